@@ -147,8 +147,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
         def _split_scope(self, nodeid: str) -> str:
             if self.groups is None:  # it is asked when all processes have found all tests
-                told = config.stash[_FOLDER] / _TOLD
-                self.groups = json.loads(told.read_text(encoding="utf-8"))
+                path = config.stash[_FOLDER] / _TOLD
+                self.groups = json.loads(path.read_text(encoding="utf-8"))
             return self.groups[nodeid]
 
     return Dealer(config, log)

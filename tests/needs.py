@@ -70,8 +70,8 @@ def _numbers(path: Path) -> list[int]:
 
 def _java_version(path: str) -> int:
     """The major version: 17 for `17.0.15`, 8 for `1.8.0`; 0 where it does not start."""
-    told = subprocess.run([path, "-version"], capture_output=True, text=True, check=False)
-    match = re.search(r'version "(?:1\.)?(\d+)', told.stderr)
+    shown = subprocess.run([path, "-version"], capture_output=True, text=True, check=False)
+    match = re.search(r'version "(?:1\.)?(\d+)', shown.stderr)
     return int(match[1]) if match else 0
 
 

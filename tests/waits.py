@@ -124,11 +124,11 @@ def look() -> Work:
     for place in _places():
         if place.isdigit():
             try:
-                told = Path(f"/proc/{place}/stat").read_text().rpartition(")")[2].split()
+                fields = Path(f"/proc/{place}/stat").read_text().rpartition(")")[2].split()
             except OSError:  # it has ended
                 continue
-            parents[int(place)] = int(told[1])
-            each[int(place)] = sum(map(int, told[11:15])) / _TICKS
+            parents[int(place)] = int(fields[1])
+            each[int(place)] = sum(map(int, fields[11:15])) / _TICKS
     me = os.getpid()
     others = [pid for pid in parents if _descends(pid, me, parents)]
     threads: dict[int, tuple[float, float]] = {}

@@ -30,8 +30,8 @@ def session(directory: Path, jars: Sequence[Path] = ()) -> Iterator[Any]:
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     # The JVM tells of all kinds of things; what matters comes back as an exception.
-    told = directory / "spark.log"
-    with told.open("wb") as log:
+    log_path = directory / "spark.log"
+    with log_path.open("wb") as log:
         os.dup2(log.fileno(), 2)
     builder = SparkSession.builder.master(MASTER).appName("the comparison")
     settings = {
@@ -46,7 +46,7 @@ def session(directory: Path, jars: Sequence[Path] = ()) -> Iterator[Any]:
         spark = builder.getOrCreate()
     except Exception as error:
         raise ServerFailedError(
-            f"Spark did not start: {told.read_text()[-LOG_TAIL_CHARS:]}"
+            f"Spark did not start: {log_path.read_text()[-LOG_TAIL_CHARS:]}"
         ) from error
     spark.sparkContext.setLogLevel("OFF")
     try:

@@ -73,11 +73,11 @@ def reap_alone(_gate: Gate, seat: Seat, count: int) -> Figures:
     cpus: list[float] = []
     for _ in range(PASSES):
         wall, cpu = perf_counter(), process_time()
-        told = [action for action in client.reap() if action.verb != "rollup"]
+        found = [action for action in client.reap() if action.verb != "rollup"]
         walls.append(perf_counter() - wall)
         cpus.append(process_time() - cpu)
-        if told:
-            raise LostMessagesError(f"there was something to reap: {told[0]}")
+        if found:
+            raise LostMessagesError(f"there was something to reap: {found[0]}")
     client.close()
     return {"pass_s": max(walls), "pass_least_s": min(walls), "pass_cpu_s": max(cpus)}
 

@@ -66,19 +66,21 @@ class CassandraServer(Server):
 
     def ready(self) -> bool:
         # The command prints one line when all nodes answer and see one another.
-        told = (self.home / "output.log").read_text(errors="replace")
-        if not told.startswith("{") or not told.endswith("\n"):
+        log = (self.home / "output.log").read_text(errors="replace")
+        if not log.startswith("{") or not log.endswith("\n"):
             return False
-        self.address = ",".join(json.loads(told.splitlines()[0])["contact_points"])
+        self.address = ",".join(json.loads(log.splitlines()[0])["contact_points"])
         return True
 
     def version(self) -> str:
         from tests.servers.parts import jars
 
         nodes = "one node" if self.nodes == 1 else f"{self.nodes} nodes"
-        told = f"{nodes}, commitlog_sync {self.commitlog_sync}, {self.heap_mib} MiB of heap each"
+        settings = (
+            f"{nodes}, commitlog_sync {self.commitlog_sync}, {self.heap_mib} MiB of heap each"
+        )
         driver = f"cassandra-driver {version('cassandra-driver')}"
-        return f"Cassandra {jars.version(jars.pom_of('cassandra'))} ({told}; {driver})"
+        return f"Cassandra {jars.version(jars.pom_of('cassandra'))} ({settings}; {driver})"
 
 
 class CassandraPeriodicServer(CassandraServer):

@@ -61,8 +61,8 @@ class Members:
         for name, process in self._processes.items():
             code = process.poll()
             if code is not None and code != -signal.SIGKILL:
-                told = self._log(name).read_text(errors="replace")[-LOG_TAIL_CHARS:]
-                return f"{name} ended with {code}:\n{told}"
+                found = self._log(name).read_text(errors="replace")[-LOG_TAIL_CHARS:]
+                return f"{name} ended with {code}:\n{found}"
         return None
 
     def stop(self) -> None:
@@ -97,13 +97,13 @@ def main(file: Path) -> None:
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGUSR1, ask)
     try:
-        told = None
-        while not over and (told := members.ended()) is None:
+        found = None
+        while not over and (found := members.ended()) is None:
             if asked:
                 asked = False
                 members.start()
             time.sleep(POLL_SECONDS)
-        sys.exit(told)
+        sys.exit(found)
     finally:
         # A second request must not keep the first from being done.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

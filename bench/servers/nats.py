@@ -83,7 +83,7 @@ class NatsServer(Server):
     def prepare(self) -> list[str]:
         ports = free_ports(2 * self.nodes)
         self._ports, routes = ports[: self.nodes], ports[self.nodes :]
-        told = ", ".join(f"nats://127.0.0.1:{port}" for port in routes)
+        routes_url = ", ".join(f"nats://127.0.0.1:{port}" for port in routes)
         commands = {}
         for number, (port, route) in enumerate(zip(self._ports, routes, strict=True), 1):
             name = f"nats-{number}"
@@ -94,7 +94,7 @@ class NatsServer(Server):
                 sync=", sync_interval: always" if self.synced else "",
             )
             if self.nodes > 1:
-                text += CLUSTER.format(port=route, routes=told)
+                text += CLUSTER.format(port=route, routes=routes_url)
             file = self.home / f"{name}.conf"
             file.write_text(text)
             commands[name] = [str(self._program), "-c", str(file)]

@@ -45,7 +45,7 @@ def worked(client: cassq.Client) -> tuple[str, str]:
     return pipe_id, letters.id
 
 
-def told(auditor: cassq.Client, *pipe_ids: str) -> list[int]:
+def published_ends(auditor: cassq.Client, *pipe_ids: str) -> list[int]:
     """How far pipes go, as far as a client is told."""
     found = []
     for pipe_id in pipe_ids:
@@ -87,5 +87,5 @@ def untold(directory: Path, clock: ManualClock) -> Iterator[Scene]:
 
     with client() as killed, client() as auditor:
         scene = Scene(place, auditor, *worked(killed))
-        assert told(auditor, scene.pipe, scene.letters) == [0, 0]
+        assert published_ends(auditor, scene.pipe, scene.letters) == [0, 0]
         yield scene

@@ -52,8 +52,8 @@ class BorrowedCql(Cql):
 
     def write_many(self, statements: Iterable[Statement]) -> None:
         statements = list(statements)
-        told = " ".join(text for text, _ in statements)
-        stamped.update(name for name in _STAMPED if name in told)
+        texts = " ".join(text for text, _ in statements)
+        stamped.update(name for name in _STAMPED if name in texts)
         super().write_many(statements)
 
     def close(self) -> None:

@@ -89,5 +89,5 @@ def _is_empty(cql: Cql, keys: Mapping[str, Sequence[str]]) -> bool:
 
 def _servers_us(cql: Cql) -> int:
     """Microseconds by the servers' clock."""
-    told: int = cql.read(SERVER_TIME)[0][0]
-    return 1000 * told
+    now_us: int = cql.read(SERVER_TIME)[0][0]
+    return 1000 * now_us

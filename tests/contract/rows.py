@@ -74,8 +74,8 @@ def move_row(seq: int, dest_seq: int, **changes: Any) -> Move:
     return replace(row, **changes)
 
 
-class Desk:
-    """One group's work on one pipe, through a catalog: what poppers do to it."""
+class Consumer:
+    """A consumer of one pipe for one group: does to the catalog what a popper does."""
 
     def __init__(self, catalog: Catalog, group: str = "q/default", pipe_id: str = "p") -> None:
         self.catalog = catalog

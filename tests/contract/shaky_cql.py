@@ -41,9 +41,9 @@ class ShakyCql(Cql):
 
     def send(self, statement: Any) -> ResponseFuture:
         self.sent += 1
-        told = self._qualified(statements.TELL_ACKED)
+        marking = self._qualified(statements.TELL_ACKED)
         prepared = getattr(statement, "prepared_statement", None)  # a batch has none
-        self.waited += prepared is None or prepared.query_string != told
+        self.waited += prepared is None or prepared.query_string != marking
         return super().send(statement)
 
     def bound(self, text: str, values: Sequence[Any]) -> Any:

@@ -76,11 +76,11 @@ class Answering:
             if self._fresh:
                 waiter.close()
                 waiter = self._there.listen()
-            told: list[int] = []
+            calls: list[int] = []
 
-            def asleep(told: list[int] = told) -> None:
-                if not told:
-                    told.append(1)
+            def asleep(calls: list[int] = calls) -> None:
+                if not calls:
+                    calls.append(1)
                     self._asleep.release()
 
             wait_until(waiter, lambda number=number: self.asked >= number, asleep)

@@ -67,27 +67,27 @@ class Actor:
             while self._inbox.poll(0.0 if fresh else seconds):
                 fresh.append(self._inbox.recv())
         self.heard += fresh
-        for told in fresh:
-            if told[0] == "failed":
-                self.failed(told[1])
+        for report in fresh:
+            if report[0] == "failed":
+                self.failed(report[1])
         return fresh
 
     def failed(self, trace: str) -> None:
         """It met an error that its part does not expect."""
         pytest.fail(f"the {self.part} failed:\n{trace}")
 
-    def told(self, word: str) -> list[Told]:
+    def reports(self, word: str) -> list[Told]:
         """Everything it told so far that begins with `word`."""
         self.listen()
-        return [told for told in self.heard if told[0] == word]
+        return [report for report in self.heard if report[0] == word]
 
     def expect(self, word: str, *, seconds: float = DEADLINE_SECONDS) -> Told:
         """Wait until it tells something that begins with `word`, if it has not yet; the last."""
         watch = Stopwatch()
-        while not (found := self.told(word)):
+        while not (found := self.reports(word)):
             self.listen(0.2)
             if watch.seconds() > seconds or not (self.alive or self._inbox.poll(0)):
-                if found := self.told(word):
+                if found := self.reports(word):
                     break
                 pytest.fail(f"the {self.part} did not tell {word!r}, but {self.heard[-3:]!r}")
         return found[-1]
@@ -156,11 +156,11 @@ def act() -> Iterator[Act]:
 def listen_to(actors: Iterable[Actor], seconds: float) -> list[Told]:
     """What any of these actors told; waits up to `seconds` for something."""
     by_inbox = {actor._inbox: actor for actor in actors if not actor._stopped}
-    told: list[Told] = []
+    reports: list[Told] = []
     for inbox in wait(list(by_inbox), seconds):
         assert isinstance(inbox, Connection)
-        told += by_inbox[inbox].listen()
-    return told
+        reports += by_inbox[inbox].listen()
+    return reports
 
 
 def _state(pid: int) -> str:

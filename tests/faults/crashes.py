@@ -36,8 +36,8 @@ class Oracle:
         self.unsure: dict[str, Counter[bytes]] = defaultdict(Counter)
         self.deliveries = 0
 
-    def hear(self, told: Told) -> None:
-        match told:
+    def hear(self, report: Told) -> None:
+        match report:
             case ("try", name, first, last):
                 self.tried |= _payloads(name, first, last)
             case ("ok", name, first, last):
@@ -97,16 +97,16 @@ class Cast:
         watch = Stopwatch()
         while reports > 0 and watch.seconds() < seconds:
             found = listen_to(self.actors, 0.5)
-            for told in found:
-                self._oracle.hear(told)
+            for report in found:
+                self._oracle.hear(report)
             reports -= len(found)
 
     def kill_one(self) -> None:
         at = self._chance.randrange(len(self.actors))
         known = len(self.actors[at].heard)
         self.actors[at].kill()
-        for told in self.actors[at].heard[known:]:
-            self._oracle.hear(told)
+        for report in self.actors[at].heard[known:]:
+            self._oracle.hear(report)
         self.actors[at] = self._start(self._recipes[at])
 
     def stop_one(self) -> None:
@@ -125,8 +125,8 @@ class Cast:
         for actor in self.actors:
             known = len(actor.heard)
             code = actor.join(seconds=60)
-            for told in actor.heard[known:]:
-                self._oracle.hear(told)
+            for report in actor.heard[known:]:
+                self._oracle.hear(report)
             assert code == 0, f"the {actor.part} ended with {code}"
 
 

@@ -78,7 +78,7 @@ def test_a_killed_pushers_pipe_is_sealed_at_once_and_read_to_its_end(
     pusher.expect("ready")
     for n in range(5):
         pusher.say(b"%d" % n)
-    eventually("five are acknowledged", lambda: len(pusher.told("pushed")) == 5)
+    eventually("five are acknowledged", lambda: len(pusher.reports("pushed")) == 5)
     pusher.kill()
     reap(client)
     assert queue.stats().pipes["open"] == 0

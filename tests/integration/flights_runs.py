@@ -45,9 +45,9 @@ def assert_seen(
     plant(kept)
     done = flights("--check", "--dir", kept, "--out", tmp_path / "out")
     assert done.returncode == 1, done.stdout
-    told = summary(tmp_path / "out")
-    assert not told["passed"]
-    assert [name.startswith(check) for name, wrong in told["checks"].items() if wrong] == [True]
+    totals = summary(tmp_path / "out")
+    assert not totals["passed"]
+    assert [name.startswith(check) for name, wrong in totals["checks"].items() if wrong] == [True]
 
 
 def assert_left_alone(flights: Flights, tmp_path: Path) -> None:

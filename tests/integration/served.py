@@ -47,14 +47,14 @@ class Served:
             text=True,
             env=os.environ | {"PYTHONUNBUFFERED": "1"},
         )
-        told = self._line()
-        if not told:
+        found = self._line()
+        if not found:
             self.errors = self._stream("stderr").read()
             self.code = self._process.wait(DEADLINE_SECONDS)
             self._close()
             raise StartError(self.code, self.errors)
-        self.address: str = json.loads(told)["address"]
-        self.http: str = json.loads(told)["http"]
+        self.address: str = json.loads(found)["address"]
+        self.http: str = json.loads(found)["http"]
 
     @property
     def pid(self) -> int:

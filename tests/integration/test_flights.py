@@ -36,11 +36,11 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_flight_is_pushed_and_every_check_passes(finished: Path) -> None:
-    told = summary(finished / "out")
-    assert told["pushed"] == told["flights"] == FLIGHTS
-    assert told["passed"]
-    assert len(told["checks"]) == 3
-    assert not any(told["checks"].values())
+    totals = summary(finished / "out")
+    assert totals["pushed"] == totals["flights"] == FLIGHTS
+    assert totals["passed"]
+    assert len(totals["checks"]) == 3
+    assert not any(totals["checks"].values())
 
 
 def test_a_popper_of_each_group_is_killed_while_it_holds_messages(finished: Path) -> None:
@@ -50,17 +50,17 @@ def test_a_popper_of_each_group_is_killed_while_it_holds_messages(finished: Path
 
 
 def test_what_a_killed_popper_held_is_delivered_again(finished: Path) -> None:
-    told = summary(finished / "out")
-    for death in told["killed"]:
-        sums = told["groups"][death["group"]]
+    totals = summary(finished / "out")
+    for death in totals["killed"]:
+        sums = totals["groups"][death["group"]]
         assert sums["redelivered"] >= death["held"]
         assert sums["popped"] == FLIGHTS + sums["redelivered"]
 
 
 def test_what_was_counted_before_the_kill_is_recognised(finished: Path) -> None:
-    told = summary(finished / "out")
-    (death,) = (death for death in told["killed"] if death["group"] == "delays")
-    assert told["groups"]["delays"]["duplicates"] >= death["held"]
+    totals = summary(finished / "out")
+    (death,) = (death for death in totals["killed"] if death["group"] == "delays")
+    assert totals["groups"]["delays"]["duplicates"] >= death["held"]
 
 
 def test_the_picture_and_the_archive_are_written(finished: Path) -> None:

@@ -42,7 +42,7 @@ def show(verdict: Verdict) -> None:
     print(_ROW.format(*row, f"{verdict.seconds:.1f}"), flush=True)
     if not verdict.is_good:
         print(f"    {mutant.what}")
-        print("\n".join(f"    {line}" for line in verdict.told.splitlines()[-15:]), flush=True)
+        print("\n".join(f"    {line}" for line in verdict.output.splitlines()[-15:]), flush=True)
 
 
 def _short(tests: str) -> str:

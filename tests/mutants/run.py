@@ -33,7 +33,7 @@ class Verdict(NamedTuple):
     mutant: Mutant | Simulated
     result: str
     seconds: float
-    told: str = ""
+    output: str = ""
 
     @property
     def is_good(self) -> bool:
@@ -58,9 +58,9 @@ class Copy:
         """Plant a bug, run its tests, and take it out again."""
         watch = Stopwatch()
         if isinstance(mutant, Simulated):
-            code, told = self.pytest(mutant.arguments())
+            code, output = self.pytest(mutant.arguments())
             result = {PASSED: CAUGHT, FAILED: SURVIVED}.get(code, BROKEN)
-            return Verdict(mutant, result, watch.seconds(), told)
+            return Verdict(mutant, result, watch.seconds(), output)
         path = self._directory / mutant.place
         before = path.read_text()
         try:
@@ -69,11 +69,11 @@ class Copy:
             return Verdict(mutant, BROKEN, watch.seconds(), str(exc))
         try:
             self._forget(path)
-            code, told = self.pytest(mutant.arguments())
+            code, output = self.pytest(mutant.arguments())
         finally:
             path.write_text(before)
             self._forget(path)
-        return Verdict(mutant, _result(code, told), watch.seconds(), told)
+        return Verdict(mutant, _result(code, output), watch.seconds(), output)
 
     def _forget(self, path: Path) -> None:
         """The module's compiled form: of the same size and second it would be taken for new."""
@@ -97,16 +97,16 @@ class Copy:
             start_new_session=True,
         )
         try:
-            told, _ = process.communicate(timeout=seconds)
+            output, _ = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-            told, _ = process.communicate()
-            return FAILED, f"{told}\nit took longer than {seconds:.0f} s"
-        return process.returncode, told
+            output, _ = process.communicate()
+            return FAILED, f"{output}\nit took longer than {seconds:.0f} s"
+        return process.returncode, output
 
     def where_cassq_is(self) -> Path:
         """Which package a test of this copy would import."""
-        told = subprocess.run(
+        output = subprocess.run(
             [sys.executable, "-c", "import cassq; print(cassq.__file__)"],
             cwd=self._directory,
             env=os.environ | {"PYTHONPATH": str(self._directory)},
@@ -114,16 +114,16 @@ class Copy:
             text=True,
             check=True,
         )
-        return Path(told.stdout.strip())
+        return Path(output.stdout.strip())
 
 
-def _result(code: int, told: str) -> str:
+def _result(code: int, output: str) -> str:
     """What an exit code of pytest says of a mutant."""
     if code == FAILED:
         return CAUGHT
     if code != PASSED:
         return BROKEN  # no tests, or they cannot even be imported
-    last = told.strip().splitlines()[-1] if told.strip() else ""
+    last = output.strip().splitlines()[-1] if output.strip() else ""
     return SKIPPED if "skipped" in last and "passed" not in last else SURVIVED
 
 
@@ -142,8 +142,8 @@ def baseline(copies: Sequence[Copy], mutants: Sequence[Mutant | Simulated]) -> s
     def work(copy: Copy) -> None:
         with suppress(Empty):
             while True:
-                code, told = copy.pytest(runs.get_nowait(), BASELINE_SECONDS)
-                failed.extend([told] if code != PASSED else [])
+                code, output = copy.pytest(runs.get_nowait(), BASELINE_SECONDS)
+                failed.extend([output] if code != PASSED else [])
 
     with ThreadPoolExecutor(len(copies)) as pool:
         list(pool.map(work, copies))

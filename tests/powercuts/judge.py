@@ -49,11 +49,11 @@ class Promises:
 
     def hear(self, event: Event) -> None:
         """Take note, if it is a mark."""
-        told = mark_of(event)
-        if told is None:
+        mark = mark_of(event)
+        if mark is None:
             return
-        payloads = {payload.encode() for payload in told["payloads"]}
-        match told["what"]:
+        payloads = {payload.encode() for payload in mark["payloads"]}
+        match mark["what"]:
             case "pushing":
                 self.begun |= payloads
             case "pushed":
@@ -62,7 +62,7 @@ class Promises:
                 self.owed -= payloads
             case "committed":
                 self.settled |= payloads
-        for path, page in told["pages"].items():
+        for path, page in mark["pages"].items():
             found = bytes.fromhex(page)
             seen = self.pages.setdefault(path, [])
             if not seen or seen[-1] != found:
@@ -133,8 +133,8 @@ def cuts(
     rng = random.Random(seed)
     moments = Counter(rng.randrange(1, len(events) + 1) for _ in range(images))
     # The moments that matter most: an acknowledgement that just returned.
-    told = [n for n, event in enumerate(events, 1) if (mark_of(event) or {}).get("what") in _ENDS]
-    moments.update(rng.choices(told, k=images // 2))
+    ends = [n for n, event in enumerate(events, 1) if (mark_of(event) or {}).get("what") in _ENDS]
+    moments.update(rng.choices(ends, k=images // 2))
     platter, promises = Platter(), Promises()
     wrong: list[Cut] = []
     looked = 0

@@ -65,7 +65,7 @@ def recorded(library: Path, root: Path, program: Sequence[str]) -> list[Event]:
         "CASSQ_RECORD_LOG": str(log),
         "PYTHONPATH": str(_TREE),
     }
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, *program, str(root)],
         env=environment,
         cwd=_TREE,
@@ -74,7 +74,7 @@ def recorded(library: Path, root: Path, program: Sequence[str]) -> list[Event]:
         timeout=RUN_SECONDS,
         check=False,
     )
-    assert told.returncode == 0, told.stderr
+    assert done.returncode == 0, done.stderr
     events = list(_events(log.read_bytes(), str(root.resolve())))
     assert any(event.path == MARKS for event in events), "nothing was recorded"
     return events
@@ -114,5 +114,5 @@ def mark_of(event: Event) -> dict[str, Any] | None:
     """What a program told with this event, if it did."""
     if event.path != MARKS or event.kind != "W":
         return None
-    told: dict[str, Any] = json.loads(event.data)
-    return told
+    printed: dict[str, Any] = json.loads(event.data)
+    return printed

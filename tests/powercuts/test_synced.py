@@ -42,9 +42,9 @@ def at_marks(events: Sequence[Event], what: str) -> Iterator[tuple[Platter, list
     for event in events:
         platter.add(event)
         since.append(event)
-        told = mark_of(event)
-        if told is not None:
-            if told["what"] == what:
+        mark = mark_of(event)
+        if mark is not None:
+            if mark["what"] == what:
                 yield platter, since
             since = []
 

@@ -48,8 +48,8 @@ class Work:
         pages = {}
         for path in (self._root / "data" / "pipes").glob("*.page"):
             pages[str(path.relative_to(self._root))] = path.read_bytes()[:PAGE].hex()
-        told = [payload.decode() for payload in payloads or ()]
-        self._marks.tell(what, payloads=told, pages=pages)
+        texts = [payload.decode() for payload in payloads or ()]
+        self._marks.tell(what, payloads=texts, pages=pages)
 
     def step(self) -> None:
         """One thing of those that a user does."""

@@ -77,8 +77,8 @@ def make_parser() -> argparse.ArgumentParser:
     _add_zookeeper(kinds.add_parser("zookeeper", help="ZooKeeper"))
     _add_hazelcast(kinds.add_parser("hazelcast", help="Hazelcast; from three nodes on with CP"))
     _add_sidecar(kinds.add_parser("sidecar", help="storage sidecars, of zones a to d"))
-    for verb, told in NODE_VERBS.items():
-        each = _add_request(verbs, verb, told)
+    for verb, summary in NODE_VERBS.items():
+        each = _add_request(verbs, verb, summary)
         each.add_argument("nodes", nargs="+", type=int, metavar="NODE", help="from 1 on")
     _add_request(verbs, "status", "show a cluster")
     _add_request(verbs, "heal", "undo every cut")
@@ -92,8 +92,8 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_request(verbs: Any, verb: str, told: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = verbs.add_parser(verb, help=told, description=told)
+def _add_request(verbs: Any, verb: str, summary: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = verbs.add_parser(verb, help=summary, description=summary)
     parser.add_argument("--name", help="which cluster; not needed when one is up")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(act=do_request, verb=verb, nodes=[], cluster=None)
@@ -195,13 +195,13 @@ def _add_sidecar(parser: argparse.ArgumentParser) -> None:
 
 
 def _make_cassandra(asked: argparse.Namespace) -> Cluster[Any]:
-    told = asked.data_centers
+    found = asked.data_centers
     return cassandra.cluster(
         asked.nodes,
         **_place(asked),
         commitlog_sync=asked.commitlog_sync,
         authentication=asked.authentication,
-        data_centers=tuple(int(count) for count in told.split(",")) if told else (),
+        data_centers=tuple(int(count) for count in found.split(",")) if found else (),
         heap_mib=asked.heap_mib,
         full_jit=asked.full_jit,
         options=dict(parsed_option(each) for each in asked.option),
@@ -212,11 +212,11 @@ def _place(asked: argparse.Namespace) -> dict[str, Any]:
     return {"home": asked.home, "subnet": asked.subnet, "partitions": asked.partitions}
 
 
-def parsed_option(told: str) -> tuple[str, Any]:
+def parsed_option(text: str) -> tuple[str, Any]:
     """`key=value`, the value as JSON where it is some, else as the word it is."""
-    key, equals, value = told.partition("=")
+    key, equals, value = text.partition("=")
     if not key or not equals:
-        raise ValueError(f"an option looks like KEY=VALUE, not like {told!r}")
+        raise ValueError(f"an option looks like KEY=VALUE, not like {text!r}")
     try:
         return key, json.loads(value)
     except json.JSONDecodeError:
@@ -259,8 +259,8 @@ def _detach(name: str, asked: argparse.Namespace) -> int:
             start_new_session=True,
         )
     assert started.stdout is not None
-    with started.stdout as told:
-        line = told.readline()
+    with started.stdout as found:
+        line = found.readline()
     if not line:
         print(log.read_text().strip(), file=sys.stderr)
         return started.wait()
@@ -293,9 +293,9 @@ def show(status: dict[str, Any], *, as_json: bool) -> None:
             words = " ".join(map(str, value)) if isinstance(value, list) else str(value)
             print(f"{key:15} {words}")
     for number, node in enumerate(status.get("nodes", []), 1):
-        told = f"pid {node['pid']}, {node['memory_mib']} MiB" if "pid" in node else ""
+        text = f"pid {node['pid']}, {node['memory_mib']} MiB" if "pid" in node else ""
         mode = node.get("mode", "")
-        print(f"node {number:<10} {node['address']:15} {node['state']:8} {told} {mode}".rstrip())
+        print(f"node {number:<10} {node['address']:15} {node['state']:8} {text} {mode}".rstrip())
     sys.stdout.flush()
 
 

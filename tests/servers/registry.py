@@ -78,8 +78,10 @@ def chosen(name: str | None) -> str:
         return known[0]
     if name is not None and name in known:
         return name
-    told = f"up are: {', '.join(known)}" if known else "none is up"
-    raise ServerFailedError(f"no cluster {name}; {told}" if name else f"which one? {told}")
+    known_text = f"up are: {', '.join(known)}" if known else "none is up"
+    raise ServerFailedError(
+        f"no cluster {name}; {known_text}" if name else f"which one? {known_text}"
+    )
 
 
 def ask(name: str, request: Message) -> Message:

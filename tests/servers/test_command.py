@@ -58,7 +58,7 @@ def run(name: str) -> Iterator[Run]:
         called("down")
 
 
-def told(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+def printed(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr
     shown: dict[str, Any] = json.loads(done.stdout)
     return shown
@@ -73,14 +73,14 @@ def is_there(pid: int) -> bool:
 
 
 def test_a_detached_cluster_does_what_other_shells_ask(run: Run, name: str) -> None:
-    up = told(run("up", "zookeeper", "--nodes", "3", "--detach", "--json"))
+    up = printed(run("up", "zookeeper", "--nodes", "3", "--detach", "--json"))
     assert states(up) == ["running"] * 3
     assert up["url"].count(":2181") == 3
-    assert states(told(run("kill", "2", "--json"))) == ["running", "down", "running"]
-    assert states(told(run("restart", "2", "--json"))) == ["running"] * 3
-    assert states(told(run("pause", "1", "3", "--json"))) == ["paused", "running", "paused"]
-    assert states(told(run("resume", "1", "--json"))) == ["running", "running", "paused"]
-    mended = told(run("mend", "--json"))
+    assert states(printed(run("kill", "2", "--json"))) == ["running", "down", "running"]
+    assert states(printed(run("restart", "2", "--json"))) == ["running"] * 3
+    assert states(printed(run("pause", "1", "3", "--json"))) == ["paused", "running", "paused"]
+    assert states(printed(run("resume", "1", "--json"))) == ["running", "running", "paused"]
+    mended = printed(run("mend", "--json"))
     assert states(mended) == ["running"] * 3
     assert "leader" in {node["mode"] for node in mended["nodes"]}
     assert f"node {2:<10} {up['contact_points'][1]}" in run("status").stdout
@@ -91,7 +91,7 @@ def test_a_detached_cluster_does_what_other_shells_ask(run: Run, name: str) -> N
     assert (wrong.returncode, "nodes 1 to 3, not 4" in wrong.stderr) == (1, True)
     uncuttable = run("cut", "1")
     assert (uncuttable.returncode, "without partitions" in uncuttable.stderr) == (1, True)
-    assert told(run("down", "--json")) == {"ended": name}
+    assert printed(run("down", "--json")) == {"ended": name}
     assert not any(is_there(node["pid"]) for node in mended["nodes"])
     assert not Path(up["home"]).exists()
     gone = run("status")
@@ -109,7 +109,7 @@ def test_a_cluster_ends_with_its_owner_however_that_ends(
         assert owner.stdout is not None
         (node,) = json.loads(owner.stdout.readline())["nodes"]
         assert is_there(node["pid"])
-        told(run("pause", "1", "--json"))  # a stopped process ends as well
+        printed(run("pause", "1", "--json"))  # a stopped process ends as well
         owner.send_signal(ending)
     assert owner.returncode == (-ending if ending == signal.SIGKILL else 0)
     eventually("the server ends", lambda: not is_there(node["pid"]))
@@ -121,7 +121,7 @@ def test_a_home_that_is_given_is_gone_on_with(run: Run, tmp_path: Path) -> None:
     subnet.release()
     words = ("up", "zookeeper", "--detach", "--json", "--subnet", subnet.prefix)
     for number in (1, 2):
-        up = told(run(*words, "--home", str(tmp_path)))
+        up = printed(run(*words, "--home", str(tmp_path)))
         assert up["contact_points"] == [f"{subnet.prefix}.1"]
         client = pytest.importorskip("kazoo.client").KazooClient(hosts=f"{subnet.prefix}.1:2181")
         client.start(SECONDS_MAX)
@@ -129,4 +129,4 @@ def test_a_home_that_is_given_is_gone_on_with(run: Run, tmp_path: Path) -> None:
         assert len([each for each in client.get_children("/") if "kept" in each]) == number
         client.stop()
         client.close()
-        told(run("down", "--json"))
+        printed(run("down", "--json"))

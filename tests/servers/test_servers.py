@@ -26,7 +26,7 @@ CREATE = (
 )
 
 
-def told(node: CassandraNode, text: str, consistency: int = cql.ONE) -> bytes:
+def answer_of(node: CassandraNode, text: str, consistency: int = cql.ONE) -> bytes:
     """The body of a query's result; a busy node may take longer than a probe of it waits."""
     port = CassandraCluster.port
     return cql.query(node.address, port, text, consistency=consistency, seconds=60.0)
@@ -35,8 +35,8 @@ def told(node: CassandraNode, text: str, consistency: int = cql.ONE) -> bytes:
 @pytest.mark.long(reason="servers that are killed and start anew")
 def test_a_killed_cassandra_node_comes_back_with_its_schema(cassandra1: CassandraCluster) -> None:
     node = cassandra1.node(1)
-    told(node, CREATE)
-    found = told(node, SCHEMA)
+    answer_of(node, CREATE)
+    found = answer_of(node, SCHEMA)
     assert b"kept" in found
     killed = node.pid
     node.kill()
@@ -44,7 +44,7 @@ def test_a_killed_cassandra_node_comes_back_with_its_schema(cassandra1: Cassandr
     assert not node.ready()
     node.restart()
     assert node.pid != killed
-    assert told(node, SCHEMA) == found
+    assert answer_of(node, SCHEMA) == found
 
 
 @pytest.mark.waits(reason="that a server is silent shows when no answer comes in time")
@@ -62,17 +62,17 @@ def test_a_paused_cassandra_node_is_silent_until_resumed(cassandra1: CassandraCl
 def test_three_cassandra_nodes_do_with_two_and_mend(cassandra3: CassandraCluster) -> None:
     assert cassandra3.whole()
     first, second, third = cassandra3.nodes
-    told(first, CREATE.replace("'replication_factor': 1", "'replication_factor': 3"))
-    told(first, "CREATE TABLE IF NOT EXISTS kept.rows (k text PRIMARY KEY, v text)")
+    answer_of(first, CREATE.replace("'replication_factor': 1", "'replication_factor': 3"))
+    answer_of(first, "CREATE TABLE IF NOT EXISTS kept.rows (k text PRIMARY KEY, v text)")
     cassandra3.await_ready()  # the schema is everywhere
     second.kill()
     write = "INSERT INTO kept.rows (k, v) VALUES ('row', 'while one was down') IF NOT EXISTS"
-    told(third, write, cql.QUORUM)
+    answer_of(third, write, cql.QUORUM)
     assert not cassandra3.nodes[1].ready()
     cassandra3.mend()
     assert cassandra3.whole()
     read = "SELECT v FROM kept.rows WHERE k = 'row'"
-    assert b"while one was down" in told(second, read, cql.QUORUM)
+    assert b"while one was down" in answer_of(second, read, cql.QUORUM)
 
 
 @pytest.mark.long(reason="servers that are killed and start anew")
@@ -87,11 +87,11 @@ def test_settings_reach_cassandra() -> None:
     with started(cassandra.cluster(nodes=2, options=options, **settings)) as servers:
         first, second = servers.nodes
         centre = "SELECT data_center FROM system.local"
-        assert told(first, centre).endswith(b"dc1")
-        assert told(second, centre).endswith(b"dc2")
+        assert answer_of(first, centre).endswith(b"dc1")
+        assert answer_of(second, centre).endswith(b"dc2")
         for name, value in (("commitlog_sync", b"group"), ("tombstone_failure_threshold", b"2000")):
             setting = f"SELECT value FROM system_views.settings WHERE name = '{name}'"
-            assert told(first, setting).endswith(value)
+            assert answer_of(first, setting).endswith(value)
         drivers = pytest.importorskip("cassandra.cluster")
         refused = drivers.Cluster(
             servers.contact_points, protocol_version=5, connect_timeout=DEADLINE_SECONDS
@@ -107,14 +107,14 @@ def test_settings_reach_cassandra() -> None:
 def test_with_a_synced_commit_log_a_killed_node_loses_nothing_acknowledged() -> None:
     with started(cassandra.cluster(nodes=1, commitlog_sync="batch")) as servers:
         node = servers.node(1)
-        told(node, CREATE)
-        told(node, "CREATE TABLE kept.rows (k int PRIMARY KEY)")
+        answer_of(node, CREATE)
+        answer_of(node, "CREATE TABLE kept.rows (k int PRIMARY KEY)")
         acknowledged = 200
         for key in range(acknowledged):
-            told(node, f"INSERT INTO kept.rows (k) VALUES ({key})")
+            answer_of(node, f"INSERT INTO kept.rows (k) VALUES ({key})")
         node.kill()
         node.restart()
-        counted = told(node, "SELECT count(*) FROM kept.rows")
+        counted = answer_of(node, "SELECT count(*) FROM kept.rows")
         assert counted.endswith(acknowledged.to_bytes(8))
 
 

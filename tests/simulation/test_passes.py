@@ -90,7 +90,7 @@ class Wreck(World):
         self._fuel = fuel
         self._cut = cut
         self.steps: list[int] = []  # the fuel that was used up to each
-        self.told: list[Any] = []
+        self.actions: list[Any] = []
         self.ended_early = False
 
     def go_on(self) -> None:
@@ -99,7 +99,7 @@ class Wreck(World):
             pass
         self.healing = True  # nobody is started again
         for process in list(scheduler.processes):
-            scheduler.crash(process, told=False)
+            scheduler.crash(process, noted=False)
         scheduler.clock.advance(1.0)
         if self._name == "expire":
             scheduler.clock.advance(60.0)
@@ -159,7 +159,7 @@ class Wreck(World):
             watch()
 
         self.commits.watch = note
-        self.told = client.reaper.reap(rows, only=(self._name,))
+        self.actions = client.reaper.reap(rows, only=(self._name,))
         process.spare()
 
     def _reap_side_by_side(self) -> None:
@@ -189,7 +189,7 @@ def _first_failure(name: str, *, cut: bool, spoil: Any = None) -> str:
     failure = run_world(whole)
     if failure is not None:
         return f"{name}, after the crash of others: {failure}"
-    assert whole.told or name in IDLE, f"there was nothing to {name}"
+    assert whole.actions or name in IDLE, f"there was nothing to {name}"
     for number, used in enumerate([0, *whole.steps]):
         wreck = _wreck(name, used + 1, cut, spoil)
         failure = run_world(wreck)

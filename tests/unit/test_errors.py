@@ -123,8 +123,8 @@ def test_an_error_survives_the_way_to_another_process(error: type[CassqError]) -
 def test_a_backend_s_error_says_whether_to_retry_and_whether_it_may_have_happened() -> None:
     plain = BackendError()
     assert (plain.retryable, plain.outcome_unknown) == (True, False)
-    told = BackendError("x", retryable=False, outcome_unknown=True, path="p")
-    assert (told.retryable, told.outcome_unknown, told.fields) == (False, True, {"path": "p"})
+    found = BackendError("x", retryable=False, outcome_unknown=True, path="p")
+    assert (found.retryable, found.outcome_unknown, found.fields) == (False, True, {"path": "p"})
 
 
 def test_an_error_without_a_docstring_is_called_by_its_name() -> None:

@@ -29,11 +29,11 @@ RIGHT = {
 
 
 @pytest.mark.parametrize(
-    ("count", "told"),
+    ("count", "message"),
     [(0, "0 messages"), (1, "1 message"), (2, "2 messages"), (1000, "1,000 messages")],
 )
-def test_one_is_in_the_singular(count: int, told: str) -> None:
-    assert counted(count, "message") == told
+def test_one_is_in_the_singular(count: int, message: str) -> None:
+    assert counted(count, "message") == message
 
 
 def test_no_message_of_the_package_makes_a_plural_by_hand() -> None:

@@ -92,8 +92,8 @@ def read_alerts(client: cassq.Client) -> list[Alert]:
     return [Alert(m.id, _alerted(json.loads(m.payload))) for m in messages]
 
 
-def _alerted(told: dict[str, Any]) -> Window:
-    return Window(**{"wind": None, **told})
+def _alerted(fields: dict[str, Any]) -> Window:
+    return Window(**{"wind": None, **fields})
 
 
 def check_queues(client: cassq.Client, departures: int) -> Check:

@@ -116,14 +116,14 @@ class Watch:
         os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()
         self.kill = Kill(sample, cut)
-        told = " and ".join(f"batch {number} of {query}" for query, number in cut.items())
-        self._say(f"driver {self.drivers} is killed, in {told}")
+        text = " and ".join(f"batch {number} of {query}" for query, number in cut.items())
+        self._say(f"driver {self.drivers} is killed, in {text}")
 
     def _error(self, driver: subprocess.Popen[bytes]) -> DriverError:
         log = self._log()
         end = log.read_text(errors="replace").splitlines()[-SHOWN:]
-        told = f"driver {self.drivers} ended with exit code {driver.returncode}; the end of {log}:"
-        return DriverError("\n".join([told, *end]))
+        text = f"driver {self.drivers} ended with exit code {driver.returncode}; the end of {log}:"
+        return DriverError("\n".join([text, *end]))
 
     def _log(self) -> Path:
         return self._places.directory / f"driver-{self.drivers}.log"

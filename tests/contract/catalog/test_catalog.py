@@ -18,7 +18,7 @@ from cassq.model import claims
 from cassq.model.queues import QueuePolicy
 from tests.contract.backends import CatalogPlace
 from tests.contract.conftest import OpenCatalog
-from tests.contract.rows import Desk, make_queue, pipe_row, place, version
+from tests.contract.rows import Consumer, make_queue, pipe_row, place, version
 from tests.integration.deadlines import DEADLINE_SECONDS
 
 
@@ -200,19 +200,19 @@ def test_the_chains_of_many_poppers_never_overlap_and_leave_no_gap(
     claimed: list[tuple[int, int]] = []
 
     def pop(number: int, catalog: Catalog) -> None:
-        desk = Desk(catalog)
-        while (cursor := desk.cursor).chain.seq < 300:
+        consumer = Consumer(catalog)
+        while (cursor := consumer.cursor).chain.seq < 300:
             chain = place(cursor.chain.seq + 1 + number)
             row = claims.first(cursor, chain, f"popper {number}", 10**15, version)
             if catalog.claims.claim(cursor, chain, [row]):
                 claimed.append((row.start, row.end))
                 if row.start % 3:
-                    assert desk.finish(row)
+                    assert consumer.finish(row)
 
     at_once([lambda n=n, c=c: pop(n, c) for n, c in enumerate(catalogs)])
     claimed.sort()
     assert claimed[0][0] == 0
     assert all(before[1] == after[0] for before, after in pairwise(claimed))
-    desk = Desk(catalogs[0])
-    done = desk.assert_covered()
+    consumer = Consumer(catalogs[0])
+    done = consumer.assert_covered()
     assert set(done) == {s for start, end in claimed if start % 3 for s in range(start, end)}

@@ -10,16 +10,16 @@ from cassq.catalog.port import Catalog
 from cassq.message.ranges import RangeSet
 from cassq.model import claims
 from cassq.model.rows import ClaimState, Dedup, Reason, Removed
-from tests.contract.rows import Desk, make_queue, pipe_row, place, version
+from tests.contract.rows import Consumer, make_queue, pipe_row, place, version
 
 ROW = Dedup("id of q", "a", "p", 5, at_ms=100)
 
 
 @pytest.fixture
-def desk(catalog: Catalog) -> Desk:
+def consumer(catalog: Catalog) -> Consumer:
     make_queue(catalog)
     assert catalog.pipes.add(pipe_row("p"))
-    return Desk(catalog)
+    return Consumer(catalog)
 
 
 # --- dedup ids ----------------------------------------------------------------------------------
@@ -79,45 +79,47 @@ def a_removal(start: int, end: int, reason: Reason = Reason.EXPIRED) -> Removed:
     return Removed("q/default", "p", start, end, reason, at_ms=7)
 
 
-def test_what_is_removed_at_the_chain_s_end_is_done_at_once(desk: Desk, other: Catalog) -> None:
-    cursor = desk.cursor
+def test_what_is_removed_at_the_chain_s_end_is_done_at_once(
+    consumer: Consumer, other: Catalog
+) -> None:
+    cursor = consumer.cursor
     row = claims.first(cursor, place(10), "", 0, version)
     done = replace(row, state=ClaimState.DONE)
-    assert desk.catalog.claims.claim(cursor, place(10), [done], removed=[a_removal(0, 10)])
-    assert (desk.cursor.ack, desk.cursor.chain) == (place(10), place(10))
-    assert desk.rows == []
+    assert consumer.catalog.claims.claim(cursor, place(10), [done], removed=[a_removal(0, 10)])
+    assert (consumer.cursor.ack, consumer.cursor.chain) == (place(10), place(10))
+    assert consumer.rows == []
     assert other.claims.removed("q/default", "p") == [a_removal(0, 10)]
 
 
-def test_a_removal_behind_what_is_held_waits_for_it(desk: Desk) -> None:
-    held = desk.claim(5)
-    cursor = desk.cursor
+def test_a_removal_behind_what_is_held_waits_for_it(consumer: Consumer) -> None:
+    held = consumer.claim(5)
+    cursor = consumer.cursor
     row = replace(claims.first(cursor, place(9), "", 0, version), state=ClaimState.DONE)
-    assert desk.catalog.claims.claim(cursor, place(9), [row], removed=[a_removal(5, 9)])
-    assert desk.cursor.ack.seq == 0
-    desk.assert_covered()
-    assert desk.finish(held)
-    assert desk.cursor.ack.seq == 9
+    assert consumer.catalog.claims.claim(cursor, place(9), [row], removed=[a_removal(5, 9)])
+    assert consumer.cursor.ack.seq == 0
+    consumer.assert_covered()
+    assert consumer.finish(held)
+    assert consumer.cursor.ack.seq == 9
 
 
-def test_a_claim_that_was_too_late_removes_nothing(desk: Desk) -> None:
-    cursor = desk.cursor
-    desk.claim(5)
+def test_a_claim_that_was_too_late_removes_nothing(consumer: Consumer) -> None:
+    cursor = consumer.cursor
+    consumer.claim(5)
     row = replace(claims.first(cursor, place(5), "", 0, version), state=ClaimState.DONE)
-    assert not desk.catalog.claims.claim(cursor, place(5), [row], removed=[a_removal(0, 5)])
-    assert desk.catalog.claims.removed("q/default", "p") == []
+    assert not consumer.catalog.claims.claim(cursor, place(5), [row], removed=[a_removal(0, 5)])
+    assert consumer.catalog.claims.removed("q/default", "p") == []
 
 
-def test_messages_are_removed_out_of_the_middle_of_a_row(desk: Desk) -> None:
-    held = desk.claim(10)
-    (free,) = desk.freed(held)
-    assert desk.catalog.claims.replace(held, [free])
+def test_messages_are_removed_out_of_the_middle_of_a_row(consumer: Consumer) -> None:
+    held = consumer.claim(10)
+    (free,) = consumer.freed(held)
+    assert consumer.catalog.claims.replace(held, [free])
     gone = RangeSet([(2, 4), (6, 7)])
     rows = claims.resolved(free, gone, (), version)
     facts = [a_removal(2, 4, Reason.PURGED), a_removal(6, 7, Reason.PURGED)]
-    assert desk.catalog.claims.replace(free, rows, removed=facts)
-    (left,) = desk.rows
+    assert consumer.catalog.claims.replace(free, rows, removed=facts)
+    (left,) = consumer.rows
     assert (left.state, left.acked) == (ClaimState.FREE, gone)
-    assert desk.catalog.claims.removed("q/default", "p") == facts
-    assert not desk.catalog.claims.replace(free, rows, removed=[a_removal(8, 9)])
-    assert desk.catalog.claims.removed("q/default", "p") == facts
+    assert consumer.catalog.claims.removed("q/default", "p") == facts
+    assert not consumer.catalog.claims.replace(free, rows, removed=[a_removal(8, 9)])
+    assert consumer.catalog.claims.removed("q/default", "p") == facts

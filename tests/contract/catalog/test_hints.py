@@ -10,7 +10,7 @@ from cassq.catalog.port import Catalog
 from cassq.model.rows import ClaimState, Member, PipeRow, PipeState
 from tests.contract.rows import (
     DUE_MS,
-    Desk,
+    Consumer,
     groups_version,
     make_group,
     make_queue,
@@ -34,8 +34,8 @@ def add(catalog: Catalog, pipe_id: str, queue: str = "q", end: int | None = None
 
 
 def finish(catalog: Catalog, pipe_id: str, count: int, group: str = "q/default") -> None:
-    desk = Desk(catalog, group, pipe_id)
-    assert desk.finish(desk.claim(count))
+    consumer = Consumer(catalog, group, pipe_id)
+    assert consumer.finish(consumer.claim(count))
 
 
 @pytest.fixture
@@ -92,9 +92,9 @@ def test_a_pipe_is_finished_when_the_last_group_has_acked_its_last_message(
     finish(two, "p", 3)
     finish(two, "p", 2, late.id)
     assert two.pipes.finished() == []
-    row = Desk(two, late.id).claim(1)
+    row = Consumer(two, late.id).claim(1)
     assert two.pipes.finished() == [], "it is claimed, not acked"
-    assert Desk(two, late.id).finish(row)
+    assert Consumer(two, late.id).finish(row)
     assert ids(two.pipes.finished()) == ids(two.pipes.finished((Q,))) == ["p"]
     assert two.pipes.retire("p", groups_version(two))
     assert two.pipes.finished() == []
@@ -141,7 +141,7 @@ def test_groups_with_something_due_are_found_over_all_queues(
     make_group(two, "idle")
     for queue in ("q", "r"):
         add(two, f"of {queue}", queue, end=3)
-        Desk(two, f"{queue}/default", f"of {queue}").claim(3)
+        Consumer(two, f"{queue}/default", f"of {queue}").claim(3)
     assert other.claims.due_groups(DUE_MS - 1, scope) == []
     found = [(group.queue_id, group.name) for group in other.claims.due_groups(DUE_MS, scope)]
     assert found == [(Q, "default")] * has_q + [(R, "default")] * has_r
@@ -149,11 +149,11 @@ def test_groups_with_something_due_are_found_over_all_queues(
 
 def test_a_group_is_found_by_the_earliest_of_its_claims(two: Catalog) -> None:
     add(two, "p", end=9)
-    desk = Desk(two)
-    desk.claim(1, due_ms=900)
-    first = desk.claim(1, due_ms=100)
+    consumer = Consumer(two)
+    consumer.claim(1, due_ms=900)
+    first = consumer.claim(1, due_ms=100)
     assert [group.id for group in two.claims.due_groups(100)] == ["q/default"]
-    assert desk.finish(first)
+    assert consumer.finish(first)
     assert two.claims.due_groups(899) == []
 
 
@@ -161,11 +161,11 @@ def test_held_claims_are_overdue_and_free_ones_when_their_deliveries_are_spent(
     two: Catalog,
 ) -> None:
     add(two, "p", end=99)
-    desk = Desk(two)
-    free = [desk.claim(1, due_ms=100) for _ in range(3)]
-    held, later = desk.claim(1, due_ms=200), desk.claim(1, due_ms=201)
+    consumer = Consumer(two)
+    free = [consumer.claim(1, due_ms=100) for _ in range(3)]
+    held, later = consumer.claim(1, due_ms=200), consumer.claim(1, due_ms=201)
     for row in free:
-        assert two.claims.replace(row, desk.freed(row, 50))
+        assert two.claims.replace(row, consumer.freed(row, 50))
     assert [row.start for row in two.claims.due("q/default", 200, 9)] == [0, 1, 2, 3]
     assert two.claims.overdue("q/default", 200, 2, 9) == [held]
     assert two.claims.overdue("q/default", 201, 2, 9) == [held, later]
@@ -181,9 +181,9 @@ def test_a_free_claim_that_is_marked_is_overdue_whatever_its_deliveries(
     two: Catalog, mark: str
 ) -> None:
     add(two, "p", end=9)
-    desk = Desk(two)
-    row = desk.claim(1, due_ms=100)
-    (free,) = desk.freed(row, 50)
+    consumer = Consumer(two)
+    row = consumer.claim(1, due_ms=100)
+    (free,) = consumer.freed(row, 50)
     assert two.claims.replace(row, [replace(free, failure=f'{{"{mark}": 1}}')])
     assert [row.start for row in two.claims.overdue("q/default", 100, 5, 9)] == [0]
 

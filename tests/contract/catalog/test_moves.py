@@ -13,7 +13,7 @@ from cassq.model import claims
 from cassq.model.rows import ClaimState, PipeState, Reason, Removed, Retired, RetiredSum
 from tests.contract.rows import (
     DUE_MS,
-    Desk,
+    Consumer,
     groups_version,
     make_group,
     make_queue,
@@ -27,90 +27,90 @@ LETTERS = "q~default~dead"
 
 
 @pytest.fixture
-def desk(catalog: Catalog) -> Desk:
+def consumer(catalog: Catalog) -> Consumer:
     make_queue(catalog)
     assert catalog.pipes.add(pipe_row("p"))
-    return Desk(catalog)
+    return Consumer(catalog)
 
 
 @pytest.fixture
-def letters(desk: Desk) -> Desk:
+def letters(consumer: Consumer) -> Consumer:
     """The dead letters of `q`: a sealed pipe of ten."""
-    make_queue(desk.catalog, LETTERS)
+    make_queue(consumer.catalog, LETTERS)
     row = pipe_row("dead", LETTERS, state=PipeState.SEALED, end=place(10))
-    assert desk.catalog.pipes.add(row)
-    return Desk(desk.catalog, f"{LETTERS}/default", "dead")
+    assert consumer.catalog.pipes.add(row)
+    return Consumer(consumer.catalog, f"{LETTERS}/default", "dead")
 
 
 # --- intents ----------------------------------------------------------------------------------
 
 
 def test_many_intents_are_written_only_by_the_holder_of_their_messages(
-    desk: Desk, other: Catalog
+    consumer: Consumer, other: Catalog
 ) -> None:
-    held = desk.claim(5)
+    held = consumer.claim(5)
     moves = [move_row(1, 10), move_row(3, 11)]
-    assert desk.catalog.claims.intend_many(moves, held)
+    assert consumer.catalog.claims.intend_many(moves, held)
     assert other.claims.moves("q/default", "p") == moves
 
 
-def test_an_intent_takes_the_place_of_an_earlier_one(desk: Desk) -> None:
-    held = desk.claim(5)
-    assert desk.catalog.claims.intend_many([move_row(1, 10), move_row(3, 11)], held)
+def test_an_intent_takes_the_place_of_an_earlier_one(consumer: Consumer) -> None:
+    held = consumer.claim(5)
+    assert consumer.catalog.claims.intend_many([move_row(1, 10), move_row(3, 11)], held)
     again = move_row(3, 0, dest_pipe="another")
-    assert desk.catalog.claims.intend_many([again], held)
-    assert desk.catalog.claims.moves("q/default", "p") == [move_row(1, 10), again]
+    assert consumer.catalog.claims.intend_many([again], held)
+    assert consumer.catalog.claims.moves("q/default", "p") == [move_row(1, 10), again]
 
 
-def test_a_mover_whose_claim_was_lost_writes_no_intent(desk: Desk, other: Catalog) -> None:
-    held = desk.claim(5)
-    assert other.claims.replace(held, desk.freed(held))
-    assert not desk.catalog.claims.intend_many([move_row(1, 10)], held)
-    assert desk.catalog.claims.moves("q/default", "p") == []
+def test_a_mover_whose_claim_was_lost_writes_no_intent(consumer: Consumer, other: Catalog) -> None:
+    held = consumer.claim(5)
+    assert other.claims.replace(held, consumer.freed(held))
+    assert not consumer.catalog.claims.intend_many([move_row(1, 10)], held)
+    assert consumer.catalog.claims.moves("q/default", "p") == []
 
 
 def test_a_mover_that_was_taken_for_dead_is_stopped_before_it_pushes(
-    desk: Desk, other: Catalog
+    consumer: Consumer, other: Catalog
 ) -> None:
-    held = desk.claim(5)
-    intents = Intents(desk.catalog, held, [1, 3], Reason.MERGED)
+    held = consumer.claim(5)
+    intents = Intents(consumer.catalog, held, [1, 3], Reason.MERGED)
     intents("dead", 10, range(1))
-    assert other.claims.replace(held, desk.freed(held))
+    assert other.claims.replace(held, consumer.freed(held))
     with pytest.raises(OwnershipError):
         intents("dead", 11, range(1, 2))
-    assert [move.seq for move in desk.catalog.claims.moves("q/default", "p")] == [1]
+    assert [move.seq for move in consumer.catalog.claims.moves("q/default", "p")] == [1]
 
 
-def test_intents_are_withdrawn_by_the_write_that_ends_the_claim(desk: Desk) -> None:
-    held = desk.claim(5)
+def test_intents_are_withdrawn_by_the_write_that_ends_the_claim(consumer: Consumer) -> None:
+    held = consumer.claim(5)
     moves = [move_row(1, 10), move_row(3, 11)]
-    assert desk.catalog.claims.intend_many(moves, held)
-    assert not desk.catalog.claims.replace(replace(held, version="x"), [held], withdraw=moves)
-    assert desk.catalog.claims.moves("q/default", "p") == moves
+    assert consumer.catalog.claims.intend_many(moves, held)
+    assert not consumer.catalog.claims.replace(replace(held, version="x"), [held], withdraw=moves)
+    assert consumer.catalog.claims.moves("q/default", "p") == moves
     removed = [Removed("q/default", "p", 1, 2, Reason.MERGED, 7)]
-    rows = desk.acked(held, 1, 2)
-    assert desk.catalog.claims.replace(held, rows, withdraw=moves, removed=removed)
-    assert desk.catalog.claims.moves("q/default", "p") == []
-    assert desk.catalog.claims.removed("q/default", "p") == removed
+    rows = consumer.acked(held, 1, 2)
+    assert consumer.catalog.claims.replace(held, rows, withdraw=moves, removed=removed)
+    assert consumer.catalog.claims.moves("q/default", "p") == []
+    assert consumer.catalog.claims.removed("q/default", "p") == removed
 
 
-def test_what_is_settled_is_not_withdrawn(desk: Desk) -> None:
-    held = desk.claim(1)
+def test_what_is_settled_is_not_withdrawn(consumer: Consumer) -> None:
+    held = consumer.claim(1)
     move = move_row(0, 10)
-    assert desk.catalog.claims.intend_many([move], held)
+    assert consumer.catalog.claims.intend_many([move], held)
     settled = replace(move, settled=True)
     done = claims.as_dead(held, version)
-    assert desk.catalog.claims.replace(held, done, settle=[move], withdraw=[move])
-    assert desk.catalog.claims.moves("q/default", "p") == [settled]
+    assert consumer.catalog.claims.replace(held, done, settle=[move], withdraw=[move])
+    assert consumer.catalog.claims.moves("q/default", "p") == [settled]
 
 
 # --- pipes that change their queue --------------------------------------------------------------
 
 
 def test_a_sealed_pipe_goes_to_one_group_of_another_queue(
-    desk: Desk, letters: Desk, other: Catalog
+    consumer: Consumer, letters: Consumer, other: Catalog
 ) -> None:
-    make_group(desk.catalog, "archive")
+    make_group(consumer.catalog, "archive")
     assert letters.catalog.pipes.repoint("dead", "id of q", "q/default")
     assert other.pipes.live(f"id of {LETTERS}") == []
     row = other.pipes.by_id("dead")
@@ -131,9 +131,9 @@ def test_a_sealed_pipe_goes_to_one_group_of_another_queue(
 
 
 def test_a_pipe_that_goes_is_found_behind_all_that_the_group_has_done(
-    desk: Desk, letters: Desk
+    consumer: Consumer, letters: Consumer
 ) -> None:
-    catalog = desk.catalog
+    catalog = consumer.catalog
     for number in range(100):
         done = pipe_row(f"done{number}", state=PipeState.SEALED, end=place(0))
         assert catalog.pipes.add(done)
@@ -146,33 +146,33 @@ def test_a_pipe_that_goes_is_found_behind_all_that_the_group_has_done(
 
 
 def test_a_pipe_that_goes_is_as_young_as_if_it_were_made_now(
-    desk: Desk, letters: Desk, other: Catalog
+    consumer: Consumer, letters: Consumer, other: Catalog
 ) -> None:
     before = other.pipes.by_id("dead")
     assert before is not None
-    now_ms = desk.catalog.now_ms()
+    now_ms = consumer.catalog.now_ms()
     assert before.created_ms < now_ms
     assert letters.catalog.pipes.repoint("dead", "id of q", "q/default")
     after = other.pipes.by_id("dead")
     assert after is not None
-    assert now_ms <= after.created_ms <= desk.catalog.now_ms()
+    assert now_ms <= after.created_ms <= consumer.catalog.now_ms()
 
 
-def test_both_queues_see_that_their_pipes_changed(desk: Desk, letters: Desk) -> None:
-    before = [groups_version(desk.catalog, name) for name in ("q", LETTERS)]
-    assert desk.catalog.pipes.repoint("dead", "id of q", "q/default")
-    after = [groups_version(desk.catalog, name) for name in ("q", LETTERS)]
+def test_both_queues_see_that_their_pipes_changed(consumer: Consumer, letters: Consumer) -> None:
+    before = [groups_version(consumer.catalog, name) for name in ("q", LETTERS)]
+    assert consumer.catalog.pipes.repoint("dead", "id of q", "q/default")
+    after = [groups_version(consumer.catalog, name) for name in ("q", LETTERS)]
     assert all(new > old for new, old in zip(after, before, strict=True))
 
 
-def test_a_pipe_that_anybody_claimed_from_stays(desk: Desk, letters: Desk) -> None:
+def test_a_pipe_that_anybody_claimed_from_stays(consumer: Consumer, letters: Consumer) -> None:
     letters.claim(1)
-    assert not desk.catalog.pipes.repoint("dead", "id of q", "q/default")
-    assert [p.id for p in desk.catalog.pipes.live(f"id of {LETTERS}")] == ["dead"]
+    assert not consumer.catalog.pipes.repoint("dead", "id of q", "q/default")
+    assert [p.id for p in consumer.catalog.pipes.live(f"id of {LETTERS}")] == ["dead"]
 
 
 def test_claiming_from_a_pipe_and_repointing_it_exclude_each_other(
-    desk: Desk, letters: Desk, other: Catalog
+    consumer: Consumer, letters: Consumer, other: Catalog
 ) -> None:
     cursor = letters.cursor
     assert other.pipes.repoint("dead", "id of q", "q/default")
@@ -181,13 +181,15 @@ def test_claiming_from_a_pipe_and_repointing_it_exclude_each_other(
     assert letters.catalog.claims.cursor(letters.group, "dead") is None
 
 
-def test_a_pipe_that_a_message_may_be_moving_into_stays(desk: Desk, letters: Desk) -> None:
-    held = desk.claim(1)
-    assert desk.catalog.claims.intend_many([move_row(0, 9)], held)
-    assert not desk.catalog.pipes.repoint("dead", "id of q", "q/default")
+def test_a_pipe_that_a_message_may_be_moving_into_stays(
+    consumer: Consumer, letters: Consumer
+) -> None:
+    held = consumer.claim(1)
+    assert consumer.catalog.claims.intend_many([move_row(0, 9)], held)
+    assert not consumer.catalog.pipes.repoint("dead", "id of q", "q/default")
     done = claims.as_dead(held, version)
-    assert desk.catalog.claims.replace(held, done, settle=[move_row(0, 9)])
-    assert desk.catalog.pipes.repoint("dead", "id of q", "q/default")
+    assert consumer.catalog.claims.replace(held, done, settle=[move_row(0, 9)])
+    assert consumer.catalog.pipes.repoint("dead", "id of q", "q/default")
 
 
 @pytest.mark.parametrize(
@@ -201,18 +203,18 @@ def test_a_pipe_that_a_message_may_be_moving_into_stays(desk: Desk, letters: Des
     ],
 )
 def test_what_cannot_be_given_stays(
-    desk: Desk, letters: Desk, pipe_id: str, queue_id: str, group_id: str
+    consumer: Consumer, letters: Consumer, pipe_id: str, queue_id: str, group_id: str
 ) -> None:
-    assert not desk.catalog.pipes.repoint(pipe_id, queue_id, group_id)
-    assert [p.id for p in desk.catalog.pipes.live("id of q")] == ["p"]
-    assert [p.id for p in desk.catalog.pipes.live(f"id of {LETTERS}")] == ["dead"]
+    assert not consumer.catalog.pipes.repoint(pipe_id, queue_id, group_id)
+    assert [p.id for p in consumer.catalog.pipes.live("id of q")] == ["p"]
+    assert [p.id for p in consumer.catalog.pipes.live(f"id of {LETTERS}")] == ["dead"]
 
 
 def test_a_pipe_given_away_is_read_by_its_new_group_and_retired(
-    desk: Desk, letters: Desk, other: Catalog
+    consumer: Consumer, letters: Consumer, other: Catalog
 ) -> None:
     assert letters.catalog.pipes.repoint("dead", "id of q", "q/default")
-    theirs = Desk(other, "q/default", "dead")
+    theirs = Consumer(other, "q/default", "dead")
     row = theirs.claim(10)
     assert theirs.finish(row)
     assert theirs.states == []

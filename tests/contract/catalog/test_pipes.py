@@ -10,7 +10,7 @@ from cassq.catalog.port import Catalog
 from cassq.message.frames import Place
 from cassq.model.rows import GroupRow, PipeState, Reason, Removed, Retired, RetiredSum, summed
 from tests.contract.rows import (
-    Desk,
+    Consumer,
     group_row,
     groups_version,
     make_group,
@@ -35,8 +35,8 @@ def seal(catalog: Catalog, pipe_id: str, count: int) -> None:
 
 def finish(catalog: Catalog, pipe_id: str, count: int, group: str = "q/default") -> None:
     """Claim and ack the next `count` messages."""
-    desk = Desk(catalog, group, pipe_id)
-    assert desk.finish(desk.claim(count))
+    consumer = Consumer(catalog, group, pipe_id)
+    assert consumer.finish(consumer.claim(count))
 
 
 def unclaimed(catalog: Catalog, group: GroupRow = DEFAULT, limit: int = 1000) -> list[str]:
@@ -186,15 +186,15 @@ def test_a_sealed_pipe_claimed_to_its_end_is_left_out(catalog: Catalog) -> None:
     make_queue(catalog)
     add(catalog, "p1", "p2")
     seal(catalog, "p1", 5)
-    desk = Desk(catalog, pipe_id="p1")
-    first = desk.claim(4)
+    consumer = Consumer(catalog, pipe_id="p1")
+    first = consumer.claim(4)
     assert unclaimed(catalog) == ["p1", "p2"], "one message is left"
-    last = desk.claim(1)
+    last = consumer.claim(1)
     assert unclaimed(catalog) == ["p2"]
     assert unacked(catalog) == ["p1", "p2"], "nothing is acked"
-    assert desk.finish(first)
+    assert consumer.finish(first)
     assert unacked(catalog) == ["p1", "p2"]
-    assert desk.finish(last)
+    assert consumer.finish(last)
     assert unacked(catalog) == ["p2"]
 
 
@@ -277,11 +277,11 @@ def test_what_is_claimed_and_not_acked_keeps_a_pipe(catalog: Catalog) -> None:
     make_queue(catalog)
     add(catalog, "p")
     seal(catalog, "p", 5)
-    desk = Desk(catalog)
-    first, second = desk.claim(2), desk.claim(3)
-    assert desk.finish(second)
+    consumer = Consumer(catalog)
+    first, second = consumer.claim(2), consumer.claim(3)
+    assert consumer.finish(second)
     assert not catalog.pipes.retire("p", groups_version(catalog))
-    assert desk.finish(first)
+    assert consumer.finish(first)
     assert catalog.pipes.retire("p", groups_version(catalog))
 
 
@@ -334,10 +334,10 @@ def test_a_pipe_that_a_message_may_be_moving_into_is_kept(catalog: Catalog) -> N
     add(catalog, "p", "dead")
     seal(catalog, "dead", 3)
     finish(catalog, "dead", 3)
-    row = Desk(catalog).claim(1)
+    row = Consumer(catalog).claim(1)
     move = catalog.claims.intend(move_row(0, 2))
     assert not catalog.pipes.retire("dead", groups_version(catalog))
-    assert catalog.claims.replace(row, Desk(catalog).acked(row, 0, 1), settle=[move])
+    assert catalog.claims.replace(row, Consumer(catalog).acked(row, 0, 1), settle=[move])
     assert catalog.pipes.retire("dead", groups_version(catalog))
 
 
@@ -348,10 +348,10 @@ def test_the_totals_of_a_retired_pipe_are_written_once_a_group(
     make_queue(catalog, "r")
     add(catalog, "p", "dead")
     make_group(catalog, "late", p=place(4))
-    desk = Desk(catalog)
-    row = desk.claim(6)
+    consumer = Consumer(catalog)
+    row = consumer.claim(6)
     move = catalog.claims.intend(move_row(2, 0))
-    assert catalog.claims.replace(row, desk.acked(row, 0, 6), settle=[move])
+    assert catalog.claims.replace(row, consumer.acked(row, 0, 6), settle=[move])
     finish(catalog, "p", 2, "q/late")
     seal(catalog, "p", 6)
     assert catalog.pipes.retired(QUEUE_ID) == []
@@ -377,10 +377,10 @@ def test_the_totals_of_retired_pipes_are_added_up_a_group_and_for_the_queue(
     add(catalog, "p", "s", "live")
     make_group(catalog, "late", p=place(4))
     assert catalog.pipes.retired_sums(QUEUE_ID) == []
-    desk = Desk(catalog)
-    row = desk.claim(6)
+    consumer = Consumer(catalog)
+    row = consumer.claim(6)
     gone = [Removed("q/default", "p", 1, 4, Reason.EXPIRED, 0)]
-    assert catalog.claims.replace(row, desk.acked(row, 0, 6), removed=gone)
+    assert catalog.claims.replace(row, consumer.acked(row, 0, 6), removed=gone)
     finish(catalog, "p", 2, "q/late")
     finish(catalog, "s", 3, "q/default")
     finish(catalog, "s", 3, "q/late")
@@ -416,15 +416,15 @@ def test_only_a_consumed_pipe_is_forgotten(catalog: Catalog) -> None:
     add(catalog, "gone", "open", "sealed")
     for pipe_id, count in (("gone", 0), ("sealed", 3)):
         seal(catalog, pipe_id, count)
-    Desk(catalog, pipe_id="open").claim(2)
-    Desk(catalog, pipe_id="sealed").claim(2)
+    Consumer(catalog, pipe_id="open").claim(2)
+    Consumer(catalog, pipe_id="sealed").claim(2)
     assert catalog.pipes.retire("gone", groups_version(catalog))
     for _ in range(2):
         catalog.pipes.forget(["gone", "open", "sealed", "unknown"])
         assert catalog.pipes.ids() == {"open", "sealed"}
         assert catalog.pipes.consumed() == []
         assert catalog.pipes.record_end("gone", place(1)) is None
-    assert [Desk(catalog, pipe_id=p).cursor.chain.seq for p in ("open", "sealed")] == [2, 2]
+    assert [Consumer(catalog, pipe_id=p).cursor.chain.seq for p in ("open", "sealed")] == [2, 2]
 
 
 # --- strict queues ----------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from cassq.catalog.port import Catalog
 from cassq.model.queues import GroupPolicy, QueuePolicy
 from cassq.model.rows import PipeState
 from tests.contract.rows import (
-    Desk,
+    Consumer,
     group_row,
     groups_version,
     make_group,
@@ -113,7 +113,7 @@ def test_the_name_of_a_deleted_queue_is_free(catalog: Catalog) -> None:
 def test_a_deleted_queue_is_forgotten_when_its_pipes_are(catalog: Catalog) -> None:
     row = make_queue(catalog)
     assert catalog.pipes.add(pipe_row("p"))
-    Desk(catalog).claim(5)
+    Consumer(catalog).claim(5)
     catalog.claims.intend(move_row(1, 1))
     catalog.queues.delete(row.id)
     catalog.queues.forget(row.id)
@@ -172,12 +172,12 @@ def test_a_new_group_starts_at_the_given_place_and_elsewhere_at_0(catalog: Catal
         assert catalog.pipes.add(pipe_row(pipe_id))
     make_group(catalog, "late", p1=place(7))
     assert catalog.pipes.add(pipe_row("p3"))
-    at_7 = Desk(catalog, "q/late", "p1").cursor
+    at_7 = Consumer(catalog, "q/late", "p1").cursor
     assert (at_7.ack, at_7.chain, at_7.start) == (place(7), place(7), 7)
     for pipe_id in ("p2", "p3"):
-        cursor = Desk(catalog, "q/late", pipe_id).cursor
+        cursor = Consumer(catalog, "q/late", pipe_id).cursor
         assert (cursor.ack.seq, cursor.chain.seq, cursor.start) == (0, 0, 0)
-    assert Desk(catalog, "q/default", "p1").cursor.ack.seq == 0
+    assert Consumer(catalog, "q/default", "p1").cursor.ack.seq == 0
 
 
 def test_groups_are_listed_by_name_with_their_policies(catalog: Catalog) -> None:
@@ -206,7 +206,7 @@ def test_a_deleted_group_takes_its_cursors_claims_and_moves_along(
     assert catalog.pipes.add(pipe_row("p"))
     make_group(catalog, "a")
     for group in ("q/a", "q/default"):
-        Desk(catalog, group).claim(5)
+        Consumer(catalog, group).claim(5)
         catalog.claims.intend(move_row(1, 1, group_id=group))
     version = groups_version(catalog)
     assert catalog.queues.delete_group("q/a")
@@ -230,8 +230,8 @@ def test_creating_a_group_and_retiring_a_pipe_cannot_miss_each_other(
     for pipe_id in ("p1", "p2"):
         assert catalog.pipes.add(pipe_row(pipe_id))
         assert catalog.pipes.record_end(pipe_id, place(5)) == place(5)
-        desk = Desk(catalog, "q/default", pipe_id)
-        assert desk.finish(desk.claim(5))
+        consumer = Consumer(catalog, "q/default", pipe_id)
+        assert consumer.finish(consumer.claim(5))
     seen = groups_version(catalog)
     assert other.pipes.retire("p1", seen)
     assert not catalog.queues.create_group(group_row("a"), {"p1": place(0)}, seen)

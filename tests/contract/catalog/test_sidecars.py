@@ -61,13 +61,13 @@ def found(catalog: Catalog, pipe_id: str = "p") -> Placement | None:
 def race(open_catalog: OpenCatalog, act: Callable[[Catalog, int], Any]) -> list[Any]:
     """What each of several connections gets that do this at the same time."""
     catalogs = [open_catalog() for _ in range(RACERS)]
-    told: list[Any] = [None] * RACERS
+    results: list[Any] = [None] * RACERS
 
     def run(number: int) -> None:
-        told[number] = act(catalogs[number], number)
+        results[number] = act(catalogs[number], number)
 
     at_once([partial(run, number) for number in range(RACERS)])
-    return told
+    return results
 
 
 # --- what all have in common ------------------------------------------------------------------
@@ -81,16 +81,18 @@ def test_the_first_note_stands(catalog: Catalog, other: Catalog) -> None:
 
 
 def test_many_that_note_at_once_all_get_the_same(open_catalog: OpenCatalog) -> None:
-    told = race(open_catalog, lambda catalog, number: catalog.records.note("store", f"of {number}"))
-    assert len(set(told)) == 1
-    assert open_catalog().records.note("store", "later") == told[0]
-    assert told[0] in {f"of {number}" for number in range(RACERS)}
+    results = race(
+        open_catalog, lambda catalog, number: catalog.records.note("store", f"of {number}")
+    )
+    assert len(set(results)) == 1
+    assert open_catalog().records.note("store", "later") == results[0]
+    assert results[0] in {f"of {number}" for number in range(RACERS)}
 
 
 def test_a_catalog_has_one_identity_for_all_and_for_ever(open_catalog: OpenCatalog) -> None:
-    told = race(open_catalog, lambda catalog, _: catalog.records.identity())
-    assert told[0]
-    assert {*told, open_catalog().records.identity()} == {told[0]}
+    results = race(open_catalog, lambda catalog, _: catalog.records.identity())
+    assert results[0]
+    assert {*results, open_catalog().records.identity()} == {results[0]}
 
 
 def test_another_catalog_has_another_identity(
@@ -262,9 +264,11 @@ def test_a_placement_stands_where_one_is_added_later(catalog: Catalog, other: Ca
 
 def test_of_many_placements_of_a_pipe_one_stands(open_catalog: OpenCatalog) -> None:
     rows = [placement() for _ in range(RACERS)]
-    told = race(open_catalog, lambda catalog, number: catalog.sidecars.add_placement(rows[number]))
-    assert told.count(True) == 1
-    assert found(open_catalog()) == rows[told.index(True)]
+    results = race(
+        open_catalog, lambda catalog, number: catalog.sidecars.add_placement(rows[number])
+    )
+    assert results.count(True) == 1
+    assert found(open_catalog()) == rows[results.index(True)]
 
 
 def test_placements_are_reported_in_the_order_asked_for(catalog: Catalog) -> None:
@@ -330,11 +334,11 @@ def test_of_many_ends_recorded_at_once_one_stands(open_catalog: OpenCatalog) -> 
     old = placement()
     open_catalog().sidecars.add_placement(old)
     ends = [replace(old, end=number, version=version()) for number in range(RACERS)]
-    told = race(
+    results = race(
         open_catalog, lambda catalog, number: catalog.sidecars.change_placement(old, ends[number])
     )
-    assert told.count(True) == 1
-    assert found(open_catalog()) == ends[told.index(True)]
+    assert results.count(True) == 1
+    assert found(open_catalog()) == ends[results.index(True)]
 
 
 def test_placements_are_forgotten_by_pipe(catalog: Catalog, other: Catalog) -> None:
@@ -359,5 +363,5 @@ def test_all_placements_are_reported_once_however_many(
     for page in (1, 5, 7, 100):
         for backend in BACKENDS:
             monkeypatch.setattr(f"cassq.catalog.{backend}.sidecar_tables.PAGE", page)
-        told = sorted(other.sidecars.placements(), key=lambda row: row.pipe_id)
-        assert told == sorted(rows, key=lambda row: row.pipe_id), page
+        reported = sorted(other.sidecars.placements(), key=lambda row: row.pipe_id)
+        assert reported == sorted(rows, key=lambda row: row.pipe_id), page

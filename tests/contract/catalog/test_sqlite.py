@@ -295,25 +295,25 @@ def test_an_exception_inside_a_transaction_undoes_it_and_comes_out_as_it_is(path
 
 
 def test_durable_commits_are_distinguished_from_the_others(path: Path) -> None:
-    told: list[bool] = []
+    commits: list[bool] = []
     database = Database(
         lambda: sqlite3.connect(path, isolation_level=None),
         ManualClock(),
         name="it",
-        committed=told.append,
+        committed=commits.append,
     )
-    told.clear()
+    commits.clear()
     for synced in (True, False, False, True):
         with database.lock, database.write(synced=synced) as tx:
             mode = tx.execute("PRAGMA synchronous").fetchone()[0]
             assert (mode == 2) == synced, "FULL is 2, NORMAL is 1"
     database.close()
-    assert told == [True, False, False, True]
+    assert commits == [True, False, False, True]
 
 
 def test_what_is_durable_of_sidecars_is_synced_and_a_beat_is_not(path: Path) -> None:
-    told: list[bool] = []
-    catalog = SqliteCatalog(path, ManualClock(), committed=told.append)
+    commits: list[bool] = []
+    catalog = SqliteCatalog(path, ManualClock(), committed=commits.append)
     made = placement("p")
     verbs: list[tuple[Callable[[], object], bool]] = [
         (lambda: catalog.records.note("store", "sidecar"), True),
@@ -331,19 +331,19 @@ def test_what_is_durable_of_sidecars_is_synced_and_a_beat_is_not(path: Path) -> 
         (lambda: catalog.sidecars.forget("a:1"), True),
     ]
     for verb, synced in verbs:
-        told.clear()
+        commits.clear()
         assert verb() is not False
-        assert told == [synced]
+        assert commits == [synced]
     catalog.close()
 
 
 def test_without_durability_no_commit_is_synced(path: Path) -> None:
-    told: list[bool] = []
-    catalog = SqliteCatalog(path, ManualClock(), durable=False, committed=told.append)
+    commits: list[bool] = []
+    catalog = SqliteCatalog(path, ManualClock(), durable=False, committed=commits.append)
     make_queue(catalog)
     catalog.close()
-    assert told
-    assert not any(told)
+    assert commits
+    assert not any(commits)
 
 
 def test_time_does_not_begin_behind_a_boot_that_left_nothing(tmp_path: Path) -> None:

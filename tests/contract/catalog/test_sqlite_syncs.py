@@ -22,7 +22,7 @@ from cassq.model import claims
 from cassq.model.queues import GroupPolicy, QueuePolicy
 from cassq.model.rows import Claim, ClaimState, Dedup, PipeState, WriteRow, WriteState
 from tests.contract.rows import (
-    Desk,
+    Consumer,
     group_row,
     groups_version,
     make_queue,
@@ -61,7 +61,7 @@ class Told:
         self.catalog = SqliteCatalog(path, ManualClock(), committed=self.commits.append, log=log)
         make_queue(self.catalog)
         assert self.catalog.pipes.add(pipe_row("p"))
-        self.desk = Desk(self.catalog)
+        self.consumer = Consumer(self.catalog)
 
     def by(self, verb: Callable[[], object]) -> list[bool]:
         """Whether each commit that a verb makes is synced; it has to do something."""
@@ -71,103 +71,103 @@ class Told:
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> Iterator[Told]:
-    told = Told(tmp_path / "catalog.sqlite")
-    yield told
-    told.catalog.close()
+def syncs(tmp_path: Path) -> Iterator[Told]:
+    syncs = Told(tmp_path / "catalog.sqlite")
+    yield syncs
+    syncs.catalog.close()
 
 
-def test_queues_and_groups(told: Told) -> None:
-    catalog = told.catalog
+def test_queues_and_groups(syncs: Told) -> None:
+    catalog = syncs.catalog
     row = queue_row("r")
-    assert told.by(lambda: catalog.queues.create(row, group_row("default", "r"))) == [True]
-    assert told.by(lambda: catalog.queues.update(row.id, 1, QueuePolicy(lease=7))) == [True]
+    assert syncs.by(lambda: catalog.queues.create(row, group_row("default", "r"))) == [True]
+    assert syncs.by(lambda: catalog.queues.update(row.id, 1, QueuePolicy(lease=7))) == [True]
     more = group_row("more", "r")
-    assert told.by(lambda: catalog.queues.create_group(more, {}, groups_version(catalog, "r"))) == [
-        True
-    ]
-    assert told.by(lambda: catalog.queues.update_group(more.id, GroupPolicy())) == [True]
-    assert told.by(lambda: catalog.queues.delete_group(more.id)) == [True]
-    assert told.by(lambda: [catalog.queues.delete(row.id)]) == [True]
+    assert syncs.by(
+        lambda: catalog.queues.create_group(more, {}, groups_version(catalog, "r"))
+    ) == [True]
+    assert syncs.by(lambda: catalog.queues.update_group(more.id, GroupPolicy())) == [True]
+    assert syncs.by(lambda: catalog.queues.delete_group(more.id)) == [True]
+    assert syncs.by(lambda: [catalog.queues.delete(row.id)]) == [True]
 
 
-def test_the_life_of_a_pipe(told: Told) -> None:
-    catalog = told.catalog
-    assert told.by(lambda: catalog.pipes.add(pipe_row("new"))) == [True]
-    assert told.by(lambda: catalog.pipes.record_end("new", place(5))) == [True]
-    assert told.by(lambda: catalog.pipes.record_end("p", place(3))) == [True]
-    assert told.desk.finish(told.desk.claim(3))
-    assert told.by(lambda: catalog.pipes.retire("p", groups_version(catalog))) == [True]
+def test_the_life_of_a_pipe(syncs: Told) -> None:
+    catalog = syncs.catalog
+    assert syncs.by(lambda: catalog.pipes.add(pipe_row("new"))) == [True]
+    assert syncs.by(lambda: catalog.pipes.record_end("new", place(5))) == [True]
+    assert syncs.by(lambda: catalog.pipes.record_end("p", place(3))) == [True]
+    assert syncs.consumer.finish(syncs.consumer.claim(3))
+    assert syncs.by(lambda: catalog.pipes.retire("p", groups_version(catalog))) == [True]
     make_queue(catalog, "r")
-    assert told.by(lambda: catalog.pipes.repoint("new", "id of r", "r/default")) == [True]
+    assert syncs.by(lambda: catalog.pipes.repoint("new", "id of r", "r/default")) == [True]
 
 
-def test_acks_take_overs_and_moves(told: Told) -> None:
-    catalog, desk = told.catalog, told.desk
-    row = desk.claim(4)
-    freed = desk.freed(row)
-    assert told.by(lambda: catalog.claims.replace_many([(row, freed)])) == [False, True]
+def test_acks_take_overs_and_moves(syncs: Told) -> None:
+    catalog, consumer = syncs.catalog, syncs.consumer
+    row = consumer.claim(4)
+    freed = consumer.freed(row)
+    assert syncs.by(lambda: catalog.claims.replace_many([(row, freed)])) == [False, True]
     held, rows = claims.taken(freed[0], place(4), "me", 9_999, version)
-    assert told.by(lambda: catalog.claims.replace(freed[0], rows)) == [True]
-    assert told.by(lambda: catalog.claims.intend(move_row(0, 7), held=held)) == [True]
-    assert told.by(lambda: catalog.claims.intend_many([move_row(1, 8)], held)) == [True]
+    assert syncs.by(lambda: catalog.claims.replace(freed[0], rows)) == [True]
+    assert syncs.by(lambda: catalog.claims.intend(move_row(0, 7), held=held)) == [True]
+    assert syncs.by(lambda: catalog.claims.intend_many([move_row(1, 8)], held)) == [True]
     done = claims.as_dead(held, version)
-    assert told.by(lambda: catalog.claims.replace(held, done, settle=[move_row(0, 7)])) == [True]
-    assert told.by(lambda: catalog.claims.fence(desk.cursor, "other")) == [True]
+    assert syncs.by(lambda: catalog.claims.replace(held, done, settle=[move_row(0, 7)])) == [True]
+    assert syncs.by(lambda: catalog.claims.fence(consumer.cursor, "other")) == [True]
 
 
-def test_a_first_claim_is_synced_if_that_is_asked_for(told: Told) -> None:
-    desk = told.desk
+def test_a_first_claim_is_synced_if_that_is_asked_for(syncs: Told) -> None:
+    consumer = syncs.consumer
     for synced in (False, True, False):
-        cursor = desk.cursor
+        cursor = consumer.cursor
         chain = place(cursor.chain.seq + 2)
         row = claims.first(cursor, chain, "me", 9_999, version)
 
         def claim(synced: bool = synced) -> bool:
-            return desk.catalog.claims.claim(cursor, chain, [row], synced=synced)  # noqa: B023
+            return consumer.catalog.claims.claim(cursor, chain, [row], synced=synced)  # noqa: B023
 
-        assert told.by(claim) == [synced]
+        assert syncs.by(claim) == [synced]
 
 
-def test_dedup_ids(told: Told) -> None:
+def test_dedup_ids(syncs: Told) -> None:
     row = Dedup("id of q", "a", "p", 0, at_ms=5)
     others = [replace(row, dedup_id=name) for name in "bc"]
-    assert told.by(lambda: told.catalog.records.dedup(row)) == [True]
-    assert told.by(lambda: [told.catalog.records.dedup_many(others, {})]) == [True]
+    assert syncs.by(lambda: syncs.catalog.records.dedup(row)) == [True]
+    assert syncs.by(lambda: [syncs.catalog.records.dedup_many(others, {})]) == [True]
 
 
-def test_writes_that_are_published_or_given_up(told: Told) -> None:
-    catalog = told.catalog
+def test_writes_that_are_published_or_given_up(syncs: Told) -> None:
+    catalog = syncs.catalog
     wanted = WriteRow("id of q", "w", 0, 0, WriteState.OPEN, "driver", begun_ms=3)
-    assert told.by(lambda: catalog.writes.begin(wanted)) == [True]
+    assert syncs.by(lambda: catalog.writes.begin(wanted)) == [True]
     write = catalog.writes.by_id("id of q", "w")
     assert write is not None
     staged = pipe_row("staged", state=PipeState.STAGED, stage=write.stage)
-    assert told.by(lambda: catalog.pipes.add(staged)) == [True]
-    assert told.by(lambda: catalog.pipes.record_end("staged", place(2))) == [True]
-    assert told.by(lambda: catalog.writes.publish(write, ["staged"])) == [True]
-    assert told.by(lambda: catalog.writes.begin(replace(wanted, id="w2"))) == [True]
+    assert syncs.by(lambda: catalog.pipes.add(staged)) == [True]
+    assert syncs.by(lambda: catalog.pipes.record_end("staged", place(2))) == [True]
+    assert syncs.by(lambda: catalog.writes.publish(write, ["staged"])) == [True]
+    assert syncs.by(lambda: catalog.writes.begin(replace(wanted, id="w2"))) == [True]
     other = catalog.writes.by_id("id of q", "w2")
     assert other is not None
-    assert told.by(lambda: catalog.writes.abort(other)) == [True]
+    assert syncs.by(lambda: catalog.writes.abort(other)) == [True]
 
 
 # --- syncs beside other writers -----------------------------------------------------------------
 
 
 @pytest.fixture
-def log(told: Told) -> WatchedLog:
-    if told.log is None:
+def log(syncs: Told) -> WatchedLog:
+    if syncs.log is None:
         pytest.skip("without fdatasync the log is left to SQLite")
-    return told.log
+    return syncs.log
 
 
 def test_others_write_while_an_ack_is_being_synced(
-    told: Told, log: WatchedLog, tmp_path: Path
+    syncs: Told, log: WatchedLog, tmp_path: Path
 ) -> None:
     with closing(SqliteCatalog(tmp_path / "catalog.sqlite", ManualClock(), lock_wait=0)) as other:
-        theirs = Desk(other)
-        row = told.desk.claim(4)
+        theirs = Consumer(other)
+        row = syncs.consumer.claim(4)
         seen: list[tuple[int, int, ClaimState]] = []
 
         def write_beside() -> None:
@@ -175,28 +175,30 @@ def test_others_write_while_an_ack_is_being_synced(
             seen.extend(theirs.states)
 
         log.during = write_beside
-        assert told.desk.catalog.claims.replace_many([(row, told.desk.acked(row, 1, 2))]) == [True]
+        assert syncs.consumer.catalog.claims.replace_many(
+            [(row, syncs.consumer.acked(row, 1, 2))]
+        ) == [True]
         assert seen == [(0, 4, ClaimState.HELD), (4, 6, ClaimState.HELD)]
         assert theirs.rows[0].acked == RangeSet.run(1, 2)
     assert log.synced == 1
 
 
 def test_an_ack_of_an_exclusive_group_is_durable_before_others_see_it(
-    told: Told, log: WatchedLog
+    syncs: Told, log: WatchedLog
 ) -> None:
-    mine = told.catalog.claims.fence(told.desk.cursor, "me")
+    mine = syncs.catalog.claims.fence(syncs.consumer.cursor, "me")
     assert mine is not None
-    row = told.desk.claim(4)
-    changes = [(row, told.desk.acked(row, 0, 4))]
-    verb = lambda: told.catalog.claims.replace_many(changes, epoch=mine.epoch)  # noqa: E731
-    assert told.by(verb) == [True]
+    row = syncs.consumer.claim(4)
+    changes = [(row, syncs.consumer.acked(row, 0, 4))]
+    verb = lambda: syncs.catalog.claims.replace_many(changes, epoch=mine.epoch)  # noqa: E731
+    assert syncs.by(verb) == [True]
     assert log.synced == 0
 
 
 def test_threads_that_commit_during_a_sync_share_the_next_one(
-    told: Told, log: WatchedLog, tmp_path: Path
+    syncs: Told, log: WatchedLog, tmp_path: Path
 ) -> None:
-    rows = [told.desk.claim(2) for _ in range(4)]
+    rows = [syncs.consumer.claim(2) for _ in range(4)]
     syncing, go_on = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -204,7 +206,7 @@ def test_threads_that_commit_during_a_sync_share_the_next_one(
         assert go_on.wait(DEADLINE_SECONDS)
 
     def ack(row: Claim) -> None:
-        assert told.catalog.claims.replace_many([(row, told.desk.acked(row, 0, 8))]) == [True]
+        assert syncs.catalog.claims.replace_many([(row, syncs.consumer.acked(row, 0, 8))]) == [True]
 
     log.during = hold
     threads = [threading.Thread(target=ack, args=(row,), daemon=True) for row in rows]
@@ -214,7 +216,7 @@ def test_threads_that_commit_during_a_sync_share_the_next_one(
         thread.start()
     try:
         with closing(SqliteCatalog(tmp_path / "catalog.sqlite", ManualClock())) as other:
-            eventually("all acks are seen", lambda: Desk(other).cursor.ack.seq == 8)
+            eventually("all acks are seen", lambda: Consumer(other).cursor.ack.seq == 8)
     finally:
         go_on.set()
     for thread in threads:
@@ -224,32 +226,32 @@ def test_threads_that_commit_during_a_sync_share_the_next_one(
 
 
 def test_after_a_sync_that_failed_nothing_passes_for_durable(
-    told: Told, log: WatchedLog, tmp_path: Path
+    syncs: Told, log: WatchedLog, tmp_path: Path
 ) -> None:
-    row = told.desk.claim(4)
-    acked = told.desk.acked(row, 0, 4)
+    row = syncs.consumer.claim(4)
+    acked = syncs.consumer.acked(row, 0, 4)
 
     def fail() -> None:
         raise OSError(errno.EIO, "the disk failed")
 
     log.during = fail
     with pytest.raises(BackendError, match="the disk failed") as caught:
-        told.catalog.claims.replace_many([(row, acked)])
+        syncs.catalog.claims.replace_many([(row, acked)])
     assert caught.value.outcome_unknown
     log.during = lambda: None
-    for look in (lambda: told.desk.rows, told.catalog.claims.ensure_durable):
+    for look in (lambda: syncs.consumer.rows, syncs.catalog.claims.ensure_durable):
         with pytest.raises(BackendUnavailableError, match="a sync of its log failed"):
             look()
     alone = tmp_path / "alone.sqlite"
     shutil.copy(tmp_path / "catalog.sqlite", alone)
     with closing(SqliteCatalog(alone, ManualClock())) as copy:
-        assert Desk(copy).cursor.ack.seq == 4, "the main file has it without the log"
+        assert Consumer(copy).cursor.ack.seq == 4, "the main file has it without the log"
 
 
 def test_what_has_an_unknown_outcome_is_synced_when_it_is_read_back(
-    told: Told, log: WatchedLog
+    syncs: Told, log: WatchedLog
 ) -> None:
-    told.desk.claim(1)
-    told.catalog.claims.ensure_durable()
-    told.catalog.claims.ensure_durable()
+    syncs.consumer.claim(1)
+    syncs.catalog.claims.ensure_durable()
+    syncs.catalog.claims.ensure_durable()
     assert log.synced == 2

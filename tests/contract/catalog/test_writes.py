@@ -12,7 +12,7 @@ from cassq.catalog.port import Catalog
 from cassq.errors import BrokenInvariantError
 from cassq.model.rows import Driver, PipeState, WriteRow, WriteState, begun
 from tests.contract.rows import (
-    Desk,
+    Consumer,
     group_row,
     groups_version,
     make_group,
@@ -180,8 +180,8 @@ def test_winners_are_listed_in_order_behind_all_others(catalog: Catalog, other: 
     assert state_of(other, "loser") is PipeState.CONSUMED
     assert [pipe.id for pipe in other.pipes.consumed()] == ["loser"]
     assert other.writes.unfinished() == []
-    desk = Desk(other, pipe_id="c")
-    assert desk.finish(desk.claim(5))
+    consumer = Consumer(other, pipe_id="c")
+    assert consumer.finish(consumer.claim(5))
     assert [pipe.id for pipe in other.pipes.finished()] == ["c"]
 
 
@@ -246,8 +246,8 @@ def test_a_group_made_before_publishing_gets_all_of_it(catalog: Catalog) -> None
         cursor = catalog.claims.cursor(each.id, "p")
         assert cursor is not None
         assert (cursor.start, cursor.chain.seq) == (0, 0)
-    desk = Desk(catalog, pipe_id="p")
-    assert desk.finish(desk.claim(5))
+    consumer = Consumer(catalog, pipe_id="p")
+    assert consumer.finish(consumer.claim(5))
     assert not catalog.pipes.retire("p", groups_version(catalog)), "the other group has it still"
 
 

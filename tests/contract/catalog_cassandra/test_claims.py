@@ -27,26 +27,26 @@ from cassandra.query import BatchStatement
 
 from cassq.catalog.cassandra.partition.claim_rows import CLAIMS, MARK, PUT_MARK
 from tests.contract.cassandra_place import CassandraPlace, processes
-from tests.contract.rows import DUE_MS, Desk, make_queue, move_row, pipe_row, place, version
+from tests.contract.rows import DUE_MS, Consumer, make_queue, move_row, pipe_row, place, version
 from tests.contract.trouble import TroubledCql, in_turn, never, now_and_then
 
 HELD, FREE, DONE = ClaimState.HELD, ClaimState.FREE, ClaimState.DONE
-Open = Callable[[], tuple[Desk, TroubledCql]]
+Open = Callable[[], tuple[Consumer, TroubledCql]]
 
 
 @pytest.fixture
-def open_desk(cassandra_place: CassandraPlace) -> Iterator[Open]:
+def open_consumer(cassandra_place: CassandraPlace) -> Iterator[Open]:
     """Desks at one (group, pipe), each in a process of its own, with its session."""
-    opened: list[Desk] = []
+    opened: list[Consumer] = []
     with processes(cassandra_place, ManualClock(), TroubledCql) as connect:
 
-        def open_one() -> tuple[Desk, TroubledCql]:
+        def open_one() -> tuple[Consumer, TroubledCql]:
             catalog, cql = connect()
             if not opened:
                 make_queue(catalog)
                 for pipe_id in ("p", "p2"):
                     assert catalog.pipes.add(pipe_row(pipe_id))
-            opened.append(Desk(catalog))
+            opened.append(Consumer(catalog))
             return opened[-1], cql
 
         yield open_one
@@ -55,70 +55,70 @@ def open_desk(cassandra_place: CassandraPlace) -> Iterator[Open]:
 # --- what it costs ----------------------------------------------------------------------------
 
 
-def test_one_popper_pays_one_conditional_batch_a_claim_and_one_an_ack(open_desk: Open) -> None:
-    desk, cql = open_desk()
-    cursor = desk.cursor
+def test_one_popper_pays_one_conditional_batch_a_claim_and_one_an_ack(open_consumer: Open) -> None:
+    consumer, cql = open_consumer()
+    cursor = consumer.cursor
     cql.rounds.clear()
     for number in range(20):
         chain = place(cursor.chain.seq + 5)
         row = claims.first(cursor, chain, "me", DUE_MS, version)
-        assert desk.catalog.claims.claim(cursor, chain, [row])
+        assert consumer.catalog.claims.claim(cursor, chain, [row])
         cursor = replace(cursor, chain=chain)
         assert cql.rounds == {"conditional": 2 * number + 1}
-        assert desk.finish(row)
+        assert consumer.finish(row)
         assert cql.rounds == {"conditional": 2 * number + 2}
-    assert desk.cursor.ack == desk.cursor.chain == place(100)
-    assert desk.rows == []
+    assert consumer.cursor.ack == consumer.cursor.chain == place(100)
+    assert consumer.rows == []
 
 
-def test_whatever_is_done_with_a_claim_costs_one_conditional_batch(open_desk: Open) -> None:
-    desk, cql = open_desk()
-    rows = [desk.claim(5) for _ in range(4)]
+def test_whatever_is_done_with_a_claim_costs_one_conditional_batch(open_consumer: Open) -> None:
+    consumer, cql = open_consumer()
+    rows = [consumer.claim(5) for _ in range(4)]
     cql.rounds.clear()
-    assert desk.catalog.claims.replace(rows[1], desk.acked(rows[1], 5, 10))
-    assert desk.catalog.claims.replace(rows[2], desk.freed(rows[2]))
+    assert consumer.catalog.claims.replace(rows[1], consumer.acked(rows[1], 5, 10))
+    assert consumer.catalog.claims.replace(rows[2], consumer.freed(rows[2]))
     (later,) = claims.extended(rows[3], 99_999, version)
-    assert desk.catalog.claims.replace(rows[3], [later])
-    assert desk.finish(rows[0])
+    assert consumer.catalog.claims.replace(rows[3], [later])
+    assert consumer.finish(rows[0])
     assert cql.rounds == {"conditional": 4}
-    cursor = desk.cursor
+    cursor = consumer.cursor
     cql.rounds.clear()
-    assert desk.catalog.claims.fence(cursor, "me") is not None
+    assert consumer.catalog.claims.fence(cursor, "me") is not None
     assert cql.rounds == {"conditional": 1}
-    assert desk.states == [(10, 15, FREE), (15, 20, HELD)]
+    assert consumer.states == [(10, 15, FREE), (15, 20, HELD)]
 
 
-def test_many_replacements_cost_one_conditional_batch_a_pipe(open_desk: Open) -> None:
-    desk, cql = open_desk()
-    elsewhere = Desk(desk.catalog, pipe_id="p2")
-    rows = [desk.claim(5), elsewhere.claim(5), desk.claim(5), elsewhere.claim(5)]
+def test_many_replacements_cost_one_conditional_batch_a_pipe(open_consumer: Open) -> None:
+    consumer, cql = open_consumer()
+    elsewhere = Consumer(consumer.catalog, pipe_id="p2")
+    rows = [consumer.claim(5), elsewhere.claim(5), consumer.claim(5), elsewhere.claim(5)]
     cql.rounds.clear()
-    changes = [(row, desk.acked(row, row.start, row.end)) for row in rows]
-    assert desk.catalog.claims.replace_many(changes) == [True] * 4
+    changes = [(row, consumer.acked(row, row.start, row.end)) for row in rows]
+    assert consumer.catalog.claims.replace_many(changes) == [True] * 4
     assert cql.rounds == {"conditional": 2}
 
 
-def test_a_lost_race_for_the_chain_costs_nothing_more(open_desk: Open) -> None:
-    (desk, cql), (theirs, _) = open_desk(), open_desk()
-    cursor = desk.cursor
+def test_a_lost_race_for_the_chain_costs_nothing_more(open_consumer: Open) -> None:
+    (consumer, cql), (theirs, _) = open_consumer(), open_consumer()
+    cursor = consumer.cursor
     theirs.claim(3)
     row = claims.first(cursor, place(5), "me", DUE_MS, version)
     cql.rounds.clear()
-    assert not desk.catalog.claims.claim(cursor, place(5), [row])
+    assert not consumer.catalog.claims.claim(cursor, place(5), [row])
     assert cql.rounds == {"conditional": 1}
 
 
-def test_two_poppers_on_one_pipe_ack_without_reading(open_desk: Open) -> None:
+def test_two_poppers_on_one_pipe_ack_without_reading(open_consumer: Open) -> None:
     """As long as each acks what does not stand before or behind what the other has acked."""
-    (desk, cql), (theirs, their_cql) = open_desk(), open_desk()
-    mine, yours = desk.claim(5), theirs.claim(5)
+    (consumer, cql), (theirs, their_cql) = open_consumer(), open_consumer()
+    mine, yours = consumer.claim(5), theirs.claim(5)
     cql.rounds.clear()
-    assert desk.finish(mine)
+    assert consumer.finish(mine)
     assert cql.rounds == {"conditional": 1}
-    assert desk.cursor.ack == place(5)
-    mine = desk.claim(5)
+    assert consumer.cursor.ack == place(5)
+    mine = consumer.claim(5)
     cql.rounds.clear()
-    assert desk.finish(mine)
+    assert consumer.finish(mine)
     assert theirs.states == [(5, 10, HELD), (10, 15, DONE)]
     their_cql.rounds.clear()
     assert theirs.finish(yours)
@@ -127,51 +127,54 @@ def test_two_poppers_on_one_pipe_ack_without_reading(open_desk: Open) -> None:
     assert theirs.rows == []
 
 
-def test_what_is_due_costs_one_round_of_reads_or_none(open_desk: Open) -> None:
-    desk, cql = open_desk()
-    rows = [desk.claim(1, due_ms=100), Desk(desk.catalog, pipe_id="p2").claim(1, due_ms=200)]
-    assert desk.catalog.claims.due("q/default", 200, 9) == rows
+def test_what_is_due_costs_one_round_of_reads_or_none(open_consumer: Open) -> None:
+    consumer, cql = open_consumer()
+    rows = [
+        consumer.claim(1, due_ms=100),
+        Consumer(consumer.catalog, pipe_id="p2").claim(1, due_ms=200),
+    ]
+    assert consumer.catalog.claims.due("q/default", 200, 9) == rows
     cql.rounds.clear()
     for now_ms, found in ((200, rows), (100, rows[:1]), (99, [])):
-        assert desk.catalog.claims.due("q/default", now_ms, 9) == found
-        assert desk.catalog.claims.next_due_ms("q/default") == 100
+        assert consumer.catalog.claims.due("q/default", now_ms, 9) == found
+        assert consumer.catalog.claims.next_due_ms("q/default") == 100
         assert cql.rounds.total() <= 1
         cql.rounds.clear()
 
 
-def test_what_others_free_is_seen_after_a_while(open_desk: Open) -> None:
-    (desk, _), (theirs, _) = open_desk(), open_desk()
+def test_what_others_free_is_seen_after_a_while(open_consumer: Open) -> None:
+    (consumer, _), (theirs, _) = open_consumer(), open_consumer()
     row = theirs.claim(1, due_ms=9_000)
-    assert desk.catalog.claims.due("q/default", 500, 9) == []
+    assert consumer.catalog.claims.due("q/default", 500, 9) == []
     (free,) = theirs.freed(row, 500)
     assert theirs.catalog.claims.replace(row, [free])
-    clock = desk.catalog._keyspace.clock  # type: ignore[attr-defined]
+    clock = consumer.catalog._keyspace.clock  # type: ignore[attr-defined]
     clock.advance(0.1)
-    assert desk.catalog.claims.due("q/default", 500, 9) == [free]
+    assert consumer.catalog.claims.due("q/default", 500, 9) == [free]
 
 
-def test_thousands_of_rows_are_claimed_at_once(open_desk: Open) -> None:
+def test_thousands_of_rows_are_claimed_at_once(open_consumer: Open) -> None:
     """As of a timer pipe of delayed messages."""
-    desk, cql = open_desk()
-    cursor = desk.cursor
+    consumer, cql = open_consumer()
+    cursor = consumer.cursor
     runs = [(n, n + 1, place(n).pos, 1000 + n) for n in range(4096)]
     rows = claims.scheduled(cursor, runs, version)
     cql.rounds.clear()
-    assert desk.catalog.claims.claim(cursor, place(4096), rows)
+    assert consumer.catalog.claims.claim(cursor, place(4096), rows)
     assert cql.rounds == {"conditional": 1}
-    assert desk.rows == rows
+    assert consumer.rows == rows
     cql.rounds.clear()
     changes = [(row, claims.as_dead(row, version)) for row in rows[:1000]]
-    assert desk.catalog.claims.replace_many(changes) == [True] * 1000
+    assert consumer.catalog.claims.replace_many(changes) == [True] * 1000
     assert cql.rounds == {"conditional": 2}
-    assert desk.cursor.ack == place(1000)
+    assert consumer.cursor.ack == place(1000)
 
 
-def test_done_rows_of_several_poppers_do_not_pile_up(open_desk: Open) -> None:
+def test_done_rows_of_several_poppers_do_not_pile_up(open_consumer: Open) -> None:
     """None of them knows the others' when it writes; behind a claim that takes long."""
-    (desk, cql), (theirs, _) = open_desk(), open_desk()
-    stuck = desk.claim(1)
-    rows = [(each, each.claim(1)) for _ in range(30) for each in (desk, theirs)]
+    (consumer, cql), (theirs, _) = open_consumer(), open_consumer()
+    stuck = consumer.claim(1)
+    rows = [(each, each.claim(1)) for _ in range(30) for each in (consumer, theirs)]
     for each, row in rows:
         assert each.finish(row)
     assert len(cql.read(CLAIMS, ("q/default", "p", 0))) > 30
@@ -179,7 +182,7 @@ def test_done_rows_of_several_poppers_do_not_pile_up(open_desk: Open) -> None:
     assert theirs.finish(theirs.claim(1))
     assert theirs.states == [(0, 1, HELD), (1, 62, DONE)]
     assert len(cql.read(CLAIMS, ("q/default", "p", 0))) <= 4
-    assert desk.finish(stuck)
+    assert consumer.finish(stuck)
     assert theirs.cursor.ack == place(62)
     assert theirs.rows == []
 
@@ -188,115 +191,117 @@ def test_done_rows_of_several_poppers_do_not_pile_up(open_desk: Open) -> None:
 
 
 @pytest.mark.parametrize("trouble", ["applied", "lost"])
-def test_a_claim_without_an_answer_is_made_once(open_desk: Open, trouble: str) -> None:
-    desk, cql = open_desk()
-    cursor = desk.cursor
+def test_a_claim_without_an_answer_is_made_once(open_consumer: Open, trouble: str) -> None:
+    consumer, cql = open_consumer()
+    cursor = consumer.cursor
     row = claims.first(cursor, place(5), "me", DUE_MS, version)
     cql.trouble = in_turn(trouble)
-    assert desk.catalog.claims.claim(cursor, place(5), [row])
-    assert desk.rows == [row]
-    assert desk.cursor.chain == place(5)
+    assert consumer.catalog.claims.claim(cursor, place(5), [row])
+    assert consumer.rows == [row]
+    assert consumer.cursor.chain == place(5)
 
 
 @pytest.mark.parametrize(
     "trouble", [("applied",), ("lost",), ("lost", "applied"), ("lost", "lost")]
 )
-def test_an_ack_without_an_answer_counts(open_desk: Open, trouble: tuple[str, ...]) -> None:
-    desk, cql = open_desk()
-    row, other_row = desk.claim(5), desk.claim(5)
+def test_an_ack_without_an_answer_counts(open_consumer: Open, trouble: tuple[str, ...]) -> None:
+    consumer, cql = open_consumer()
+    row, other_row = consumer.claim(5), consumer.claim(5)
     cql.trouble = in_turn(*trouble)
-    assert desk.finish(row)
-    assert desk.cursor.ack == place(5)
+    assert consumer.finish(row)
+    assert consumer.cursor.ack == place(5)
     cql.trouble = in_turn(*trouble)
-    assert desk.catalog.claims.replace_many([(other_row, desk.acked(other_row, 6, 7))]) == [True]
-    assert desk.rows[0].acked == RangeSet([(6, 7)])
+    assert consumer.catalog.claims.replace_many([(other_row, consumer.acked(other_row, 6, 7))]) == [
+        True
+    ]
+    assert consumer.rows[0].acked == RangeSet([(6, 7)])
 
 
 @pytest.mark.parametrize("trouble", ["applied", "lost"])
-def test_a_fence_without_an_answer_is_raised_once(open_desk: Open, trouble: str) -> None:
-    desk, cql = open_desk()
-    before = desk.cursor
+def test_a_fence_without_an_answer_is_raised_once(open_consumer: Open, trouble: str) -> None:
+    consumer, cql = open_consumer()
+    before = consumer.cursor
     cql.trouble = in_turn(trouble)
     assert (
-        desk.catalog.claims.fence(before, "me")
+        consumer.catalog.claims.fence(before, "me")
         == replace(before, epoch=1, owner="me")
-        == desk.cursor
+        == consumer.cursor
     )
 
 
 @pytest.mark.parametrize("trouble", ["applied", "lost"])
-def test_an_intent_without_an_answer_stands(open_desk: Open, trouble: str) -> None:
-    desk, cql = open_desk()
-    held = desk.claim(3)
+def test_an_intent_without_an_answer_stands(open_consumer: Open, trouble: str) -> None:
+    consumer, cql = open_consumer()
+    held = consumer.claim(3)
     cql.trouble = in_turn(trouble)
-    assert desk.catalog.claims.intend(move_row(0, 10), held=held) == move_row(0, 10)
+    assert consumer.catalog.claims.intend(move_row(0, 10), held=held) == move_row(0, 10)
     cql.trouble = in_turn(trouble)
     again = move_row(0, 11)
-    assert desk.catalog.claims.intend(again, move_row(0, 10), held=held) == again
+    assert consumer.catalog.claims.intend(again, move_row(0, 10), held=held) == again
     cql.trouble = in_turn(trouble)
-    assert desk.catalog.claims.intend_many([move_row(1, 12)], held)
-    assert desk.catalog.claims.moves("q/default", "p") == [again, move_row(1, 12)]
+    assert consumer.catalog.claims.intend_many([move_row(1, 12)], held)
+    assert consumer.catalog.claims.moves("q/default", "p") == [again, move_row(1, 12)]
 
 
-def test_an_ack_is_known_although_others_have_left_no_trace_of_it(open_desk: Open) -> None:
+def test_an_ack_is_known_although_others_have_left_no_trace_of_it(open_consumer: Open) -> None:
     """It was applied, and before that is looked up all around it was acked, and removed."""
-    (desk, cql), (theirs, _) = open_desk(), open_desk()
-    front, mine = theirs.claim(5), desk.claim(5)
+    (consumer, cql), (theirs, _) = open_consumer(), open_consumer()
+    front, mine = theirs.claim(5), consumer.claim(5)
     cql.trouble = in_turn("applied")
     cql.before_reading = in_turn_do(lambda: theirs.finish(front))
-    assert desk.finish(mine)
-    assert desk.rows == []
-    assert desk.cursor.ack == place(10)
+    assert consumer.finish(mine)
+    assert consumer.rows == []
+    assert consumer.cursor.ack == place(10)
 
 
 def test_an_ack_that_was_lost_is_refused_when_the_claim_was_taken_meanwhile(
-    open_desk: Open,
+    open_consumer: Open,
 ) -> None:
     """Whoever has the claim now may have handed it out: this popper has lost it."""
-    (desk, cql), (theirs, _) = open_desk(), open_desk()
-    row = desk.claim(5)
+    (consumer, cql), (theirs, _) = open_consumer(), open_consumer()
+    row = consumer.claim(5)
     cql.trouble = in_turn("lost")
     cql.before_reading = in_turn_do(lambda: theirs.finish(row))
-    assert not desk.finish(row)
+    assert not consumer.finish(row)
 
 
-def test_a_write_that_cannot_be_read_back_has_an_unknown_outcome(open_desk: Open) -> None:
-    desk, cql = open_desk()
-    row = desk.claim(5)
+def test_a_write_that_cannot_be_read_back_has_an_unknown_outcome(open_consumer: Open) -> None:
+    consumer, cql = open_consumer()
+    row = consumer.claim(5)
 
     def fail() -> None:
         raise BackendTimeoutError("no answer came")
 
     cql.trouble, cql.before_reading = in_turn("applied"), fail
     with pytest.raises(BackendError) as caught:
-        desk.finish(row)
+        consumer.finish(row)
     assert caught.value.outcome_unknown
     cql.before_reading = lambda: None
-    assert desk.cursor.ack == place(5)
-    assert desk.rows == []
+    assert consumer.cursor.ack == place(5)
+    assert consumer.rows == []
 
 
-def test_a_server_that_never_answers_leaves_the_outcome_unknown(open_desk: Open) -> None:
-    desk, cql = open_desk()
-    row = desk.claim(5)
+def test_a_server_that_never_answers_leaves_the_outcome_unknown(open_consumer: Open) -> None:
+    consumer, cql = open_consumer()
+    row = consumer.claim(5)
     cql.trouble = lambda: "lost"
     with pytest.raises(BackendError) as caught:
-        desk.finish(row)
+        consumer.finish(row)
     assert caught.value.outcome_unknown
     cql.trouble = never
-    assert desk.finish(row)
+    assert consumer.finish(row)
 
 
 @pytest.mark.parametrize("seqs", [None, range(5)])
 def test_after_an_unknown_outcome_claims_are_read_with_what_was_begun(
-    open_desk: Open, seqs: range | None, monkeypatch: pytest.MonkeyPatch
+    open_consumer: Open, seqs: range | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A write of which a minority knows is finished, or never will be, before anybody goes on."""
-    desk, cql = open_desk()
-    row = desk.claim(5)
+    consumer, cql = open_consumer()
+    row = consumer.claim(5)
     cql.trouble = lambda: "lost"
     with pytest.raises(BackendError):
-        desk.finish(row)
+        consumer.finish(row)
     cql.trouble = never
     read, linearized = cql.read, list[bool]()
 
@@ -306,7 +311,7 @@ def test_after_an_unknown_outcome_claims_are_read_with_what_was_begun(
 
     monkeypatch.setattr(cql, "read", noted)
     for _ in range(2):
-        assert desk.catalog.claims.rows(row.group_id, row.pipe_id, seqs) == [row]
+        assert consumer.catalog.claims.rows(row.group_id, row.pipe_id, seqs) == [row]
     assert linearized == [True, False]
 
 
@@ -323,29 +328,29 @@ def in_turn_do(act: Callable[[], object]) -> Callable[[], None]:
 
 @pytest.mark.parametrize("answer", ["", "applied", "lost"])
 def test_a_waiter_that_does_not_know_that_it_is_first_finds_out(
-    open_desk: Open, answer: str
+    open_consumer: Open, answer: str
 ) -> None:
     """What is done and in front would never be looked at again."""
-    (desk, cql), (theirs, _) = open_desk(), open_desk()
-    front, mine = theirs.claim(5), desk.claim(5)
+    (consumer, cql), (theirs, _) = open_consumer(), open_consumer()
+    front, mine = theirs.claim(5), consumer.claim(5)
     last = theirs.claim(5)
     assert theirs.finish(front)
     cql.trouble = in_turn(answer)
-    assert desk.finish(mine)
+    assert consumer.finish(mine)
     assert theirs.states == [(10, 15, HELD)]
     assert theirs.cursor.ack == place(10)
     assert theirs.finish(last)
-    assert desk.cursor.ack == place(15)
+    assert consumer.cursor.ack == place(15)
 
 
-def test_claiming_done_messages_moves_the_ack_offset_past_them(open_desk: Open) -> None:
+def test_claiming_done_messages_moves_the_ack_offset_past_them(open_consumer: Open) -> None:
     """Expired messages are claimed as done rows, by who may know little of what stands there."""
-    (desk, _), (theirs, _) = open_desk(), open_desk()
+    (consumer, _), (theirs, _) = open_consumer(), open_consumer()
     front = theirs.claim(5)
-    cursor = desk.cursor
+    cursor = consumer.cursor
     assert theirs.finish(front)
     row = claims.first(cursor, place(8), "me", DUE_MS, version)
-    assert desk.catalog.claims.claim(cursor, place(8), claims.as_dead(row, version))
+    assert consumer.catalog.claims.claim(cursor, place(8), claims.as_dead(row, version))
     assert theirs.cursor.ack == theirs.cursor.chain == place(8)
     assert theirs.rows == []
 
@@ -356,9 +361,9 @@ def test_claiming_done_messages_moves_the_ack_offset_past_them(open_desk: Open) 
 class Popper(threading.Thread):
     """Claims, acks, gives back and takes at random; what it was told is done is noted."""
 
-    def __init__(self, desk: Desk, seed: int, steps: int) -> None:
+    def __init__(self, consumer: Consumer, seed: int, steps: int) -> None:
         super().__init__()
-        self._desk = desk
+        self._consumer = consumer
         self._chance = random.Random(seed)
         self._steps = steps
         self._name = f"popper {seed}"
@@ -384,20 +389,20 @@ class Popper(threading.Thread):
             self._change(self._held.pop(self._chance.randrange(len(self._held))))
 
     def _claim(self) -> None:
-        cursor = self._desk.cursor
+        cursor = self._consumer.cursor
         chain = place(cursor.chain.seq + self._chance.randint(1, 12))
         row = claims.first(cursor, chain, self._name, DUE_MS, version)
-        if self._desk.catalog.claims.claim(cursor, chain, [row]):
+        if self._consumer.catalog.claims.claim(cursor, chain, [row]):
             self._held.append(row)
             self.claimed.append((row.start, row.end))
 
     def _take_free(self) -> None:
-        free = [row for row in self._desk.rows if row.state is FREE]
+        free = [row for row in self._consumer.rows if row.state is FREE]
         if free:
             row = self._chance.choice(free)
             until = Place(row.start + self._chance.randint(1, 5), row.pos)
             mine, rows = claims.taken(row, until, self._name, DUE_MS, version)
-            if self._desk.catalog.claims.replace(row, rows):
+            if self._consumer.catalog.claims.replace(row, rows):
                 self._held.append(mine)
 
     def _change(self, row: Claim) -> None:
@@ -406,7 +411,7 @@ class Popper(threading.Thread):
         draw = self._chance.random()
         acks = EMPTY
         if draw < 0.2:
-            new = self._desk.freed(row)
+            new = self._consumer.freed(row)
         elif draw < 0.4:
             acks = RangeSet.run(row.start, start)
             new = claims.resolved(row, acks, [GiveBack(part, DUE_MS, 1)], version)
@@ -414,7 +419,7 @@ class Popper(threading.Thread):
             acks = part if draw < 0.6 else row.left
             new = claims.resolved(row, acks, [], version)
         # Nobody takes a held claim here, so it is ours until we say otherwise.
-        (done,) = self._desk.catalog.claims.replace_many([(row, new)])
+        (done,) = self._consumer.catalog.claims.replace_many([(row, new)])
         assert done
         self.acked |= acks
         self._held += [each for each in new if each.state is HELD]
@@ -423,14 +428,14 @@ class Popper(threading.Thread):
 @pytest.mark.parametrize("often", [0.0, 0.15])
 @pytest.mark.parametrize("seed", range(3))
 def test_whatever_poppers_do_side_by_side_no_ack_is_lost(
-    open_desk: Open, seed: int, often: float
+    open_consumer: Open, seed: int, often: float
 ) -> None:
     poppers = []
     for number in range(3):
-        desk, cql = open_desk()
+        consumer, cql = open_consumer()
         own_seed = 100 * seed + number
         cql.trouble = now_and_then(random.Random(own_seed), often)
-        poppers.append(Popper(desk, own_seed, 60))
+        poppers.append(Popper(consumer, own_seed, 60))
     for popper in poppers:
         popper.start()
     for popper in poppers:
@@ -440,22 +445,22 @@ def test_whatever_poppers_do_side_by_side_no_ack_is_lost(
             raise popper.failure
     runs = sorted(run for popper in poppers for run in popper.claimed)
     assert all(end == start for (_, end), (start, _) in pairwise(runs))
-    desk, _ = open_desk()
+    consumer, _ = open_consumer()
     acked = RangeSet.joined(popper.acked for popper in poppers)
-    done = RangeSet.run(0, desk.cursor.ack.seq)
-    at = desk.cursor.ack.seq
-    assert not desk.rows or desk.rows[0].state is not DONE
-    for row in desk.rows:
+    done = RangeSet.run(0, consumer.cursor.ack.seq)
+    at = consumer.cursor.ack.seq
+    assert not consumer.rows or consumer.rows[0].state is not DONE
+    for row in consumer.rows:
         assert row.start == at
         done |= RangeSet.run(row.start, row.end) if row.state is DONE else row.acked
         at = row.end
-    assert at == desk.cursor.chain.seq == runs[-1][1]
+    assert at == consumer.cursor.chain.seq == runs[-1][1]
     assert done == acked
-    for row in desk.rows:
+    for row in consumer.rows:
         if row.state is not DONE:
-            assert desk.catalog.claims.replace(row, claims.as_dead(row, version))
-    assert desk.rows == []
-    assert desk.cursor.ack == desk.cursor.chain
+            assert consumer.catalog.claims.replace(row, claims.as_dead(row, version))
+    assert consumer.rows == []
+    assert consumer.cursor.ack == consumer.cursor.chain
 
 
 # --- claims that do not cover what they must ----------------------------------------------------
@@ -468,52 +473,56 @@ STRETCH = (
 )
 
 
-def mended(desk: Desk) -> bool:
+def mended(consumer: Consumer) -> bool:
     """Mend what this process sees, as the reaper does."""
-    cursor, rows = desk.cursor, desk.rows
+    cursor, rows = consumer.cursor, consumer.rows
     planned = mend.mended(
         cursor, rows, EMPTY, {}, lambda start, end, pos: [(start, end, pos, 0)], version, 100
     )
-    return desk.catalog.claims.mend(cursor, rows, planned.rows, planned.chain)
+    return consumer.catalog.claims.mend(cursor, rows, planned.rows, planned.chain)
 
 
-def test_gaps_and_overlaps_are_seen_and_mended_once(open_desk: Open) -> None:
-    desk, cql = open_desk()
-    rows = [desk.claim(5) for _ in range(6)]
-    assert desk.finish(rows[2])
-    assert desk.finish(rows[4])
+def test_gaps_and_overlaps_are_seen_and_mended_once(open_consumer: Open) -> None:
+    consumer, cql = open_consumer()
+    rows = [consumer.claim(5) for _ in range(6)]
+    assert consumer.finish(rows[2])
+    assert consumer.finish(rows[4])
     cql.write(DROP, (5,))
     cql.write(STRETCH, (23, 15))
-    other, _ = open_desk()
+    other, _ = open_consumer()
     queue_id = "id of q"
     assert other.catalog.claims.wedged([queue_id]) == [("q/default", "p")]
     assert other.catalog.claims.wedged() == [("q/default", "p")]
-    cursor, before = desk.cursor, desk.rows
+    cursor, before = consumer.cursor, consumer.rows
     assert mended(other)
-    assert not desk.catalog.claims.mend(cursor, before, before, cursor.chain)  # another was faster
+    assert not consumer.catalog.claims.mend(
+        cursor, before, before, cursor.chain
+    )  # another was faster
     assert other.assert_covered() == RangeSet([(10, 15), (23, 25)])
     assert other.cursor.epoch == 1
-    states = [(start, end, state) for start, end, state in desk.states if state is not DONE]
+    states = [(start, end, state) for start, end, state in consumer.states if state is not DONE]
     assert states == [(0, 5, HELD), (5, 10, FREE), (15, 23, HELD), (25, 30, HELD)]
     assert other.catalog.claims.wedged([queue_id]) == []
-    assert desk.finish(rows[5])  # what was whole stays as it was
-    assert desk.finish(rows[0])
-    for row in desk.rows:
+    assert consumer.finish(rows[5])  # what was whole stays as it was
+    assert consumer.finish(rows[0])
+    for row in consumer.rows:
         if row.state is not DONE:
-            assert desk.finish(row)
-    assert desk.cursor.ack == desk.cursor.chain == place(30)
+            assert consumer.finish(row)
+    assert consumer.cursor.ack == consumer.cursor.chain == place(30)
 
 
-def test_an_ack_in_front_of_a_gap_ends_in_an_error_that_says_what_to_do(open_desk: Open) -> None:
-    desk, cql = open_desk()
-    rows = [desk.claim(5) for _ in range(3)]
+def test_an_ack_in_front_of_a_gap_ends_in_an_error_that_says_what_to_do(
+    open_consumer: Open,
+) -> None:
+    consumer, cql = open_consumer()
+    rows = [consumer.claim(5) for _ in range(3)]
     cql.write(DROP, (5,))
-    other, _ = open_desk()
+    other, _ = open_consumer()
     (front, back) = other.rows
     with pytest.raises(CorruptionError, match="no claim row covers seq 5") as caught:
         other.catalog.claims.replace(front, other.acked(front, 0, 5))
     assert "cassq reap" in caught.value.hint
-    fine = Desk(other.catalog, pipe_id="p2")
+    fine = Consumer(other.catalog, pipe_id="p2")
     second = fine.claim(5)
     changes = [(row, claims.resolved(row, row.left, [], version)) for row in (front, second)]
     assert other.catalog.claims.replace_many(changes) == [

@@ -18,7 +18,7 @@ from tests.contract.cassandra_place import CassandraPlace
 from tests.contract.catalog_cassandra.counting import CountingCql
 from tests.contract.rows import (
     DUE_MS,
-    Desk,
+    Consumer,
     groups_version,
     make_queue,
     pipe_row,
@@ -98,8 +98,8 @@ def test_a_sealed_pipe_that_went_is_in_no_listing(
 ) -> None:
     make_queue(catalog)
     assert catalog.pipes.add(pipe_row("a"))
-    desk = Desk(other, "q/default", "a")
-    assert desk.finish(desk.claim(3))
+    consumer = Consumer(other, "q/default", "a")
+    assert consumer.finish(consumer.claim(3))
     assert other.pipes.record_end("a", place(3)) == place(3)
     assert [row.id for row in catalog.pipes.live(Q)] == ["a"]
     assert other.pipes.retire("a", groups_version(other))
@@ -141,8 +141,8 @@ def test_a_search_for_finished_pipes_reads_only_rows_that_may_have_changed(
 
     assert rows_read() == {"rows": 3}
     assert rows_read() == {"rows": 1}, "one is open"
-    desk = Desk(other, "q/default", "b")
-    assert desk.finish(desk.claim(3))
+    consumer = Consumer(other, "q/default", "b")
+    assert consumer.finish(consumer.claim(3))
     assert finished() == ["b"]
     assert other.pipes.record_end("c", place(0)) == place(0)
     assert finished() == ["b", "c"]
@@ -173,8 +173,8 @@ def test_claims_of_a_sealed_pipe_that_is_acked_whole_are_not_read_again(
     make_queue(catalog)
     for pipe_id, acked in (("a", 3), ("b", 2)):
         assert catalog.pipes.add(pipe_row(pipe_id))
-        desk = Desk(catalog, "q/default", pipe_id)
-        assert desk.finish(desk.claim(acked))
+        consumer = Consumer(catalog, "q/default", pipe_id)
+        assert consumer.finish(consumer.claim(acked))
         assert catalog.pipes.record_end(pipe_id, place(3)) == place(3)
 
     def due() -> object:

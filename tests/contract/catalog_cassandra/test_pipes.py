@@ -22,7 +22,7 @@ from tests.contract.cassandra_place import CassandraPlace, processes
 from tests.contract.keyspaces import tables_of
 from tests.contract.rows import (
     DUE_MS,
-    Desk,
+    Consumer,
     groups_version,
     make_group,
     make_queue,
@@ -62,8 +62,8 @@ def killed_at(cql: TroubledCql, step: int, act: Callable[[], object]) -> bool:
 
 
 def finish(catalog: CassandraCatalog, pipe_id: str, count: int, group: str = "q/default") -> None:
-    desk = Desk(catalog, group, pipe_id)
-    assert desk.finish(desk.claim(count))
+    consumer = Consumer(catalog, group, pipe_id)
+    assert consumer.finish(consumer.claim(count))
 
 
 def totals(queue: str, pipe_id: str, pushed: int, **counts: int) -> Retired:
@@ -172,7 +172,7 @@ def test_a_group_that_comes_while_a_pipe_is_retired_has_all_of_it_or_none(
     assert live is saw[0]
     if live:
         (row,) = theirs.claims.rows("q/late", "p")
-        assert Desk(theirs, "q/late", "p").finish(row)
+        assert Consumer(theirs, "q/late", "p").finish(row)
         assert theirs.pipes.retire("p", groups_version(theirs))
     pushed = {row.group_id: row.pushed for row in theirs.pipes.retired(Q)}
     assert pushed == {"q/default": 3} | ({"q/late": 3} if live else {})
@@ -244,9 +244,9 @@ def test_a_pipe_that_stays_after_all_can_be_claimed_from(open_one: Open) -> None
     second = make_group(catalog, "second", LETTERS)
     row = pipe_row("dead", LETTERS, state=PipeState.SEALED, end=place(10))
     assert catalog.pipes.add(row)
-    first = Desk(catalog, f"{LETTERS}/default", "dead")
+    first = Consumer(catalog, f"{LETTERS}/default", "dead")
     before = first.cursor
-    Desk(catalog, second.id, "dead").claim(1)
+    Consumer(catalog, second.id, "dead").claim(1)
     assert not catalog.pipes.repoint("dead", Q, "q/default")
     assert first.cursor == before
     assert first.finish(first.claim(10))
@@ -282,7 +282,7 @@ def test_claiming_while_a_pipe_is_given_away_keeps_it_or_gets_nothing(
     assert [row.id for row in theirs.pipes.live(Q)] == ["dead"] * given
     if not given:
         (held,) = theirs.claims.rows(group, "dead")
-        assert Desk(theirs, group, "dead").finish(held)
+        assert Consumer(theirs, group, "dead").finish(held)
 
 
 # --- coming -----------------------------------------------------------------------------------
@@ -402,7 +402,7 @@ def test_a_pipe_waits_for_what_was_announced_until_that_is_old(
     for pipe_id in ("p", "dead"):
         assert catalog.pipes.add(pipe_row(pipe_id))
     assert catalog.pipes.record_end("dead", place(0)) == place(0)
-    held = Desk(catalog).claim(1)
+    held = Consumer(catalog).claim(1)
     assert killed_at(cql, 1, lambda: catalog.claims.intend_many([move_row(0, 9)], held))
     cql.kill_at = None
     assert not catalog.pipes.retire("dead", groups_version(catalog))
@@ -416,11 +416,11 @@ def test_a_withdrawn_move_keeps_no_pipe(open_one: Open) -> None:
     for pipe_id in ("p", "dead"):
         assert catalog.pipes.add(pipe_row(pipe_id))
     assert catalog.pipes.record_end("dead", place(0)) == place(0)
-    desk = Desk(catalog)
-    held = desk.claim(1)
+    consumer = Consumer(catalog)
+    held = consumer.claim(1)
     assert catalog.claims.intend_many([move_row(0, 9)], held)
     assert not catalog.pipes.retire("dead", groups_version(catalog))
-    assert catalog.claims.replace(held, desk.acked(held, 0, 1), withdraw=[move_row(0, 9)])
+    assert catalog.claims.replace(held, consumer.acked(held, 0, 1), withdraw=[move_row(0, 9)])
     assert catalog.pipes.retire("dead", groups_version(catalog))
 
 

@@ -30,7 +30,7 @@ LINE = re.compile(r"\| pass `(?P<name>\w+)` \| (?P<trips>\d+) \|")
 FEW, MANY = 3, 12
 
 
-def told() -> dict[str, int]:
+def documented() -> dict[str, int]:
     text = Path(TABLE).read_text(encoding="utf-8")
     return {found["name"]: int(found["trips"]) for found in LINE.finditer(text)}
 
@@ -57,7 +57,7 @@ def test_a_pass_takes_as_many_round_trips_however_many_queues_are_idle(
                 before = counting.waited
                 assert client.reaper.reap(only=[name]) == []
                 taken[count][name] = counting.waited - before
-    assert taken[FEW] == taken[MANY] == told()
+    assert taken[FEW] == taken[MANY] == documented()
 
 
 def fill(queue: cassq.Queue, ports: Ports) -> None:

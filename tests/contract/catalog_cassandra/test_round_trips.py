@@ -83,7 +83,7 @@ def still(
         yield made
 
 
-def told() -> dict[tuple[str, str], int]:
+def documented() -> dict[tuple[str, str], int]:
     """(step, kind of queue) → how many round trips the docs say it takes."""
     text = TABLE.read_text(encoding="utf-8")
     return {
@@ -125,7 +125,9 @@ def test_no_step_takes_more_round_trips_than_the_docs_say(
             messages = count("pop one, prefetched", lambda: popper.pop(1))
             count("commit one of several prefetched", partial(popper.commit, messages))
     left_out = (FIRST, ELSEWHERE)
-    assert most == {(w, k): n for (w, k), n in told().items() if k == kind and w not in left_out}
+    assert most == {
+        (w, k): n for (w, k), n in documented().items() if k == kind and w not in left_out
+    }
 
 
 def ends_after(reader: ExtentReader, seq: int) -> bool:
@@ -149,7 +151,7 @@ def test_a_message_of_another_client_s_pusher_takes_two_reads_more(
             messages = popper.pop(1)
             assert len(messages) == 1
             assert READ_FRAMES in counting.texts
-            assert counting.waited - before <= told()[ELSEWHERE, kind]
+            assert counting.waited - before <= documented()[ELSEWHERE, kind]
             popper.commit(messages)
 
 
@@ -225,7 +227,7 @@ def test_a_first_pop_takes_as_many_round_trips_however_many_pipes_are_new_to_it(
     with queue.popper() as popper:
         before = counting.waited
         messages = list(popper.pop(1))
-        assert counting.waited - before == told()[FIRST, kind]
+        assert counting.waited - before == documented()[FIRST, kind]
         for _ in range(pipes):
             messages += popper.pop(3)
     assert len({message.id.partition(":")[0] for message in messages}) == pipes

@@ -27,7 +27,7 @@ pytest.importorskip("cassandra")
 from cassq.extents.cassandra import CassandraStore
 from tests.contract.cassandra_place import CassandraPlace
 from tests.contract.catalog_cassandra.counting import CountingCql
-from tests.contract.catalog_cassandra.test_round_trips import KINDS, told
+from tests.contract.catalog_cassandra.test_round_trips import KINDS, documented
 from tests.contract.lock_servers import LOCK_SERVERS, on_lock_servers, server_place
 
 WARM = 5
@@ -131,7 +131,7 @@ class Worker:
     def check(self, kind: str) -> None:
         """No step takes more than the docs say."""
         for what, found in self.counts.items():
-            more = [each for each in found if each > told()[what, kind]]
+            more = [each for each in found if each > documented()[what, kind]]
             assert len(more) <= SPARED_SHARE * len(found), f"{what}: {found}"
 
 

@@ -74,10 +74,10 @@ def open_cql(cassandra1: CassandraCluster) -> Iterator[Open]:
 
 def apply(cql: Cql, files: Files, **options: object) -> list[str]:
     """What it tells of having done."""
-    told: list[str] = []
+    steps: list[str] = []
     replicas = options.pop("replication", ONE)
-    schema.apply(cql, SystemClock(), replicas, done=told.append, directory=files.directory)
-    return told
+    schema.apply(cql, SystemClock(), replicas, done=steps.append, directory=files.directory)
+    return steps
 
 
 def tables(cql: Cql) -> dict[str, list[str]]:
@@ -96,8 +96,8 @@ def tables(cql: Cql) -> dict[str, list[str]]:
 
 def test_a_keyspace_is_made_with_its_tables_once(open_cql: Open, files: Files) -> None:
     cql = open_cql()
-    told = apply(cql, files)
-    assert told == [
+    steps = apply(cql, files)
+    assert steps == [
         f"created keyspace {cql.contact.keyspace} with replication 1",
         "created table notes",
         "recorded schema version 1",
@@ -136,22 +136,22 @@ def test_an_older_keyspace_is_brought_up_to_date_and_keeps_what_it_holds(
 def test_many_may_apply_it_at_once(open_cql: Open, files: Files) -> None:
     files.full("".join(f"CREATE TABLE t{n} (x int PRIMARY KEY);" for n in range(3)))
     sessions = [open_cql() for _ in range(5)]
-    told: list[str] = []
+    steps: list[str] = []
 
     def work(cql: Cql) -> None:
-        told.extend(apply(cql, files))
+        steps.extend(apply(cql, files))
 
     at_once([lambda cql=cql: work(cql) for cql in sessions])
-    made = sorted(line for line in told if line.startswith("created table"))
+    made = sorted(line for line in steps if line.startswith("created table"))
     assert made == [f"created table t{n}" for n in range(3)], "each by one"
-    assert told.count("recorded schema version 1") == 1
+    assert steps.count("recorded schema version 1") == 1
     for number, cql in enumerate(sessions):
         cql.write("INSERT INTO t0 (x) VALUES (?)", (number,))
     assert len(sessions[0].read("SELECT x FROM t0")) == len(sessions)
     files.adds(2, "ALTER TABLE t0 ADD IF NOT EXISTS y int;")
-    told.clear()
+    steps.clear()
     at_once([lambda cql=cql: work(cql) for cql in sessions])
-    assert told == ["recorded schema version 2, by cassandra/0002_step.cql"]
+    assert steps == ["recorded schema version 2, by cassandra/0002_step.cql"]
 
 
 def test_the_next_process_after_a_crash_goes_on(open_cql: Open, files: Files) -> None:

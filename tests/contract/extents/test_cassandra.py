@@ -324,12 +324,12 @@ def test_nothing_is_reported_before_all_of_it_is_acknowledged(
     reader = other.reader(PIPE)
     while reader.published() != end:
         pass  # until it is told
-    told = cql.texts[statements.TELL_ACKED]
+    before = cql.texts[statements.TELL_ACKED]
     meanwhile = set()
     cql.before_apply = cql.before_result = lambda: meanwhile.add(cql.texts[statements.TELL_ACKED])
     append(writer, 1, 1)
-    assert meanwhile == {told}
-    assert cql.texts[statements.TELL_ACKED] > told
+    assert meanwhile == {before}
+    assert cql.texts[statements.TELL_ACKED] > before
 
 
 def test_the_driver_s_thread_prepares_nothing(store: CassandraStore, cql: ShakyCql) -> None:

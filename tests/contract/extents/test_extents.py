@@ -56,10 +56,10 @@ class Stand:
         self.opened.append(reader)
         return reader
 
-    def learns(self, told: Callable[[], object]) -> bool:
+    def learns(self, has_learned: Callable[[], object]) -> bool:
         """Whether what another process did is known, after no more time than the store needs."""
         waited = Stopwatch()
-        while not told():
+        while not has_learned():
             if waited.seconds() >= self.place.lag:
                 return False
         return True

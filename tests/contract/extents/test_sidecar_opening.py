@@ -114,28 +114,28 @@ def test_a_sidecar_that_failed_is_tried_again_after_a_while(
     ],
     ids=["draining", "gone", "full"],
 )
-@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("reported", [True, False])
 def test_those_that_take_no_new_extents_get_none(
     place: SidecarPlace,
     store: SidecarStore,
     spoil: Callable[[MemorySidecar], None],
-    told: bool,
+    reported: bool,
 ) -> None:
     """Whether their rows tell of it yet or not."""
     bad = place.sidecars[:2]
     for sidecar in bad:
         spoil(sidecar)
         sidecar.replica_state.draining = sidecar.state is not SidecarState.UP
-        if told:
+        if reported:
             place.catalog.sidecars.set_state(sidecar.name, sidecar.state)
-    if told:
+    if reported:
         place.beat()
     for number in range(6):
         store.create(f"{number:024x}", "q")
         found = names_of(placement_of(place, f"{number:024x}"))
         assert len(found) == 3
         assert found.isdisjoint(sidecar.name for sidecar in bad)
-    if told:
+    if reported:
         assert not any(isinstance(request, Open) for s in bad for request in s.asked)
 
 

@@ -32,7 +32,7 @@ def place(tmp_path: Path) -> SidecarPlace:
 
 
 @pytest.mark.parametrize(
-    ("told", "replicas", "end"),
+    ("answers", "replicas", "end"),
     [
         ([], 1, None),
         ([(7, 5)], 1, 7),
@@ -52,9 +52,9 @@ def place(tmp_path: Path) -> SidecarPlace:
     ],
 )
 def test_the_end_is_the_smallest_of_a_majority_that_counts(
-    told: list[tuple[int, int]], replicas: int, end: int | None
+    answers: list[tuple[int, int]], replicas: int, end: int | None
 ) -> None:
-    assert agreed_end([Fenced(end, acked, False) for end, acked in told], replicas) == end
+    assert agreed_end([Fenced(end, acked, False) for end, acked in answers], replicas) == end
 
 
 def test_a_copy_that_is_not_whole_does_not_count() -> None:

@@ -12,7 +12,7 @@ from cassq.base.clock import ManualClock
 from cassq.cassandra.session import Cql
 from cassq.catalog.sqlite import SqliteCatalog
 from cassq.extents.cassandra import CassandraStore
-from tests.contract.audits import client_on, told, worked
+from tests.contract.audits import client_on, published_ends, worked
 from tests.contract.backends import CassandraExtents
 from tests.contract.shaky_cql import ShakyCql
 
@@ -44,7 +44,7 @@ def test_claimed_and_moved_messages_count_although_their_end_was_not_published(
 ) -> None:
     killed, auditor = clients
     pipes = worked(killed)
-    assert told(auditor, *pipes) == [0, 0]
+    assert published_ends(auditor, *pipes) == [0, 0]
     audit = auditor.queue("q").audit()
     assert audit.findings == []
     mine = audit.groups["default"]

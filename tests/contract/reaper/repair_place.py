@@ -140,14 +140,14 @@ class Reaper:
 
     def until_done(self, passes: int = 40) -> list[tuple[str, str, str]]:
         """Passes until one has nothing to do, a second after another; what they did."""
-        told: list[tuple[str, str, str]] = []
+        steps: list[tuple[str, str, str]] = []
         for _ in range(passes):
             found = self.run()
-            told += found
+            steps += found
             self.place.pass_time(1.0)
             if not found and not self.repair.unfinished:
-                return told
-        raise AssertionError(f"it does not end: {told}")
+                return steps
+        raise AssertionError(f"it does not end: {steps}")
 
 
 def _told(action: Action) -> tuple[str, str, str]:

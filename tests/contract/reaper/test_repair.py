@@ -22,8 +22,8 @@ def place(tmp_path: Path) -> RepairPlace:
     return RepairPlace(tmp_path)
 
 
-def outcomes(told: list[tuple[str, str, str]]) -> list[tuple[str, str]]:
-    return [(subject, outcome) for subject, outcome, _ in told if outcome != PLANNED]
+def outcomes(steps: list[tuple[str, str, str]]) -> list[tuple[str, str]]:
+    return [(subject, outcome) for subject, outcome, _ in steps if outcome != PLANNED]
 
 
 # --- lost -----------------------------------------------------------------------------------------
@@ -46,9 +46,9 @@ def test_a_replica_that_was_lost_with_its_sidecar_is_copied_again(place: RepairP
     place.pushed(ONE, "s1", "s2", "s3")
     place.pushed(TWO, "s1", "s2", "s4")
     place.away_for("s3", LONG)
-    told = place.reaper().until_done()
-    assert outcomes(told) == [(ONE, DONE)]
-    assert "replacing the one on s3: 15 messages" in told[-1][2]
+    steps = place.reaper().until_done()
+    assert outcomes(steps) == [(ONE, DONE)]
+    assert "replacing the one on s3: 15 messages" in steps[-1][2]
     assert len(place.whole(ONE)) == 3
     assert "s3" not in place.where(ONE)
     assert place.where(TWO) == ["s1", "s2", "s4"]
@@ -61,8 +61,8 @@ def test_a_sidecar_that_is_silent_for_a_short_time_is_waited_for(
 ) -> None:
     place.pushed(ONE, "s1", "s2", "s3")
     place.away_for("s3", seconds)
-    told = place.reaper().run()
-    assert bool(told) is repaired
+    steps = place.reaper().run()
+    assert bool(steps) is repaired
 
 
 def test_a_data_directory_that_was_lost_is_filled_again_where_no_other_sidecar_is(
@@ -95,8 +95,8 @@ def test_two_lost_replicas_are_copied_one_after_the_other(place: RepairPlace) ->
     place.pushed(TWO, "s1", "s3", "s4")
     for name in ("s2", "s3"):
         place.away_for(name, LONG)
-    told = place.reaper().until_done()
-    assert outcomes(told) == [(ONE, DONE), (TWO, DONE), (ONE, DONE)]
+    steps = place.reaper().until_done()
+    assert outcomes(steps) == [(ONE, DONE), (TWO, DONE), (ONE, DONE)]
     assert place.whole(ONE) == place.whole(TWO) == ["s1", "s4", "s5"]
 
 
@@ -220,9 +220,9 @@ def test_a_damaged_replica_is_copied_again_in_its_place(place: RepairPlace) -> N
     place.pushed(ONE, "s1", "s2", "s3")
     damage(place, "s2", ONE)
     assert place.whole(ONE) == ["s1", "s3"]
-    told = place.reaper().until_done()
-    assert outcomes(told) == [(ONE, DONE)]
-    assert told[-1][2] == "copied again to s2: 15 messages, 368 bytes"
+    steps = place.reaper().until_done()
+    assert outcomes(steps) == [(ONE, DONE)]
+    assert steps[-1][2] == "copied again to s2: 15 messages, 368 bytes"
     assert place.whole(ONE) == ["s1", "s2", "s3"]
 
 
@@ -231,8 +231,8 @@ def test_the_source_is_verified_before_a_damaged_replica_is_overwritten(place: R
     damage(place, "s2", ONE, 12)
     place["s1"].engine.flip(ONE, 0)  # nobody knows yet
     place["s3"].engine.flip(ONE, 3)
-    told = place.reaper().run()
-    assert [outcome for _, outcome, _ in told] == [FAILED]
+    steps = place.reaper().run()
+    assert [outcome for _, outcome, _ in steps] == [FAILED]
     assert not any(isinstance(request, Replicate) for request in place["s2"].asked)
     # Each frame has a good replica yet, and is read there.
     assert place.read(ONE) == 15
@@ -283,8 +283,8 @@ def test_a_draining_sidecar_removes_its_extents_once_they_are_copied(
     for pipe_id in (ONE, TWO):
         place.pushed(pipe_id, "s1", "s2", "s3")
     assert place.catalog.sidecars.set_state("s2", DRAINING)
-    told = place.reaper().until_done()
-    assert outcomes(told) == [(ONE, DONE), (TWO, DONE), ("s2", DONE)]
+    steps = place.reaper().until_done()
+    assert outcomes(steps) == [(ONE, DONE), (TWO, DONE), ("s2", DONE)]
     assert len(place.whole(ONE)) == len(place.whole(TWO)) == 3
     assert "s2" not in place.where(ONE) + place.where(TWO)
     assert place["s2"].engine.replicas() == {}
@@ -436,8 +436,8 @@ def test_what_fails_does_not_hold_up_the_others(place: RepairPlace) -> None:
     for name in ("s1", "s2"):
         place[name].engine.flip(pipes[0], 3)
     reaper = place.reaper()
-    told = [each for _ in range(5) for each in reaper.run()]
-    assert (pipes[0], FAILED) in outcomes(told)
+    steps = [each for _ in range(5) for each in reaper.run()]
+    assert (pipes[0], FAILED) in outcomes(steps)
     assert all(len(place.whole(pipe_id)) == 3 for pipe_id in pipes[1:])
 
 

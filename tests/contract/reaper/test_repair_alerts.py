@@ -19,27 +19,27 @@ def test_alerts_report_a_lost_sidecar_and_extents_that_cannot_be_copied(tmp_path
     targets = [AlertTarget("log")]
     alert = Alert(reaper.ports, lambda: targets, lambda: 1.0)
 
-    def told() -> list[tuple[str, str]]:
+    def sent() -> list[tuple[str, str]]:
         actions = alert.run(Scope(reaper.ports), dry_run=False)
         return [(action.subject, action.outcome) for action in actions]
 
-    assert told() == []
+    assert sent() == []
     place.away_for("s3", 60)
-    assert told() == []
+    assert sent() == []
     place.away_for("s3", 15)
-    assert told() == [("sidecar_unreachable raised", "done")]
-    assert told() == []
+    assert sent() == [("sidecar_unreachable raised", "done")]
+    assert sent() == []
     place.away_for("s3", AFTER_SECONDS)
     reaper.until_done()
-    assert told() == [("under_replicated raised", "done")]
+    assert sent() == [("under_replicated raised", "done")]
     place["s3"].down = False
     place.pass_time(1)
     place.pass_time(11)
     reaper.until_done()
-    assert sorted(told()) == [
+    assert sorted(sent()) == [
         ("sidecar_unreachable recovered", "done"),
         ("under_replicated recovered", "done"),
     ]
     assert reaper.catalog.records.incidents() == []
     targets.clear()
-    assert told() == []
+    assert sent() == []

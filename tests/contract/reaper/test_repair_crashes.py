@@ -124,19 +124,19 @@ def test_a_reaper_paused_at_any_step_while_another_repairs_does_no_harm(
         look = kept_whole(place, len(place.whole(ONE)))
         slow, quick = place.reaper(), place.reaper()
 
-        told: list[tuple[str, str, str]] = []
+        steps: list[tuple[str, str, str]] = []
         copies = 3 - len(place.whole(ONE)) + (trouble is drain)
 
         def meanwhile() -> None:
             place.pass_time(6)  # the lease of who stands still
             quick.each_step(look)
-            told.extend(quick.until_done())
+            steps.extend(quick.until_done())
             assert len(place.whole(ONE)) == 3
 
         came = at_step(slow, number, meanwhile)
-        told += slow.until_done()
+        steps += slow.until_done()
         counted = [
-            each for each in told if each[:2] == (ONE, DONE) and "copied again" not in each[2]
+            each for each in steps if each[:2] == (ONE, DONE) and "copied again" not in each[2]
         ]
         assert len(counted) == copies - (trouble in (damage, remove, lose_one_and_damage_one))
         assert len(place.whole(ONE)) == 3, number

@@ -33,8 +33,8 @@ def test_a_failed_sidecars_extents_are_copied_elsewhere_and_left_on_its_disk(
     place: RepairPlace,
 ) -> None:
     assert place.catalog.sidecars.set_state("s2", DRAINING)
-    told = place.reaper().until_done()
-    assert [each[:2] for each in told] == [(ONE, DONE), (TWO, DONE), ("s2", DONE)]
+    steps = place.reaper().until_done()
+    assert [each[:2] for each in steps] == [(ONE, DONE), (TWO, DONE), ("s2", DONE)]
     assert moved(place, ONE)
     assert moved(place, TWO)
     assert sorted(place["s2"].engine.replicas()) == [ONE, TWO]

@@ -62,8 +62,8 @@ def test_a_missing_replica_is_copied_to_its_place_and_its_placement_is_changed(
 ) -> None:
     place["s2"].remove(ONE)
     before = place.catalog.sidecars.placements_of([ONE])[0]
-    told = place.reaper().until_done()
-    assert told == [(ONE, DONE, "copied again to s2: 15 messages, 368 bytes")]
+    steps = place.reaper().until_done()
+    assert steps == [(ONE, DONE, "copied again to s2: 15 messages, 368 bytes")]
     assert place.whole(ONE) == ["s1", "s2", "s3"]
     after = place.catalog.sidecars.placements_of([ONE])[0]
     assert before is not None
@@ -82,8 +82,8 @@ def test_a_dry_run_reports_it(place: RepairPlace) -> None:
 def test_two_are_copied_one_after_the_other(place: RepairPlace) -> None:
     for name in ("s1", "s3"):
         place[name].remove(ONE)
-    told = place.reaper().until_done()
-    assert [each[:2] for each in told] == [(ONE, DONE), (ONE, DONE)]
+    steps = place.reaper().until_done()
+    assert [each[:2] for each in steps] == [(ONE, DONE), (ONE, DONE)]
     assert place.whole(ONE) == ["s1", "s2", "s3"]
 
 

@@ -31,12 +31,12 @@ def beyond_repair(place: RepairPlace) -> None:
 
 def passes(place: RepairPlace, seconds: int, *reapers: Reaper) -> list[tuple[str, str, str]]:
     """A pass of each every second."""
-    told: list[tuple[str, str, str]] = []
+    steps: list[tuple[str, str, str]] = []
     for _ in range(seconds):
         for reaper in reapers:
-            told += reaper.run()
+            steps += reaper.run()
         place.pass_time(1.0)
-    return told
+    return steps
 
 
 def test_what_fails_each_time_does_not_keep_a_lost_sidecar_from_being_noticed(
@@ -45,12 +45,12 @@ def test_what_fails_each_time_does_not_keep_a_lost_sidecar_from_being_noticed(
     beyond_repair(place)
     place.pushed(TWO, "s1", "s3", "s4")
     reaper = place.reaper()
-    told = passes(place, 60, reaper)
-    assert {each[:2] for each in told} == {(ONE, FAILED)}
-    assert len(told) == 2, "it is left for half a minute at a time"
+    steps = passes(place, 60, reaper)
+    assert {each[:2] for each in steps} == {(ONE, FAILED)}
+    assert len(steps) == 2, "it is left for half a minute at a time"
     assert place.catalog.sidecars.set_state("s4", GONE)
-    told = passes(place, 60, reaper)
-    assert (TWO, DONE) in [each[:2] for each in told]
+    steps = passes(place, 60, reaper)
+    assert (TWO, DONE) in [each[:2] for each in steps]
     assert len(place.whole(TWO)) == 3
 
 
@@ -100,6 +100,6 @@ def test_many_that_fail_do_not_keep_others_from_being_found(place: RepairPlace) 
     place.pass_time(1)
     reaper = place.reaper()
     reaper.patience = 3600.0
-    told = [each for _ in range(4) for each in reaper.run()]
-    assert (pipes[-1], DONE) in [each[:2] for each in told]
+    steps = [each for _ in range(4) for each in reaper.run()]
+    assert (pipes[-1], DONE) in [each[:2] for each in steps]
     assert len(reaper.repair._walk.failed) == FOUND_MAX

@@ -87,12 +87,12 @@ def test_replicas_tell_what_there_is(place: Place) -> None:
     engine.note(PIPE, acked=20)
     engine.note(PIPE, epoch=2, fenced=True, final=10, damage="bad", copying=True)
     engine.cut(PIPE, 10)
-    told = Replica(PIPE, "orders", True, 1_700, 2, 10, 20, size, 1, True, 10, "bad", True)
-    assert live[PIPE] == told
+    expected = Replica(PIPE, "orders", True, 1_700, 2, 10, 20, size, 1, True, 10, "bad", True)
+    assert live[PIPE] == expected
     engine.note(PIPE, final=None, damage="", copying=False, fenced=False)
     place.reopen()
-    told = replace(told, fenced=False, final=None, damage="", copying=False)
-    assert place.engine.replicas() == {PIPE: told}
+    expected = replace(expected, fenced=False, final=None, damage="", copying=False)
+    assert place.engine.replicas() == {PIPE: expected}
     place.engine.drop([PIPE, OTHER, PIPE])
     assert place.engine.replicas() == {}
     place.reopen()

@@ -333,9 +333,9 @@ def test_much_that_was_dropped_is_given_back_unasked(place: RocksPlace) -> None:
 
 def syncs(engine: RocksEngine) -> int:
     """How often RocksDB says that it synced its log."""
-    told = re.search(r"rocksdb\.wal\.synced COUNT : (\d+)", engine.statistics())
-    assert told is not None
-    return int(told[1])
+    synced = re.search(r"rocksdb\.wal\.synced COUNT : (\d+)", engine.statistics())
+    assert synced is not None
+    return int(synced[1])
 
 
 def test_a_sync_syncs_the_log_once_and_only_when_something_changed(place: RocksPlace) -> None:

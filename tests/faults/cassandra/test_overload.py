@@ -122,8 +122,8 @@ def flood(url: str, name: str, consistency: str) -> tuple[dict[str, int], dict[s
         audit = client.queue(name).audit()
     assert audit.balanced, audit.findings
     assert stats.troubles == {}
-    told = {what: stats.requests.get(what, 0) - before.get(what, 0) for what in REQUESTS}
-    return counted, told
+    found = {what: stats.requests.get(what, 0) - before.get(what, 0) for what in REQUESTS}
+    return counted, found
 
 
 @pytest.mark.parametrize("consistency", ["ap", "cp"])
@@ -131,10 +131,10 @@ def test_a_node_that_delays_its_clients_slows_them_and_fails_nothing(
     node: Limited, consistency: str
 ) -> None:
     node.limit(FEW_BYTES | FEW_REQUESTS)
-    counted, told = flood(node.url, f"held.{consistency}", consistency)
+    counted, found = flood(node.url, f"held.{consistency}", consistency)
     assert counted["held_up"] > 0
     # (The driver may refuse to send while its socket is full; that is counted as overloaded.)
-    assert told["held_up"] >= counted["held_up"]
+    assert found["held_up"] >= counted["held_up"]
 
 
 @pytest.mark.usefixtures("refused")
@@ -142,7 +142,7 @@ def test_a_node_that_refuses_excess_requests_slows_its_clients_and_fails_nothing
     node: Limited,
 ) -> None:
     node.limit(FEW_BYTES)
-    counted, told = flood(node.url, "refused", "ap")
+    counted, found = flood(node.url, "refused", "ap")
     assert counted["overloaded"] > 0
     assert counted["repeated"] >= counted["overloaded"]
-    assert told["overloaded"] >= counted["overloaded"]
+    assert found["overloaded"] >= counted["overloaded"]

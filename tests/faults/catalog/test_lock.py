@@ -143,15 +143,15 @@ def test_threads_that_wait_behind_one_another_all_get_the_error(
     impatient: cassq.Client, keeper: Actor
 ) -> None:
     queue = impatient.queue("jobs")
-    told: list[BackendTimeoutError] = []
+    errors: list[BackendTimeoutError] = []
 
     def work(number: int) -> None:
         with pytest.raises(BackendTimeoutError) as caught:
             queue.create_group(f"g{number}")
-        told.append(caught.value)
+        errors.append(caught.value)
 
     in_threads(4, work)
-    assert len(told) == 4
+    assert len(errors) == 4
     assert keeper.alive
 
 

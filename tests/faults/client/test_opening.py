@@ -25,7 +25,7 @@ def test_a_directory_whose_maker_was_killed_opens(tmp_path: Path, act: Act, seed
         for maker in makers:
             maker.listen(chance.choice([0.0, 0.002, 0.01, 0.02]))
             maker.kill()
-        done = sum(bool(maker.told("done")) for maker in makers)
+        done = sum(bool(maker.reports("done")) for maker in makers)
         with cassq.connect(url) as client:
             queue = client.create_queue("jobs")
             push(queue, b"mine")

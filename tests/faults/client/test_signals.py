@@ -461,7 +461,7 @@ def test_a_worker_ends_when_its_supervisor_stops_it(connect: Connect, act: Act, 
         worker.expect("done")
         os.kill(worker.pid, signal.SIGTERM)
         worker.expect("ended")
-        done += [payload for _, payload in worker.told("done")]
+        done += [payload for _, payload in worker.reports("done")]
     assert len(done) == len(set(done))  # nothing came twice: all of it was acked, or never tried
     done += payloads(rest := drain(queue.popper()))
     assert sorted(done) == sorted(numbers(2000))

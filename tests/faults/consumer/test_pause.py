@@ -28,8 +28,8 @@ def test_a_stopped_pushers_pipe_is_sealed_after_its_lease_and_it_goes_on_in_anot
     eventually("its pipe is sealed", lambda: sealed(client, queue))
     assert payloads(drain(queue.popper())) == [b"before"]
     pusher.go_on()
-    eventually("it has pushed", lambda: len(pusher.told("pushed")) == 2)
-    first, second = (told[1].partition(":")[0] for told in pusher.told("pushed"))
+    eventually("it has pushed", lambda: len(pusher.reports("pushed")) == 2)
+    first, second = (found[1].partition(":")[0] for found in pusher.reports("pushed"))
     assert first != second
     assert payloads(drain(queue.popper())) == [b"while it slept"]
     pusher.say(None)
@@ -73,8 +73,8 @@ def test_a_stopped_popper_learns_that_it_lost_its_claim(
         mine.commit(taken)
     stopped.go_on()
     stopped.say("commit")
-    eventually("it has tried", lambda: stopped.told("lost") or stopped.told("committed"))
-    assert stopped.told("lost")
+    eventually("it has tried", lambda: stopped.reports("lost") or stopped.reports("committed"))
+    assert stopped.reports("lost")
     if meanwhile == "held":
         mine.commit(taken)
     audit = queue.audit()
@@ -111,6 +111,6 @@ def test_a_strict_queue_passes_a_stopped_pusher(client: cassq.Client, act: Act, 
     mine.push(b"2")
     pusher.say(b"3")
     pusher.go_on()
-    eventually("it has pushed", lambda: len(pusher.told("pushed")) == 2)
+    eventually("it has pushed", lambda: len(pusher.reports("pushed")) == 2)
     mine.push(b"4")
     assert payloads(drain(queue.popper())) == [b"1", b"2", b"3", b"4"]

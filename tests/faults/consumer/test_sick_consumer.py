@@ -70,7 +70,7 @@ def test_what_only_sick_consumers_had_is_kept_for_a_healthy_one(
     audit = queue.audit()
     assert audit.findings == []
     assert (audit.groups["default"].committed, audit.groups["default"].dead) == (5, 0)
-    assert sorted({p for _, _, found in healthy.told("got") for p in found}) == sent
+    assert sorted({p for _, _, found in healthy.reports("got") for p in found}) == sent
     assert names(client) == ["jobs"]
 
 

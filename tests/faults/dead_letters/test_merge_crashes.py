@@ -26,7 +26,7 @@ def deaths_of(act: Act, tmp_path: Path, set_up: Any, where: dict[str, Any]) -> I
         actor = act("merge_and_die", str(directory), step, where)
         actor.join()
         yield directory
-        if actor.told("survived"):
+        if actor.reports("survived"):
             assert step > 2, "the merge was never interrupted"
             return
     pytest.fail(f"a merge has more than {STEPS_MAX} steps")

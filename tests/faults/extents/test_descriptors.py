@@ -15,7 +15,7 @@ def test_without_file_descriptors_an_open_pipe_still_takes_pushes(
     assert actor.expect("taken")[1] > 0
     assert "ulimit" in actor.expect("refused")[1]
     actor.expect("done")
-    assert len(actor.told("pushed")) == 10
+    assert len(actor.reports("pushed")) == 10
     assert queue.stats().pushed == 12
     drain(queue.popper())
     assert queue.audit().findings == []

@@ -26,7 +26,7 @@ def deaths_of(act: Act, tmp_path: Path) -> Iterator[Path]:
         actor = act("write_and_die", str(directory), step, "d1")
         actor.join()
         yield directory
-        if actor.told("survived"):
+        if actor.reports("survived"):
             assert step > 10, "the write was never interrupted"
             return
     pytest.fail(f"a write has more than {STEPS_MAX} steps")

@@ -26,11 +26,11 @@ POLICY = {"lease": 2.0, "claim_timeout": 5.0, "max_deliveries": 1000}
 class Hearer(Oracle):
     """An oracle of messages that are made longer by dots."""
 
-    def hear(self, told: tuple[Any, ...]) -> None:
-        match told:
+    def hear(self, report: tuple[Any, ...]) -> None:
+        match report:
             case ("got" | "commit" | "committed" | "lost" as word, group, list() as found):
-                told = (word, group, [payload.rstrip(b".") for payload in found])
-        super().hear(told)
+                report = (word, group, [payload.rstrip(b".") for payload in found])
+        super().hear(report)
 
 
 class Scene:
@@ -65,8 +65,8 @@ class Scene:
 
     def goes_on(self, actor: Actor, count: int = 10) -> None:
         """Wait until it was acknowledged some more."""
-        least = len(actor.told("ok")) + count
-        eventually("more is pushed", lambda: len(actor.told("ok")) >= least, seconds=PATIENCE)
+        least = len(actor.reports("ok")) + count
+        eventually("more is pushed", lambda: len(actor.reports("ok")) >= least, seconds=PATIENCE)
 
     def end(self) -> None:
         """Tell all to stop, and hear what they did."""
@@ -77,8 +77,8 @@ class Scene:
             if actor.alive:
                 actor.join(seconds=PATIENCE)
             actor.listen()
-            for told in actor.heard:
-                self.oracle.hear(told)
+            for found in actor.heard:
+                self.oracle.hear(found)
         self.actors.clear()
 
     def nothing_is_lost(self) -> None:
@@ -106,10 +106,10 @@ class Scene:
 
         def written() -> list[Placement]:
             ends = {
-                told.pipe_id: told.end
+                extent.pipe_id: extent.end
                 for node in self.sidecars.nodes
                 if node.state == "running"
-                for told in self.prover.held(node.told_name)
+                for extent in self.prover.held(node.told_name)
             }
             found = self.placements(queue)
             return [each for each in found if each.end is None and ends.get(each.pipe_id)]
@@ -150,9 +150,9 @@ class Scene:
 
     def repaired(self, seconds: float = PATIENCE) -> None:
         """Reap until all replicas are good."""
-        if told := self.prover.repaired_within(seconds):
+        if found := self.prover.repaired_within(seconds):
             logs = "\n".join(node.log_tail() for node in self.sidecars.nodes)
-            pytest.fail(f"not repaired within {seconds:.0f} s: {told}\n{logs}")
+            pytest.fail(f"not repaired within {seconds:.0f} s: {found}\n{logs}")
 
     def close(self) -> None:
         self.prover.close()

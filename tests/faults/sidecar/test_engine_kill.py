@@ -55,7 +55,7 @@ while True:
 
 def test_what_a_sync_covered_outlives_any_kill(tmp_path: Path) -> None:
     chance = random.Random(3)
-    data, told = tmp_path / "data", {}
+    data, found = tmp_path / "data", {}
     for kill in range(12):
         command = [sys.executable, "-c", WRITER, str(data), str(kill)]
         child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -66,15 +66,15 @@ def test_what_a_sync_covered_outlives_any_kill(tmp_path: Path) -> None:
         child.kill()
         rest = child.communicate()[0].splitlines(keepends=True)
         whole = [each for each in [line, *rest] if each.endswith("\n")]
-        told = eval(whole[-1])
+        found = eval(whole[-1])
         engine = RocksEngine(data, catalog="c", name="n", tuning=Tuning(memtable_bytes=1 << 20))
-        for pipe_id, end in told.items():
+        for pipe_id, end in found.items():
             replica = engine.replicas()[pipe_id]
             assert replica.damage == ""
             assert replica.end >= end
             assert run_of(engine, pipe_id) == replica.end
         engine.close()
-    assert len(told) == 5
+    assert len(found) == 5
 
 
 def run_of(engine: RocksEngine, pipe_id: str) -> int:

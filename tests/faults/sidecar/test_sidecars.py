@@ -48,7 +48,7 @@ def test_a_killed_sidecar_costs_its_pushers_a_moment_and_others_nothing(scene: S
     hurt, other, victim = two_on_different_sidecars(scene)
     before, beside = scene.open_pipe(hurt), scene.open_pipe(other)
     scene.node_of(victim).kill()
-    after = [len(actor.told("ok")) for actor in scene.actors]
+    after = [len(actor.reports("ok")) for actor in scene.actors]
     for actor in scene.actors:
         scene.goes_on(actor, 50)
     assert scene.open_pipe(other).pipe_id == beside.pipe_id
@@ -56,8 +56,8 @@ def test_a_killed_sidecar_costs_its_pushers_a_moment_and_others_nothing(scene: S
     (sealed,) = [each for each in scene.placements(hurt) if each.pipe_id == before.pipe_id]
     assert sealed.end is not None
     for actor, first in zip(scene.actors, after, strict=True):
-        assert not actor.told("trouble")
-        slowest = max(seconds for _, seconds in actor.told("took")[first:])
+        assert not actor.reports("trouble")
+        slowest = max(seconds for _, seconds in actor.reports("took")[first:])
         # Under a second on a machine of one's own; where all share two processors it is not.
         assert slowest < 10
     scene.nothing_is_lost()
@@ -101,8 +101,8 @@ def test_a_paused_sidecar_catches_up_when_it_resumes(scene: Scene) -> None:
     end = scene.end_of(pipe)
     assert end is not None
     node.resume()
-    told = eventually("it is settled", lambda: scene.settled(node, pipe), seconds=PATIENCE)
-    assert (told.end, told.final, told.damage) == (end, end, "")
+    extent = eventually("it is settled", lambda: scene.settled(node, pipe), seconds=PATIENCE)
+    assert (extent.end, extent.final, extent.damage) == (end, end, "")
     scene.end()
     scene.repaired()
     count, unequal = scene.prover.unequal_replicas(100, random.Random(1))
@@ -142,10 +142,10 @@ def flip_and_repair(scene: Scene) -> None:
     scene.oracle.hear(("committed", "default", payloads(found)))
     scene.oracle.judge(["default"])
     held = scene.prover.held(node.told_name)
-    assert [told.pipe_id for told in held if told.damage] == [pipe.pipe_id]
+    assert [extent.pipe_id for extent in held if extent.damage] == [pipe.pipe_id]
     scene.repaired()
     assert scene.placement(pipe.pipe_id).replicas == pipe.replicas
-    assert not any(told.damage for told in scene.prover.held(node.told_name))
+    assert not any(extent.damage for extent in scene.prover.held(node.told_name))
     settle(scene.client, queue, scene.oracle, ["default", "late"])
     scene.oracle.judge(["default", "late"])
 
@@ -231,7 +231,7 @@ def test_a_sidecar_with_a_full_disk_is_avoided_and_used_again_later(
     eventually("it goes on elsewhere", lambda: scene.end_of(pipe) is not None, seconds=PATIENCE)
     scene.goes_on(actor, 50)
     assert not scene.has(scene.open_pipe(queue), node)
-    assert not actor.told("trouble")
+    assert not actor.reports("trouble")
     node.disk.free()
     eventually("it takes new pipes", lambda: not scene.row(node).read_only, seconds=PATIENCE)
     scene.end()
@@ -262,7 +262,7 @@ def test_pushes_to_an_open_pipe_go_on_while_the_catalog_is_away(
         pipe = scene.open_pipe(queue)
         synced_catalog.node(1).kill()
         scene.goes_on(actor, 100)
-        assert not actor.told("trouble")
+        assert not actor.reports("trouble")
         for node in sidecars.nodes:
             assert node.ready()
         synced_catalog.mend()

@@ -105,7 +105,7 @@ def fence_until_refused(served: Served) -> list[int]:
     pytest.fail("what was left of the disk was enough")
 
 
-def told(served: Served) -> dict[str, Told]:
+def listed(served: Served) -> dict[str, Told]:
     return {each.pipe_id: each for each in ask(served.address, List("", 1000, "")).extents}
 
 
@@ -128,7 +128,7 @@ def all_is_there(served: Served, fenced: list[int], *damaged: str) -> None:
         for number in range(EXTENTS):
             frames = asking(Read(name_of(number), 0, 1, 1 << 20, 10, 0)).frames
             assert frames == b"".join(a_frame(number).frame)
-    found = told(served)
+    found = listed(served)
     assert len(found) >= EXTENTS
     assert [each.pipe_id for each in found.values() if each.damage] == list(damaged)
     for number in fenced:
@@ -172,7 +172,7 @@ def test_a_sidecar_resumes_by_itself_and_keeps_its_requested_state(
     served.kill()
     again = start()
     all_is_there(again, fenced, name_of(HURT))
-    assert told(again)[name_of(last)].end == end == 2
+    assert listed(again)[name_of(last)].end == end == 2
     again.signal(signal.SIGTERM)
     assert again.ended()[0] == 0
 
@@ -251,7 +251,7 @@ def test_pushes_continue_to_a_sidecar_whose_disk_has_room_again(
     scene.goes_on(actor, 50)
     assert scene.end_of(pipe) is not None
     assert not scene.has(scene.open_pipe(queue), node)
-    assert not actor.told("trouble")
+    assert not actor.reports("trouble")
     node.disk.free()
     eventually("it goes on", lambda: node.fact("reopened") == 1, seconds=PATIENCE)
     eventually("it is known", lambda: not scene.row(node).read_only, seconds=PATIENCE)

@@ -42,11 +42,11 @@ def check(history: History) -> Verdict:
     for name, of_all in OF_ALL.items():
         _add(verdict, name, of_all(history))
     for name, of_group in OF_GROUPS.items():
-        found = (told for seen in history.seen.values() for told in of_group(history, seen))
+        found = (reported for seen in history.seen.values() for reported in of_group(history, seen))
         _add(verdict, name, found)
     for name, of_group in OF_STRICT_GROUPS.items():
         strict = (seen for seen in history.seen.values() if seen.queue in history.strict)
-        _add(verdict, name, (told for seen in strict for told in of_group(history, seen)))
+        _add(verdict, name, (reported for seen in strict for reported in of_group(history, seen)))
     for seen in history.seen.values():
         if seen.queue not in history.strict:
             verdict.duplicates[seen.name] = duplicates(seen)
@@ -54,9 +54,9 @@ def check(history: History) -> Verdict:
 
 
 def _add(verdict: Verdict, name: str, complaints: Complaints) -> None:
-    told = list(complaints)
-    verdict.counts[name] = len(told)
-    verdict.findings[name] = told[:TOLD_MOST]
+    found = list(complaints)
+    verdict.counts[name] = len(found)
+    verdict.findings[name] = found[:TOLD_MOST]
 
 
 # --- the whole --------------------------------------------------------------------------------
@@ -216,8 +216,8 @@ def a_message_is_committed_once(history: History, seen: Seen) -> Complaints:
             holders[key if strict else places[holder].get(key)].add(holder)
     for place, found in holders.items():
         if len(found) > 1:
-            told = " and ".join(f"{popper} (batch {batch})" for popper, batch in sorted(found))
-            yield f"{place} of {seen.name} was committed by {told}"
+            text = " and ".join(f"{popper} (batch {batch})" for popper, batch in sorted(found))
+            yield f"{place} of {seen.name} was committed by {text}"
 
 
 def what_was_refused_as_lost_comes_again(history: History, seen: Seen) -> Complaints:

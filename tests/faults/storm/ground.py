@@ -35,7 +35,7 @@ class Ground(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def told(self) -> str: ...
+    def description(self) -> str: ...
 
     @property
     @abc.abstractmethod

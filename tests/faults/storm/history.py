@@ -154,8 +154,8 @@ def _add_deliveries(history: History, story: Story) -> None:
     for line in story.of("got", "settle", "settled"):
         match line.word, line.about:
             case "got", (batch, called_ns, items):
-                told = [(key, (pipe, seq), tries, id) for key, pipe, seq, tries, id in items]
-                seen.deliveries.append(Delivery(story.name, batch, called_ns, line.at_ns, told))
+                found = [(key, (pipe, seq), tries, id) for key, pipe, seq, tries, id in items]
+                seen.deliveries.append(Delivery(story.name, batch, called_ns, line.at_ns, found))
             case "settle", (batch, how, keys):
                 settling = Settling(story.name, batch, how, keys, line.at_ns)
                 open_[batch, how] = settling

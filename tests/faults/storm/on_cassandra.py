@@ -31,7 +31,7 @@ class OnCassandra(Ground):
             self.not_possible.append(f"partitions: {obstacle}")
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         return (
             f"{self._nodes.size} Cassandra nodes,"
             f" commitlog_sync {self._nodes.settings.commitlog_sync};"

@@ -83,7 +83,7 @@ class OnSidecars(Ground):
             self.not_possible.append(f"full disks: {disk.obstacle() or 'not asked for'}")
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         catalog = f"on {self._nodes.size} Cassandra nodes" if self._nodes else "embedded"
         return (
             f"{self._sidecars.size} sidecars, {self._sidecars.replicas} replicas, catalog {catalog}"
@@ -158,29 +158,29 @@ class OnSidecars(Ground):
         return healing(note, "the catalog is not locked any more", unlock)
 
     def _cut(self, step: Step, node: SidecarNode, note: Note) -> Heal:
-        what, told, number = step.what, node.name, step.target
+        what, text, number = step.what, node.name, step.target
         if what == "hide sidecar from clients":
-            note(f"cut {told} from clients")
+            note(f"cut {text} from clients")
             self._sidecars.hide(number)
             for guest in self._guests.values():
                 self._sidecars.hide_from(guest, number)
         elif what == "hide sidecar from a pusher":
             name = random.Random(f"{step}").choice(sorted(self._guests))
-            note(f"cut {told} from {name} alone")
+            note(f"cut {text} from {name} alone")
             self._sidecars.hide_from(self._guests[name], number)
         elif what == "cut sidecar":
-            note(f"cut {told} from the other sidecars")
+            note(f"cut {text} from the other sidecars")
             self._sidecars.partition(number)
         elif "from catalog" in what:
             assert self._nodes is not None
             hit = range(1, self._sidecars.size + 1) if "all" in what else [number]
-            told = "all sidecars" if "all" in what else told
-            note(f"cut {told} from the catalog")
+            text = "all sidecars" if "all" in what else text
+            note(f"cut {text} from the catalog")
             for each in hit:
                 self._sidecars.part(each, self._nodes)
         else:
-            told = self._cut_catalog(step, note)
-        return healing(note, f"healed {told}", self._sidecars.heal)
+            text = self._cut_catalog(step, note)
+        return healing(note, f"healed {text}", self._sidecars.heal)
 
     def _cut_catalog(self, step: Step, note: Note) -> str:
         """Cut a node of the catalog off from the other two, or from clients; its name."""
@@ -234,8 +234,8 @@ class OnSidecars(Ground):
         flipped bits keep its database from merging tables. Where pipes need it, it is started
         again, which helps for a while. One whose disk is full goes on by itself."""
         for node in self._sidecars.nodes:
-            told = node.health() if node.told_name in self._suspects else {}
-            if told.get("failure"):
+            found = node.health() if node.told_name in self._suspects else {}
+            if found.get("failure"):
                 start = down(note, [node])
                 with self._proving() as prover:
                     needed = prover.dependants(node.told_name)
@@ -256,20 +256,20 @@ class OnSidecars(Ground):
                 self._give_up_broken(note)
                 with contextlib.suppress(BackendError):  # servers are still recovering
                     prover.reap()
-                told = prover.dependants(node.told_name)
-                if not told:
+                found = prover.dependants(node.told_name)
+                if not found:
                     waited = watch.seconds()
                     start = down(note, [node])
                     # Only now nothing more comes to it that others may not have.
-                    told = prover.dependants(node.told_name)
-                    if not told:
+                    found = prover.dependants(node.told_name)
+                    if not found:
                         note(f"nothing depends on {node.name}, after {waited:.1f} s")
                         return start
                     start()
                 if watch.seconds() > REPAIR_SECONDS:
                     raise LeftOutError(
-                        f"after {REPAIR_SECONDS:.0f} s {len(told)} pipes still depend on"
-                        f" {node.name}, such as {told[0]}"
+                        f"after {REPAIR_SECONDS:.0f} s {len(found)} pipes still depend on"
+                        f" {node.name}, such as {found[0]}"
                     )
                 pause(LOOK_SECONDS)
 

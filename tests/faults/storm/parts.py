@@ -102,7 +102,7 @@ def _opened(url: str, ears: Ears, journal: Journal) -> cassq.Client | None:
         try:
             return cassq.connect(url)
         except BackendError as exc:
-            journal.write("trouble", "connect", told(exc))
+            journal.write("trouble", "connect", error_line(exc))
             ears.rest(OPEN_AGAIN_SECONDS)
     return None
 
@@ -111,10 +111,10 @@ def _close(journal: Journal, client: cassq.Client) -> None:
     try:
         client.close()
     except (BackendError, OwnershipError) as exc:
-        journal.write("trouble", "close", told(exc))
+        journal.write("trouble", "close", error_line(exc))
 
 
-def told(exc: CassqError) -> str:
+def error_line(exc: CassqError) -> str:
     unknown = " (outcome unknown)" if getattr(exc, "outcome_unknown", False) else ""
     return f"{type(exc).__name__}{unknown}: {exc.message}"
 
@@ -149,7 +149,7 @@ def _try(journal: Journal, where: str, act: Callable[[], Any]) -> Any:
     try:
         return act()
     except (BackendError, OwnershipError) as exc:
-        journal.write("trouble", where, told(exc))
+        journal.write("trouble", where, error_line(exc))
         return None
 
 
@@ -170,7 +170,7 @@ def _push_once(
             ids = list(pusher.push_many([payload_of(key) for key in keys]))
     except (BackendError, OwnershipError) as exc:
         how = "refused" if not getattr(exc, "outcome_unknown", False) else "unknown"
-        journal.write("failed", op, how, exc.fields.get("pushed", 0), told(exc))
+        journal.write("failed", op, how, exc.fields.get("pushed", 0), error_line(exc))
     else:
         journal.write("pushed", op, ids)
 
@@ -247,8 +247,8 @@ class Eater:
 
 
 def note_got(journal: Journal, batch: int, called_ns: int, messages: list[cassq.Message]) -> None:
-    told = [[key_of(m.payload), m.pipe_id, m.seq, m.attempts, m.id] for m in messages]
-    journal.write("got", batch, called_ns, told)
+    popped = [[key_of(m.payload), m.pipe_id, m.seq, m.attempts, m.id] for m in messages]
+    journal.write("got", batch, called_ns, popped)
 
 
 def settle(
@@ -266,7 +266,7 @@ def settle(
     except ClaimLostError:
         result = "lost"  # some of them; the others were settled
     except (BackendError, OwnershipError) as exc:
-        journal.write("trouble", how, told(exc))
+        journal.write("trouble", how, error_line(exc))
         result = "unknown"
     else:
         result = "ok"
@@ -328,7 +328,7 @@ def _surely(journal: Journal, ears: Ears, act: Callable[[], Any]) -> Any:
         try:
             return act()
         except BackendError as exc:
-            journal.write("trouble", "drain", told(exc))
+            journal.write("trouble", "drain", error_line(exc))
             ears.rest(OPEN_AGAIN_SECONDS)
     raise TimeoutError("it is over")
 

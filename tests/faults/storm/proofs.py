@@ -38,9 +38,9 @@ class Prover:
         sidecars are to hold nothing else, too."""
         watch = Stopwatch()
         while True:
-            told = self._attempt(alone)
-            if not told or watch.seconds() > seconds:
-                return told
+            found = self._attempt(alone)
+            if not found or watch.seconds() > seconds:
+                return found
             pause(LOOK_SECONDS)
 
     def reap(self) -> None:
@@ -72,7 +72,7 @@ class Prover:
             placements,
             {row.name: row.generation for row in rows},
             {
-                row.name: {told.pipe_id: told for told in self.held(row.name)}
+                row.name: {extent.pipe_id: extent for extent in self.held(row.name)}
                 for row in rows
                 if row.name != without
             },
@@ -104,8 +104,8 @@ class Prover:
     def scrub(self, name: str) -> int:
         """Have a sidecar read all that it holds, as it does by itself in a day; how many of its
         extents are damaged then. Raises BackendError."""
-        held = [told for told in self.held(name) if not told.copying]
-        found = [self._scrubbed(told.pipe_id, ReplicaAt(name, ""), told.end) for told in held]
+        held = [extent for extent in self.held(name) if not extent.copying]
+        found = [self._scrubbed(extent.pipe_id, ReplicaAt(name, ""), extent.end) for extent in held]
         return sum(1 for stretches in found if any(damage for _, damage, _ in stretches))
 
     def _digest(self, placement: Placement, replica: ReplicaAt) -> str:

@@ -29,7 +29,9 @@ class ReplicaView:
             for each in self.placements
             if each.pipe_id not in self.pipes
             and not each.end
-            and not any(told.end for held in self.held.values() if (told := held.get(each.pipe_id)))
+            and not any(
+                found.end for held in self.held.values() if (found := held.get(each.pipe_id))
+            )
         }
 
     def sealed(self) -> list[Placement]:
@@ -59,8 +61,8 @@ def complaints(view: ReplicaView) -> Iterator[str]:
         yield from (f"{placement.pipe_id}: {wrong}" for wrong in wrongs if wrong)
         good = sum(1 for wrong in wrongs if not wrong)
         if good != placement.wanted:
-            told = f"{placement.pipe_id} has {good} good replicas"
-            yield f"{told}, and should have {placement.wanted}"
+            text = f"{placement.pipe_id} has {good} good replicas"
+            yield f"{text}, and should have {placement.wanted}"
 
 
 def dependants(view: ReplicaView, name: str) -> Iterator[str]:
@@ -80,26 +82,26 @@ def dependants(view: ReplicaView, name: str) -> Iterator[str]:
 
 def _is_good(placement: Placement, replica: ReplicaAt, view: ReplicaView) -> bool:
     """Whether a replica has all that it should have, be it settled yet or not."""
-    told = view.held.get(replica.sidecar, {}).get(placement.pipe_id)
-    if told is None or view.generations.get(replica.sidecar) != replica.generation:
+    extent = view.held.get(replica.sidecar, {}).get(placement.pipe_id)
+    if extent is None or view.generations.get(replica.sidecar) != replica.generation:
         return False
-    return not (told.damage or told.copying) and told.end >= (placement.end or 0)
+    return not (extent.damage or extent.copying) and extent.end >= (placement.end or 0)
 
 
 def _wrong(placement: Placement, replica: ReplicaAt, view: ReplicaView) -> str:
     """What is wrong with a replica; "" if nothing."""
     where = f"the replica on {replica.sidecar}"
-    told = view.held.get(replica.sidecar, {}).get(placement.pipe_id)
+    extent = view.held.get(replica.sidecar, {}).get(placement.pipe_id)
     if view.generations.get(replica.sidecar) != replica.generation:
         return f"{where} was of another data directory"
-    if told is None:
+    if extent is None:
         return f"{where} is not there"
-    if told.damage:
-        return f"{where} is damaged: {told.damage}"
-    if told.copying:
+    if extent.damage:
+        return f"{where} is damaged: {extent.damage}"
+    if extent.copying:
         return f"{where} is a copy that is not whole"
-    if (told.end, told.final) != (placement.end, placement.end):
-        return f"{where} ends at {told.end} for ever {told.final}, not at {placement.end}"
+    if (extent.end, extent.final) != (placement.end, placement.end):
+        return f"{where} ends at {extent.end} for ever {extent.final}, not at {placement.end}"
     return ""
 
 
@@ -118,6 +120,6 @@ def orphans(view: ReplicaView) -> Iterator[str]:
 
 def unequal(digests: Iterable[tuple[str, Mapping[str, str]]]) -> Iterator[str]:
     """digests: pipe id, and of each replica's sidecar the digest of all its frames."""
-    for pipe_id, told in digests:
-        if len(set(told.values())) != 1:
-            yield f"the replicas of {pipe_id} are not equal: {dict(told)}"
+    for pipe_id, found in digests:
+        if len(set(found.values())) != 1:
+            yield f"the replicas of {pipe_id} are not equal: {dict(found)}"

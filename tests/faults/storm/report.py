@@ -50,8 +50,8 @@ class Report:
             "properties (offences)",
             *(f"  {'ok ' if not n else 'BAD'} {name} ({n})" for name, n in self.counts.items()),
         ]
-        for name, told in self.findings.items():
-            lines += [f"  {name}: {each}" for each in told]
+        for name, found in self.findings.items():
+            lines += [f"  {name}: {each}" for each in found]
         lines += [f"  FAILURE {each}" for each in self.failures]
         lines += ["", "what clients were told while servers were in trouble"]
         lines += [f"  {count:6} {what}" for what, count in sorted(self.troubles.items())]
@@ -67,8 +67,8 @@ class Report:
     def write(self, directory: Path) -> None:
         """As report.json and report.txt."""
         directory.mkdir(parents=True, exist_ok=True)
-        told = {"good": self.good, **asdict(self)}
-        (directory / "report.json").write_text(json.dumps(told, indent=1) + "\n")
+        document = {"good": self.good, **asdict(self)}
+        (directory / "report.json").write_text(json.dumps(document, indent=1) + "\n")
         (directory / "report.txt").write_text(self.as_text())
 
 
@@ -84,12 +84,12 @@ def _table(figures: dict[str, dict[str, Any]]) -> list[str]:
 
 def figures_of(history: History, verdict: Verdict, start_ns: int, end_ns: int) -> dict[str, Any]:
     """Of each queue, and each of its groups. Stalls are looked for between start and end."""
-    told: dict[str, dict[str, Any]] = {}
+    figures: dict[str, dict[str, Any]] = {}
     for queue in sorted({seen.queue for seen in history.seen.values()}):
         fates = Counter(sent.fate for sent in history.sent.values() if sent.queue == queue)
         pushes = [push for push in history.pushes if push[0] == queue]
         seconds = sorted(took for _, took, _, _ in pushes)
-        told[queue] = {
+        figures[queue] = {
             "tried": sum(fates.values()),
             "acknowledged": fates["acknowledged"],
             "unknown": fates["unknown"],
@@ -107,7 +107,7 @@ def figures_of(history: History, verdict: Verdict, start_ns: int, end_ns: int) -
         commits = {
             k for s in seen.settlings if (s.how, s.result) == ("commit", "ok") for k in s.keys
         }
-        told[seen.name] = {
+        figures[seen.name] = {
             "delivered": len(items),
             "messages": len(counted),
             "redelivered": len(items) - len(counted),
@@ -120,7 +120,7 @@ def figures_of(history: History, verdict: Verdict, start_ns: int, end_ns: int) -
                 [delivery.returned_ns for delivery in seen.deliveries], start_ns, end_ns
             ),
         }
-    return told
+    return figures
 
 
 def at_share(ordered: Sequence[float], share: float) -> float:

@@ -95,7 +95,7 @@ class Storm:
         return Report(
             seed=plan.seed,
             minutes=round(plan.seconds / 60, 2),
-            servers=f"{self._ground.told}; {len(stories)} journals",
+            servers=f"{self._ground.description}; {len(stories)} journals",
             nemesis=sorted(nemesis.done),
             made=dict(nemesis.made),
             figures=figures_of(history, verdict, start_ns, calm_ns),

@@ -79,8 +79,8 @@ class Tale:
     def settled(
         self, queue: str, batch: int, how: str, *keys: str, who: str = "popper", result: str = "ok"
     ) -> None:
-        told = ("settled", batch, how, list(keys), result)
-        self.write(who, "popper", queue, *told)
+        found = ("settled", batch, how, list(keys), result)
+        self.write(who, "popper", queue, *found)
 
     def eat(self, queue: str, *keys: str, who: str = "popper", how: str = "commit") -> None:
         batch = self.get(queue, *keys, who=who)
@@ -99,8 +99,8 @@ class Tale:
             count = self._seqs.get(queue, -1) + 1
             dead = len(self.dead[queue])
             parts = self.ledger.get(queue, [0, 0, count - dead, dead, count])
-            told = ("audit", queue, {"one": parts}, parts[4], self.findings)
-            self.write("drain", "drainer", "", *told)
+            found = ("audit", queue, {"one": parts}, parts[4], self.findings)
+            self.write("drain", "drainer", "", *found)
         if ended:
             self.write("drain", "drainer", "", "end")
         return check(history_of(self.stories(), STRICT, GROUPS))

@@ -15,7 +15,7 @@ from tests.faults.storm.plan import Plan, Span, Step
 class Meadow(Ground):
     """Where steps do what they are called."""
 
-    told = "a meadow"
+    description = "a meadow"
     troubles: Mapping[str, Span] = {}
 
     def prepare(self) -> None:
@@ -54,6 +54,6 @@ def test_a_step_that_fails_or_is_left_out_keeps_no_other_from_being_made() -> No
     assert nemesis.made == {"mow": 1, "mow again": 1}
     (failure,) = nemesis.failures
     assert "ValueError: a mole" in failure
-    (told,) = ground.not_possible
-    assert "cannot be" in told
-    assert "the grass is too high" in told
+    (found,) = ground.not_possible
+    assert "cannot be" in found
+    assert "the grass is too high" in found

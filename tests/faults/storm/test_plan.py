@@ -129,8 +129,8 @@ def test_a_report_shows_its_verdict_seed_and_deeds(
         not_possible=["partitions: only root may"],
     )
     report.write(tmp_path)
-    told = json.loads((tmp_path / "report.json").read_text())
-    assert (told["good"], told["seed"], told["counts"]) == (good, 42, counts)
+    printed = json.loads((tmp_path / "report.json").read_text())
+    assert (printed["good"], printed["seed"], printed["counts"]) == (good, 42, counts)
     text = (tmp_path / "report.txt").read_text()
     assert "    23 kill node" in text
     for each in ("seed 42", "kill -9 cassandra 1", "acknowledged", "17", "only root may"):

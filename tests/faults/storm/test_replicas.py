@@ -31,12 +31,12 @@ def test_what_is_right_is_accepted() -> None:
     assert [each.pipe_id for each in right().sealed()] == ["p"]
 
 
-def replaced(view: ReplicaView, told: Told | None) -> ReplicaView:
+def replaced(view: ReplicaView, found: Told | None) -> ReplicaView:
     held = {name: dict(extents) for name, extents in view.held.items()}
-    if told is None:
+    if found is None:
         del held["two"]["p"]
     else:
-        held["two"]["p"] = told
+        held["two"]["p"] = found
     return replace(view, held=held)
 
 
@@ -87,14 +87,14 @@ WRONG: dict[str, Callable[[ReplicaView], ReplicaView]] = {
 
 @pytest.mark.parametrize("said", WRONG)
 def test_what_is_wrong_is_reported(said: str) -> None:
-    told = list(complaints(WRONG[said](right())))
-    assert any(said in each for each in told), told
+    found = list(complaints(WRONG[said](right())))
+    assert any(said in each for each in found), found
 
 
 def test_what_nobody_knows_of_is_reported() -> None:
     assert list(orphans(right())) == []
-    (told,) = orphans(replace(right(), held={**right().held, "four": {"p": TOLD}}))
-    assert told == "four holds p, which nobody knows of there"
+    (found,) = orphans(replace(right(), held={**right().held, "four": {"p": TOLD}}))
+    assert found == "four holds p, which nobody knows of there"
 
 
 def without(*names: str, **changes: object) -> ReplicaView:
@@ -107,15 +107,15 @@ def without(*names: str, **changes: object) -> ReplicaView:
 def test_a_sealed_pipe_can_do_without_a_sidecar_if_another_is_good() -> None:
     assert list(dependants(without("one"), "one")) == []
     assert list(dependants(without("one", "two"), "one")) == []
-    (told,) = dependants(without("one", "two", "three"), "one")
-    assert "p needs one: 0 good" in told
+    (found,) = dependants(without("one", "two", "three"), "one")
+    assert "p needs one: 0 good" in found
     assert list(dependants(without("one", "two", "three"), "four")) == []
 
 
 def test_an_open_pipe_can_do_without_a_sidecar_if_the_others_can_seal_it() -> None:
     assert list(dependants(without("one", end=None), "one")) == []
-    (told,) = dependants(without("one", "two", end=None), "one")
-    assert "p needs one: 1 good" in told
+    (found,) = dependants(without("one", "two", end=None), "one")
+    assert "p needs one: 1 good" in found
     two = tuple(ReplicaAt(name, "first") for name in ("one", "two"))
     assert len(list(dependants(without("one", end=None, replicas=two), "one"))) == 1
     assert list(dependants(without("one", replicas=two), "one")) == []
@@ -132,6 +132,6 @@ def test_a_replica_that_lacks_something_helps_nobody(change: dict[str, Any]) -> 
 
 def test_replicas_that_differ_are_reported() -> None:
     assert list(unequal([("p", {"one": "abc", "two": "abc"})])) == []
-    (told,) = unequal([("p", {"one": "abc"}), ("r", {"one": "abc", "two": "abd"})])
-    assert "r are not equal" in told
+    (found,) = unequal([("p", {"one": "abc"}), ("r", {"one": "abc", "two": "abd"})])
+    assert "r are not equal" in found
     assert list(unequal([("nothing", {})])) != []

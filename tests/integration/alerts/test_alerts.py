@@ -45,8 +45,8 @@ class Later:
     def run(self, *targets: AlertTarget) -> list[AlertReport]:
         return run(self.ports, self.ports.catalog.queues.listed(), targets)
 
-    def told(self, *targets: AlertTarget) -> list[str]:
-        return [f"{told.subject} {told.outcome}" for told in self.run(*targets)]
+    def sent(self, *targets: AlertTarget) -> list[str]:
+        return [f"{found.subject} {found.outcome}" for found in self.run(*targets)]
 
 
 @pytest.fixture
@@ -75,18 +75,18 @@ def fail(queue: cassq.Queue, *payloads: bytes, importance: str | None = None) ->
 def test_messages_that_failed_for_good_are_reported_once_by_importance(
     queue: cassq.Queue, client: cassq.Client, later: Later
 ) -> None:
-    assert later.told(LOG) == []
+    assert later.sent(LOG) == []
     fail(queue, b"1", b"2", importance="high")
     fail(queue, b"3")
     found = later.run(LOG)
-    assert [told.detail for told in found] == [
+    assert [reported.detail for reported in found] == [
         "to log: queue jobs, group default: 2 messages of importance high failed for good",
         "to log: queue jobs, group default: 1 message of importance normal failed for good",
     ]
     later.clock.advance(3600)
-    assert later.told(LOG) == []
+    assert later.sent(LOG) == []
     drain(client.queue(DEAD).popper())
-    assert later.told(LOG) == ["failed recovered done"] * 2
+    assert later.sent(LOG) == ["failed recovered done"] * 2
     assert later.ports.catalog.records.incidents() == []
 
 
@@ -112,21 +112,21 @@ def test_nobody_comes_for_a_quarter_of_an_hour(
     push(queue, *numbers(3))
     later.catch_up()
     later.clock.advance(890)
-    assert later.told(LOG) == []
+    assert later.sent(LOG) == []
     later.clock.advance(11)
-    assert later.told(LOG) == ["no_consumer raised done"]
-    assert later.told(LOG) == []
+    assert later.sent(LOG) == ["no_consumer raised done"]
+    assert later.sent(LOG) == []
     (group,) = later.ports.catalog.queues.groups(queue.row.id)
     seen_ms = later.ports.catalog.now_ms()
     later.ports.catalog.records.attend(Member(group.id, "popper", seen_ms, waiting=False))
-    assert later.told(LOG) == ["no_consumer recovered done"]
+    assert later.sent(LOG) == ["no_consumer recovered done"]
 
 
 def test_a_queue_that_nobody_uses_is_not_an_incident(queue: cassq.Queue, later: Later) -> None:
     push(queue, *numbers(3))
     drain(queue.popper())
     later.clock.advance(10 * 86400)
-    assert later.told(LOG) == []
+    assert later.sent(LOG) == []
 
 
 def test_a_stalled_group_and_an_old_message(client: cassq.Client, later: Later) -> None:
@@ -138,33 +138,33 @@ def test_a_stalled_group_and_an_old_message(client: cassq.Client, later: Later) 
     held = popper.pop(2)
     later.catch_up()
     later.clock.advance(61)
-    assert later.told(LOG) == ["stalled raised done"]
+    assert later.sent(LOG) == ["stalled raised done"]
     later.clock.advance(60)
-    assert later.told(LOG) == ["oldest_age raised done"]
+    assert later.sent(LOG) == ["oldest_age raised done"]
     popper.commit(held)
     drain(popper)
-    assert sorted(later.told(LOG)) == ["oldest_age recovered done", "stalled recovered done"]
+    assert sorted(later.sent(LOG)) == ["oldest_age recovered done", "stalled recovered done"]
 
 
 def test_dead_letters_that_grow_within_an_hour(client: cassq.Client, later: Later) -> None:
     queue = client.create_queue("jobs", alert_dead_growth=3)
     only = AlertTarget("log", kinds=("dead_growth",))
     fail(queue, b"old", b"older", b"oldest")
-    assert later.told(only) == [], "what was there at the first look is no growth"
+    assert later.sent(only) == [], "what was there at the first look is no growth"
     later.clock.advance(3000)
     fail(queue, b"1", b"2")
-    assert later.told(only) == []
+    assert later.sent(only) == []
     fail(queue, b"3")
-    assert later.told(only) == ["dead_growth raised done"]
+    assert later.sent(only) == ["dead_growth raised done"]
     later.clock.advance(3700)
-    assert later.told(only) == ["dead_growth recovered done"]
+    assert later.sent(only) == ["dead_growth recovered done"]
 
 
 def test_of_concurrent_reapers_exactly_one_sends_the_alert(
     queue: cassq.Queue, connect: Connect, tmp_path: Path
 ) -> None:
     fail(queue, b"1", importance="high")
-    out = tmp_path / "told"
+    out = tmp_path / "reported"
     target = AlertTarget("sh", command=("sh", "-c", f"cat >> {out}; echo >> {out}"))
     reapers = [connect() for _ in range(6)]
     found: list[AlertReport] = []
@@ -174,7 +174,7 @@ def test_of_concurrent_reapers_exactly_one_sends_the_alert(
         found.extend(run(ports, ports.catalog.queues.listed(), [target]))
 
     in_threads(6, reap)
-    assert [told.outcome for told in found] == ["done"]
+    assert [reported.outcome for reported in found] == ["done"]
     (line,) = out.read_text().splitlines()
     assert json.loads(line)["data"]["importance"] == "high"
 
@@ -183,18 +183,18 @@ def test_alerts_that_a_broken_target_missed_are_sent_later_and_none_is_lost(
     queue: cassq.Queue, client: cassq.Client, later: Later, tmp_path: Path
 ) -> None:
     fail(queue, b"1")
-    out, works = tmp_path / "told", tmp_path / "works"
+    out, works = tmp_path / "found", tmp_path / "works"
     script = f"test -e {works} && cat >> {out} && echo >> {out}"
     pager = AlertTarget("pager", command=("sh", "-c", script))
-    assert later.told(LOG, pager) == ["failed raised done", "failed raised failed"]
-    assert later.told(LOG, pager) == [], "not at once"
+    assert later.sent(LOG, pager) == ["failed raised done", "failed raised failed"]
+    assert later.sent(LOG, pager) == [], "not at once"
     later.clock.advance(11)
-    assert later.told(LOG, pager) == ["failed raised failed"]
+    assert later.sent(LOG, pager) == ["failed raised failed"]
     drain(client.queue(DEAD).popper())
-    assert later.told(LOG, pager) == ["failed recovered done"], "the log is not held up"
+    assert later.sent(LOG, pager) == ["failed recovered done"], "the log is not held up"
     works.touch()
     later.clock.advance(700)
-    assert later.told(LOG, pager) == ["failed raised done", "failed recovered done"]
+    assert later.sent(LOG, pager) == ["failed raised done", "failed recovered done"]
     types = [json.loads(line)["type"] for line in out.read_text().splitlines()]
     assert types == ["cassq.alert.failed.raised", "cassq.alert.failed.recovered"]
     assert later.ports.catalog.records.incidents() == []
@@ -204,16 +204,16 @@ def test_alerts_are_routed_by_the_owner_of_the_queue(client: cassq.Client, later
     for name, owner in (("jobs", "payments"), ("mail", "")):
         fail(client.create_queue(name, owner=owner), b"1")
     mine = AlertTarget("mine", owners=("payments",))
-    assert [told.queue for told in later.run(mine)] == ["jobs"]
+    assert [found.queue for found in later.run(mine)] == ["jobs"]
 
 
 def test_the_end_of_a_queue_is_the_end_of_its_incidents(
     queue: cassq.Queue, client: cassq.Client, later: Later
 ) -> None:
     fail(queue, b"1")
-    assert later.told(LOG) == ["failed raised done"]
+    assert later.sent(LOG) == ["failed raised done"]
     client.delete_queue("jobs")
-    assert later.told(LOG) == ["failed recovered done"]
+    assert later.sent(LOG) == ["failed recovered done"]
     assert later.ports.catalog.records.incidents() == []
 
 
@@ -229,8 +229,8 @@ def test_a_pass_over_some_queues_ends_no_incident_of_others(
 def test_a_dry_run_sends_nothing_and_records_nothing(queue: cassq.Queue, later: Later) -> None:
     fail(queue, b"1")
     for _ in range(2):
-        (told,) = run(later.ports, later.ports.catalog.queues.listed(), [LOG], dry_run=True)
-        assert (told.verb, told.subject, told.outcome) == ("alert", "failed raised", "planned")
+        (found,) = run(later.ports, later.ports.catalog.queues.listed(), [LOG], dry_run=True)
+        assert (found.verb, found.subject, found.outcome) == ("alert", "failed raised", "planned")
     assert later.ports.catalog.records.incidents() == []
 
 
@@ -262,7 +262,7 @@ def test_the_command_alerts_the_targets_of_a_file(
     queue: cassq.Queue, client: cassq.Client, tmp_path: Path, reap: Callable[..., tuple[int, Any]]
 ) -> None:
     fail(queue, b"1", importance="high")
-    out, file = tmp_path / "told", tmp_path / "alerts.toml"
+    out, file = tmp_path / "found", tmp_path / "alerts.toml"
     command = json.dumps(["sh", "-c", f"cat > {out}"])
     file.write_text(f'[[target]]\nname = "a"\ncommand = {command}\nimportance = "high"\n')
     code, planned = reap("--dry-run", "--alerts", str(file))
@@ -279,8 +279,8 @@ def test_a_bad_routing_file_is_refused_before_anything_is_done(
 ) -> None:
     file = tmp_path / "alerts.toml"
     file.write_text("[[target]]\n")
-    code, told = reap("--alerts", str(file))
-    assert (code, told["kind"]) == (2, "ConfigError")
+    code, found = reap("--alerts", str(file))
+    assert (code, found["kind"]) == (2, "ConfigError")
 
 
 def test_the_command_pushes_messages_of_an_importance(queue: cassq.Queue, url: str) -> None:

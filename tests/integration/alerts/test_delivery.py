@@ -32,7 +32,7 @@ def notice(target: str, number: int = 0, *, key: str = "", tries: int = 0) -> No
     return Notice(key or f"k{number}", 1, target, 1, tries, event)
 
 
-def told(target: AlertTarget, *notices: Notice) -> list[NoticeOutcome]:
+def outcomes_of(target: AlertTarget, *notices: Notice) -> list[NoticeOutcome]:
     """What became of notices (of one, if none is given), in their order."""
     wanted = list(notices) or [notice(target.name)]
     outcomes = dict(deliver_all(wanted, target))
@@ -53,29 +53,29 @@ def shell(script: str, name: str = "sh", timeout: float = LIMIT) -> AlertTarget:
 
 def test_a_command_gets_the_event_as_json_on_its_standard_input(tmp_path: Path) -> None:
     out = tmp_path / "event.json"
-    assert told(shell(f"cat > {out}", timeout=30)) == [NoticeOutcome(sent=True)]
+    assert outcomes_of(shell(f"cat > {out}", timeout=30)) == [NoticeOutcome(sent=True)]
     assert json.loads(out.read_bytes()) == {"id": "0", "data": {"message": "käput"}}
 
 
 def test_a_command_that_reads_nothing_is_not_a_failure_however_large_the_event() -> None:
     large = notice("sh")._replace(event={"id": "0", "text": "x" * 1_000_000})
-    assert told(shell("exit 0", timeout=30), large) == [NoticeOutcome(sent=True)]
+    assert outcomes_of(shell("exit 0", timeout=30), large) == [NoticeOutcome(sent=True)]
 
 
 def test_a_command_that_fails_is_reported_with_what_it_said() -> None:
-    (outcome,) = told(shell("echo first >&2; echo no such pager >&2; exit 3", timeout=30))
+    (outcome,) = outcomes_of(shell("echo first >&2; echo no such pager >&2; exit 3", timeout=30))
     assert not outcome.sent
     assert outcome.error == "sh failed with exit code 3: first / no such pager"
 
 
 def test_a_command_that_was_killed_has_failed() -> None:
-    (outcome,) = told(shell("kill -9 $$", timeout=30))
+    (outcome,) = outcomes_of(shell("kill -9 $$", timeout=30))
     assert outcome.error == "sh failed with signal 9"
 
 
 @pytest.mark.parametrize("program", ["no-such-program-at-all", "/"])
 def test_a_command_that_cannot_be_run_has_failed(program: str) -> None:
-    (outcome,) = told(AlertTarget("x", command=(program,)))
+    (outcome,) = outcomes_of(AlertTarget("x", command=(program,)))
     assert f"{program} cannot be run" in outcome.error
 
 
@@ -83,7 +83,7 @@ def test_a_command_that_cannot_be_run_has_failed(program: str) -> None:
 def test_a_command_that_hangs_is_killed_with_all_its_children(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     watch = Stopwatch()
-    (outcome,) = told(shell(f"sleep 300 & echo $! $$ > {pids}; wait", timeout=SLOW_LIMIT))
+    (outcome,) = outcomes_of(shell(f"sleep 300 & echo $! $$ > {pids}; wait", timeout=SLOW_LIMIT))
     assert outcome.error.startswith("sh was killed after ")
     assert watch.seconds() < SLOW_LIMIT + IN_TIME
     for pid in map(int, pids.read_text().split()):
@@ -102,7 +102,7 @@ def test_a_child_that_outlives_its_command_holds_up_nothing(tmp_path: Path) -> N
     pid_file = tmp_path / "pid"
     watch = Stopwatch()
     script = f"setsid sleep 60 & echo $! > {pid_file}; echo done"
-    assert told(shell(script, timeout=30)) == [NoticeOutcome(sent=True)]
+    assert outcomes_of(shell(script, timeout=30)) == [NoticeOutcome(sent=True)]
     assert watch.seconds() < 20
     os.kill(int(pid_file.read_text()), 9)
 
@@ -154,7 +154,7 @@ def hook() -> Iterator[Hook]:
 
 def test_a_webhook_gets_the_event_as_a_structured_cloud_event(hook: Hook) -> None:
     target = AlertTarget("hook", webhook=hook.url, headers=(("Authorization", "Bearer x"),))
-    assert told(target) == [NoticeOutcome(sent=True)]
+    assert outcomes_of(target) == [NoticeOutcome(sent=True)]
     ((path, headers, event),) = hook.requests
     assert path == "/in?a=b"
     assert headers["content-type"] == "application/cloudevents+json"
@@ -165,7 +165,7 @@ def test_a_webhook_gets_the_event_as_a_structured_cloud_event(hook: Hook) -> Non
 @pytest.mark.parametrize("status", [302, 404, 500])
 def test_any_other_answer_is_a_failure(hook: Hook, status: int) -> None:
     hook.status = status
-    (outcome,) = told(AlertTarget("hook", webhook=hook.url))
+    (outcome,) = outcomes_of(AlertTarget("hook", webhook=hook.url))
     assert not outcome.sent
     assert outcome.error.endswith(f"answered with status {status}")
     assert len(hook.requests) == 1, "redirections are not followed"
@@ -175,14 +175,14 @@ def test_a_webhook_that_is_down_is_a_failure() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
-        (outcome,) = told(AlertTarget("hook", webhook=f"http://127.0.0.1:{port}/"))
+        (outcome,) = outcomes_of(AlertTarget("hook", webhook=f"http://127.0.0.1:{port}/"))
     assert "cannot be reached" in outcome.error
 
 
 def test_a_webhook_that_hangs_is_given_up_in_time(hook: Hook) -> None:
     hook.go.clear()
     watch = Stopwatch()
-    (outcome,) = told(AlertTarget("hook", webhook=hook.url, timeout=LIMIT))
+    (outcome,) = outcomes_of(AlertTarget("hook", webhook=hook.url, timeout=LIMIT))
     assert not outcome.sent
     assert watch.seconds() < IN_TIME
 
@@ -206,7 +206,7 @@ def test_a_webhook_that_answers_a_byte_at_a_time_is_given_up_in_time() -> None:
         thread.start()
         watch = Stopwatch()
         url = f"http://127.0.0.1:{server.getsockname()[1]}/"
-        (outcome,) = told(AlertTarget("hook", webhook=url, timeout=SLOW_LIMIT))
+        (outcome,) = outcomes_of(AlertTarget("hook", webhook=url, timeout=SLOW_LIMIT))
         assert outcome.error == f"no answer within {SLOW_LIMIT:g} seconds"
         assert watch.seconds() < SLOW_LIMIT + IN_TIME
         stop.set()
@@ -229,7 +229,7 @@ def test_a_target_that_hangs_holds_up_no_other(hook: Hook) -> None:
 @pytest.mark.waits(reason="a target that hangs is given some seconds")
 def test_after_a_hang_nothing_more_is_tried_in_this_pass(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
-    outcomes = told(
+    outcomes = outcomes_of(
         shell(f"echo x >> {runs}; sleep 60", timeout=SLOW_LIMIT),
         *(notice("sh", number) for number in range(20)),
     )
@@ -240,21 +240,21 @@ def test_after_a_hang_nothing_more_is_tried_in_this_pass(tmp_path: Path) -> None
 def test_a_refused_event_holds_no_other_event_back(hook: Hook) -> None:
     hook.status = 400
     target = AlertTarget("hook", webhook=hook.url)
-    outcomes = told(target, *(notice("hook", number) for number in range(3)))
+    outcomes = outcomes_of(target, *(notice("hook", number) for number in range(3)))
     assert all(outcome.tried and outcome.error for outcome in outcomes)
     assert len(hook.requests) == 3
 
 
 def test_what_failed_before_comes_last(hook: Hook) -> None:
     target = AlertTarget("hook", webhook=hook.url)
-    told(target, notice("hook", 1, tries=3), notice("hook", 2), notice("hook", 3, tries=1))
+    outcomes_of(target, notice("hook", 1, tries=3), notice("hook", 2), notice("hook", 3, tries=1))
     assert [event["id"] for _, _, event in hook.requests] == ["2", "3", "1"]
 
 
 def test_the_end_of_an_incident_is_not_sent_when_its_beginning_was_not(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     target = shell(f"echo x >> {runs}; exit 1", timeout=30)
-    outcomes = told(target, notice("sh", 1, key="same"), notice("sh", 2, key="same"))
+    outcomes = outcomes_of(target, notice("sh", 1, key="same"), notice("sh", 2, key="same"))
     assert [outcome.tried for outcome in outcomes] == [True, False]
     assert runs.read_text() == "x\n"
 
@@ -265,7 +265,7 @@ def test_the_log_gets_what_is_wrong_as_a_warning_and_its_end_as_information(
 ) -> None:
     event = {"id": "0", "data": {"message": "käput", "state": state}}
     with caplog.at_level(logging.INFO, "cassq"):
-        assert told(AlertTarget("log"), Notice("k", 1, "log", 1, 0, event)) == [
+        assert outcomes_of(AlertTarget("log"), Notice("k", 1, "log", 1, 0, event)) == [
             NoticeOutcome(sent=True)
         ]
     assert [record.levelname for record in caplog.records] == [level]
@@ -273,5 +273,5 @@ def test_the_log_gets_what_is_wrong_as_a_warning_and_its_end_as_information(
 
 def test_the_log_gets_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "cassq"):
-        assert told(AlertTarget("log")) == [NoticeOutcome(sent=True)]
+        assert outcomes_of(AlertTarget("log")) == [NoticeOutcome(sent=True)]
     assert "käput" in caplog.text

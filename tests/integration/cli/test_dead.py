@@ -64,8 +64,8 @@ def test_a_merge_brings_back_what_the_filter_names(dead: Cli, cli: Cli) -> None:
     assert dead("merge", "jobs", "--header", "odd=1", "--rate", "1000/s").out == (
         b"10 dead letters merged\n"
     )
-    told = dead("merge", "jobs", "--limit", 4, "--json").json()
-    assert (told["merged"], told["held"], told["complete"]) == (4, 0, False)
+    printed = dead("merge", "jobs", "--limit", 4, "--json").json()
+    assert (printed["merged"], printed["held"], printed["complete"]) == (4, 0, False)
     assert len(cli("pop", "jobs", "--all").out.split()) == 14
     assert count(dead) == 6
 
@@ -122,8 +122,8 @@ def test_letters_go_out_as_lines_and_in_again(dead: Cli, cli: Cli) -> None:
     assert dead("import", "jobs", stdin=lines).out == b"imported 10 dead letters\n"
     again = dead("import", "jobs", "-", stdin=lines)
     assert again.err == "10 dead letters skipped: they are there already\n"
-    told = dead("import", "mail", "--to-queue", "--json", stdin=lines).json()
-    assert told == {"imported": 10, "skipped": 0}
+    printed = dead("import", "mail", "--to-queue", "--json", stdin=lines).json()
+    assert printed == {"imported": 10, "skipped": 0}
     assert len(cli("pop", "mail", "--all").out.split()) == 10
     assert count(dead) == 10
 

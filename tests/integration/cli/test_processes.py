@@ -65,7 +65,7 @@ def taken(process: subprocess.Popen[bytes]) -> IO[bytes]:
     return process.stdout
 
 
-def told(process: subprocess.Popen[bytes]) -> IO[bytes]:
+def stdout_of(process: subprocess.Popen[bytes]) -> IO[bytes]:
     assert process.stderr is not None
     return process.stderr
 
@@ -118,7 +118,7 @@ def test_what_a_reader_did_not_take_is_given_back_and_not_counted(shell: Shell) 
     process = popping(shell)
     taken(process).close()
     assert process.wait() == BROKEN_PIPE
-    assert b"given back: 1 message" in told(process).read()
+    assert b"given back: 1 message" in stdout_of(process).read()
     assert counts(shell)["waiting"] == 300
     again = shell.run("pop", "mail", "--all", "--json").json_lines()
     assert {message["attempts"] for message in again} == {1}
@@ -135,7 +135,7 @@ def test_a_reader_that_takes_a_few_lines_leaves_the_others(shell: Shell, lines: 
         assert taken(process).readline() == b"%d\n" % number
     taken(process).close()
     assert process.wait() == BROKEN_PIPE
-    assert b"given back" in told(process).read()
+    assert b"given back" in stdout_of(process).read()
     assert counts(shell)["committed"] == lines
     again = shell.run("pop", "mail", "--all", "--json").json_lines()
     assert [int(message["payload"]) for message in again] == [*range(lines, 1000)]
@@ -147,7 +147,7 @@ def test_a_reader_that_goes_with_the_last_line_has_had_them_all(shell: Shell) ->
     process = shell.start("pop", "mail", "--all", stderr=subprocess.PIPE)
     assert [taken(process).readline() for _ in range(2)] == [b"1\n", b"2\n"]
     taken(process).close()
-    assert (process.wait(), told(process).read()) == (0, b"")
+    assert (process.wait(), stdout_of(process).read()) == (0, b"")
     assert counts(shell)["committed"] == 2
 
 
@@ -234,7 +234,7 @@ def test_a_stopped_pop_does_not_wait_for_its_reader(shell: Shell) -> None:
     process = popping(shell)
     process.terminate()
     assert process.wait() == 128 + signal.SIGTERM
-    assert b"given back: 1 message" in told(process).read()
+    assert b"given back: 1 message" in stdout_of(process).read()
     assert counts(shell)["waiting"] == 300
 
 
@@ -348,7 +348,7 @@ def test_a_reap_that_watches_ends_at_a_signal(shell: Shell) -> None:
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_the_reaper_as_a_daemon_works_until_a_signal(shell: Shell, signum: int) -> None:
     process = shell.start("reap", "--every", "100ms", "--json", stderr=subprocess.PIPE)
-    assert told(process).readline().startswith(b"a pass every 0.1 s")
+    assert stdout_of(process).readline().startswith(b"a pass every 0.1 s")
     killed_pusher(shell)
     (action,) = json.loads(taken(process).readline())["actions"]
     assert (action["verb"], action["queue"], action["outcome"]) == ("seal", "mail", "done")

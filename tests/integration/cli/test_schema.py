@@ -21,10 +21,10 @@ def shell(tmp_path: Path) -> Shell:
 
 def test_the_status_of_a_directory_is_its_version(shell: Shell) -> None:
     shell.run("queue", "create", "mail")
-    told = shell.run("schema", "status", "--json").json()
-    assert told["directory"] == str(shell.data)
-    assert told["version"] == told["needed"]
-    assert told["advice"] == []
+    printed = shell.run("schema", "status", "--json").json()
+    assert printed["directory"] == str(shell.data)
+    assert printed["version"] == printed["needed"]
+    assert printed["advice"] == []
     assert "needed: " in shell.run("schema", "status").out.decode()
 
 

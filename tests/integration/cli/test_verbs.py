@@ -84,10 +84,10 @@ def test_headers_and_a_key_go_with_every_message(cli: Cli) -> None:
 def test_ids_are_those_of_the_messages(cli: Cli) -> None:
     pushed = cli("push", "mail", "--ids", stdin=b"1\n2\n")
     assert pushed.err == "pushed 2 messages to mail\n"
-    told = cli("push", "mail", "--ids", "--json", stdin=b"3\n").json()
+    printed = cli("push", "mail", "--ids", "--json", stdin=b"3\n").json()
     popped = cli("pop", "mail", "--all", "--json").json_lines()
-    assert [m["id"] for m in popped] == [*pushed.out.decode().split(), *told["ids"]]
-    assert told == {"queue": "mail", "pushed": 1, "ids": [popped[2]["id"]]}
+    assert [m["id"] for m in popped] == [*pushed.out.decode().split(), *printed["ids"]]
+    assert printed == {"queue": "mail", "pushed": 1, "ids": [popped[2]["id"]]}
 
 
 def test_many_lines_are_pushed_in_their_order(cli: Cli) -> None:
@@ -268,9 +268,9 @@ def test_an_audit_that_does_not_balance_fails_and_names_what_it_found(
     failed = cli("audit", code=1)
     assert pipe_id.encode() in failed.out
     assert failed.err.startswith("error: the audit of mail does not balance\nhint: ")
-    told = cli("audit", "mail", "--json", code=1).json()
-    assert not told["balanced"]
-    assert pipe_id in told["findings"][0]
+    printed = cli("audit", "mail", "--json", code=1).json()
+    assert not printed["balanced"]
+    assert pipe_id in printed["findings"][0]
 
 
 # --- queues and groups ----------------------------------------------------------------------
@@ -390,9 +390,9 @@ def test_a_wrong_call_ends_with_2_and_says_what_to_do(
     assert done.out == b""
     assert done.err.startswith("error: ")
     assert "Traceback" not in done.err
-    told = json.loads(cli(*words, "--json", code=2).err)
-    assert told["kind"] == kind
-    assert told["error"]
+    printed = json.loads(cli(*words, "--json", code=2).err)
+    assert printed["kind"] == kind
+    assert printed["error"]
 
 
 def test_the_place_is_named_before_or_after_the_verb(cli: Cli, tmp_path: Path) -> None:

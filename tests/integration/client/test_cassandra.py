@@ -137,9 +137,9 @@ def test_clients_agree_on_the_time_whatever_their_wall_clocks_say(
         wrong.close()
 
 
-@pytest.mark.parametrize(("seconds", "told"), [(-3600, "behind"), (3600, "ahead of"), (2, "")])
+@pytest.mark.parametrize(("seconds", "message"), [(-3600, "behind"), (3600, "ahead of"), (2, "")])
 def test_a_client_whose_clock_is_wrong_is_warned_of_it(
-    url: str, caplog: pytest.LogCaptureFixture, seconds: int, told: str
+    url: str, caplog: pytest.LogCaptureFixture, seconds: int, message: str
 ) -> None:
     class WrongClock(SystemClock):
         def wall_ms(self) -> int:
@@ -149,9 +149,9 @@ def test_a_client_whose_clock_is_wrong_is_warned_of_it(
     rest, options = url.partition(":")[2], dict[str, str]()
     open_keyspace(rest, options, WrongClock()).ports.catalog.close()
     warnings = [each.getMessage() for each in caplog.records if "clock" in each.getMessage()]
-    assert len(warnings) == (1 if told else 0)
+    assert len(warnings) == (1 if message else 0)
     for warning in warnings:
-        found = re.search(f"([0-9]+) seconds {told} that of Cassandra", warning)
+        found = re.search(f"([0-9]+) seconds {message} that of Cassandra", warning)
         assert found is not None, warning
         assert abs(int(found[1]) - 3600) < 5, "the time is measured, in a round trip"
 
@@ -169,17 +169,17 @@ def test_a_stamp_that_asks_for_the_time_waits_for_nobody(
 
 
 @pytest.mark.parametrize(
-    ("version", "told"),
+    ("version", "message"),
     [(0, "version 0; this cassq needs.*cassq schema apply"), (99, "version 99.*newer cassq")],
 )
 def test_a_schema_that_is_too_old_or_too_new_is_reported_with_what_to_do(
-    url: str, tables: Cql, version: int, told: str
+    url: str, tables: Cql, version: int, message: str
 ) -> None:
     write = "UPDATE meta SET value = ? WHERE key = 'schema_version' IF value != ?"
     known = schema.read_version(tables)
     tables.apply(write, (str(version), "never"))
     try:
-        with pytest.raises(ConfigError, match=told):
+        with pytest.raises(ConfigError, match=message):
             cassq.connect(url)
     finally:
         tables.apply(write, (str(known), "never"))
@@ -251,8 +251,8 @@ def test_a_server_is_spoken_to_in_secret_if_its_certificate_is_trusted(
 ) -> None:
     url = f"cassandra://cassandra:cassandra@{guarded.contact_points[0]}/k"
     for options in ("ca={}/node.pem", "ca={}/node.pem&tls=ca"):
-        told = options.format(certificates)
-        with closing(open_session(f"{url}?{told}", SystemClock())) as session:
+        found = options.format(certificates)
+        with closing(open_session(f"{url}?{found}", SystemClock())) as session:
             used = session.read("SELECT driver_name, ssl_enabled FROM system_views.clients")
             assert used
             assert {secret for name, secret in used if name} == {True}
@@ -274,10 +274,12 @@ def test_a_certificate_for_another_address_is_reported_and_may_be_let_pass(
     try:
         (certificates / "both.pem").write_text(others)
         guarded.node(1).restart()
-        with pytest.raises(ConfigError, match="is for another host.*not valid for.*tls=ca") as told:
+        with pytest.raises(
+            ConfigError, match="is for another host.*not valid for.*tls=ca"
+        ) as found:
             cassq.connect(f"{url}?ca={certificates}/other.pem")
-        assert guarded.contact_points[0] in str(told.value)
-        assert "cassandra:cassandra" not in str(told.value)
+        assert guarded.contact_points[0] in str(found.value)
+        assert "cassandra:cassandra" not in str(found.value)
         with closing(
             open_session(f"{url}?ca={certificates}/other.pem&tls=ca", SystemClock())
         ) as cql:
@@ -321,9 +323,9 @@ def test_a_cp_queue_with_one_replica_is_warned_of_once(
         client.create_queue(name, consistency="cp")
         client.queue(name)
         client.create_queue(f"{name}.other", consistency="cp")
-    (told,) = warnings()
-    assert name in told
-    assert "one replica" in told
+    (found,) = warnings()
+    assert name in found
+    assert "one replica" in found
 
 
 # --- locks ------------------------------------------------------------------------------------

@@ -68,7 +68,7 @@ def kept(client: cassq.Client, row: SidecarRow) -> set[str]:
     """The pipes that a sidecar has, as it tells itself."""
     upkeep = client.ports.upkeep
     assert upkeep is not None
-    return {told.pipe_id for told in upkeep.extents(row)}
+    return {extent.pipe_id for extent in upkeep.extents(row)}
 
 
 def holders(client: cassq.Client, pipe_id: str) -> set[str]:

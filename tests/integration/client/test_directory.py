@@ -111,7 +111,7 @@ def test_a_directory_that_is_reopened_often_disturbs_no_pusher(
     openers = [act("reopen", url, 40) for _ in range(2)]
     pusher = connect().queue("jobs").pusher()
     count = 0
-    while any(not actor.told("done") for actor in openers):
+    while any(not actor.reports("done") for actor in openers):
         pusher.push(b"x")
         count += 1
     for actor in openers:

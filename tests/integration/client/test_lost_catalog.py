@@ -112,9 +112,9 @@ def test_a_command_rebuilds_it(
     with caplog.at_level(logging.WARNING, logger="cassq"):
         done = CliRunner(env={"CASSQ_URL": f"file://{directory}"}).invoke(main, arguments, "")
     assert (done.exit_code, "no queue directory" in done.stderr) == (code, False), done.output
-    told = [record.getMessage() for record in caplog.records if "was gone" in record.getMessage()]
-    assert len(told) == 1
-    assert "3 of queue 'mail'" in told[0]
+    found = [record.getMessage() for record in caplog.records if "was gone" in record.getMessage()]
+    assert len(found) == 1
+    assert "3 of queue 'mail'" in found[0]
 
 
 def test_the_command_warns_on_standard_error(ids: list[str], directory: Path) -> None:

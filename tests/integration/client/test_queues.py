@@ -55,9 +55,9 @@ def test_creating_with_another_policy_names_the_differences(client: cassq.Client
     client.create_queue("jobs", claim_timeout=5)
     with pytest.raises(QueueExistsError) as caught:
         client.create_queue("jobs", max_deliveries=3)
-    told = str(caught.value)
-    assert "claim_timeout is 5.0, not 30.0" in told
-    assert "max_deliveries is 10, not 3" in told
+    text = str(caught.value)
+    assert "claim_timeout is 5.0, not 30.0" in text
+    assert "max_deliveries is 10, not 3" in text
     assert "update" in caught.value.hint
     assert caught.value.fields["differences"] == {
         "claim_timeout": (5.0, 30.0),

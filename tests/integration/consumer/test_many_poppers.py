@@ -42,7 +42,7 @@ def test_poppers_in_processes_share_without_overlap(queue: cassq.Queue, url: str
     for actor in actors:
         actor.say("enough")
         assert actor.join() == 0
-        found += [payload for _, _, batch in actor.told("got") for payload in batch]
+        found += [payload for _, _, batch in actor.reports("got") for payload in batch]
     assert len(found) == 2000
     assert set(found) == set(numbers(2000))
 

@@ -41,10 +41,10 @@ def test_one_failing_message_in_a_new_queue_dies_when_it_was_kept_for_long_enoug
     go_on_until(59)
     assert queue.stats().groups["default"].dead == 0
     assert max(attempts) > 3
-    told = " ".join(queue.explain(name).groups["default"][-1].next)
-    assert "as often as max_deliveries (3) allows" in told
-    assert "(sick_check)" in told
-    assert "(sick_hold)" in told
+    text = " ".join(queue.explain(name).groups["default"][-1].next)
+    assert "as often as max_deliveries (3) allows" in text
+    assert "(sick_check)" in text
+    assert "(sick_hold)" in text
     said = [r for r in caplog.records if "sick_check" in r.message and r.levelno == logging.WARNING]
     assert len(said) == 1, "once, not with each failure"
     if buried_by == "popper":

@@ -94,7 +94,7 @@ def test_poppers_in_threads_and_processes_get_one_order(
     in_threads(2, work)
     far.say("enough")
     assert far.join() == 0
-    theirs = [payload for _, _, batch in far.told("got") for payload in batch]
+    theirs = [payload for _, _, batch in far.reports("got") for payload in batch]
     assert sorted(order + theirs) == sorted(numbers(300))  # each once
     for mine in (order, theirs):
         assert [int(payload) for payload in mine] == sorted(map(int, mine))

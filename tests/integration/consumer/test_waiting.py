@@ -79,7 +79,7 @@ def test_a_popper_of_another_process_is_woken_by_our_push(
     for n in range(ROUNDS):
         watch = Stopwatch()
         pusher.push(b"%d" % n)
-        eventually("the popper tells", lambda n=n: len(popper.told("got")) == n + 1)
+        eventually("the popper tells", lambda n=n: len(popper.reports("got")) == n + 1)
         rounds.append(watch.seconds())
     assert_woken(rounds)
     pusher.push(b"last")
@@ -151,5 +151,5 @@ def test_a_waiting_popper_hardly_uses_the_processor(
 
 def processor_seconds(thread: threading.Thread) -> float:
     """What a thread has used of the processor: what other tests left running does not count."""
-    told = Path(f"/proc/self/task/{thread.native_id}/stat").read_text().rpartition(")")[2].split()
-    return (int(told[11]) + int(told[12])) / os.sysconf("SC_CLK_TCK")
+    found = Path(f"/proc/self/task/{thread.native_id}/stat").read_text().rpartition(")")[2].split()
+    return (int(found[11]) + int(found[12])) / os.sysconf("SC_CLK_TCK")

@@ -50,8 +50,8 @@ def idle(links: ConnectionPool) -> int:
 
 
 def facts(links: ConnectionPool) -> dict[str, Any]:
-    told: dict[str, Any] = reply(links, "a", Info()).facts
-    return told
+    answer: dict[str, Any] = reply(links, "a", Info()).facts
+    return answer
 
 
 def is_whole(frames: Frames, seq: int) -> bool:

@@ -29,7 +29,7 @@ def now(explanation: Explanation, group: str = "default") -> MessageStep:
     return explanation.groups[group][-1]
 
 
-def told(explanation: Explanation) -> str:
+def text_of(explanation: Explanation) -> str:
     return "\n".join(explanation.sentences())
 
 
@@ -52,7 +52,7 @@ def test_a_message_that_waits_knows_what_is_before_it(queue: cassq.Queue) -> Non
     step = now(explanation)
     assert (step.state, step.deliveries, step.holder) == ("waiting", 0, "")
     assert step.next == ("It is delivered after the 2 messages before it in its pipe.",)
-    assert "is the next message of its pipe" in told(queue.explain(ids[0]))
+    assert "is the next message of its pipe" in text_of(queue.explain(ids[0]))
 
 
 def test_a_held_message_shows_its_popper_its_deadline_and_what_follows(
@@ -77,7 +77,7 @@ def test_the_last_delivery_says_so(client: cassq.Client) -> None:
     ids = push(queue, *numbers(2))
     queue.popper().pop(1)
     queue.popper().pop(1)
-    assert "then goes to the dead letters" in told(queue.explain(ids[0]))
+    assert "then goes to the dead letters" in text_of(queue.explain(ids[0]))
 
 
 def test_a_failed_message_shows_why_and_when_it_is_redelivered(queue: cassq.Queue) -> None:
@@ -122,7 +122,7 @@ def test_a_committed_message_is_reported_before_and_after_its_pipe_is_retired(
     assert client.ports.catalog.pipes.by_id(ids[0].partition(":")[0]) is None
     explanation = client.explain(ids[0])
     assert (now(explanation).state, explanation.size) == ("committed", None)
-    assert "is not stored any more" in told(explanation)
+    assert "is not stored any more" in text_of(explanation)
 
 
 def test_every_group_is_reported_for_itself(queue: cassq.Queue) -> None:
@@ -149,11 +149,11 @@ def test_a_dead_letter_is_followed_into_its_queue(queue: cassq.Queue, client: ca
     first, second = explanation.groups["default"]
     assert (first.queue, first.state) == ("jobs", "dead")
     assert (second.queue, second.state) == (DEAD, "dead")
-    assert f"Group default: dead, in {DEAD}." in told(explanation)
+    assert f"Group default: dead, in {DEAD}." in text_of(explanation)
     assert explanation.importance == "high"
     assert second.failure["error"] == "broken"
-    assert "because a consumer gave it up" in told(explanation)
-    assert "Before, it was delivered once" in told(explanation)
+    assert "because a consumer gave it up" in text_of(explanation)
+    assert "Before, it was delivered once" in text_of(explanation)
     assert client.queue(DEAD).explain(message_id) == explanation
     place = f"{second.pipe_id}:{second.seq}"
     assert client.explain(place).id == message_id, "its place is not its id, but leads to it"
@@ -174,7 +174,7 @@ def test_a_dead_letter_is_found_when_its_first_pipe_was_retired(
     assert explanation.size == 1
     other = client.explain(ids[2])
     assert now(other).state == "gone"
-    assert "Its pipe, of 3 messages, was retired: 1 moved to the dead letters" in told(other)
+    assert "Its pipe, of 3 messages, was retired: 1 moved to the dead letters" in text_of(other)
 
 
 @pytest.mark.parametrize("whole", [True, False])

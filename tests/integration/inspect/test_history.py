@@ -108,14 +108,14 @@ def test_hours_and_days_are_made_when_they_are_over_and_once(
     client: cassq.Client, queue: cassq.Queue
 ) -> None:
     start_ms = begun(client, DAY_MS, ago=1)
-    told = []
+    passes = []
     for number in range(49):
         push(queue, b"x")
-        told.append(steps(roll_up(client.ports, None, start_ms + number * HOUR_MS // 2)))
-    assert told[0] == told[1] == ["minute"]
-    assert told[2] == ["minute", "hour"]
-    assert told[3] == ["minute"]
-    assert told[48] == ["minute", "hour", "day"]
+        passes.append(steps(roll_up(client.ports, None, start_ms + number * HOUR_MS // 2)))
+    assert passes[0] == passes[1] == ["minute"]
+    assert passes[2] == ["minute", "hour"]
+    assert passes[3] == ["minute"]
+    assert passes[48] == ["minute", "hour", "day"]
     catalog, group = client.ports.catalog, subject(client, queue)
     assert len(catalog.records.samples(group, HOUR_MS, start_ms)) == 24
     (day,) = catalog.records.samples(group, DAY_MS, start_ms)
@@ -171,13 +171,13 @@ def test_history_begins_where_it_is_asked_to(client: cassq.Client, queue: cassq.
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [({"step": "week"}, "week"), ({"since": datetime(2026, 1, 1)}, "zone"), ({"since": -1}, "-1")],  # noqa: DTZ001
 )
 def test_what_makes_no_sense_is_refused(
-    queue: cassq.Queue, wrong: dict[str, object], told: str
+    queue: cassq.Queue, wrong: dict[str, object], message: str
 ) -> None:
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         queue.history(**wrong)  # type: ignore[arg-type]
 
 
@@ -241,16 +241,16 @@ def cli(client: cassq.Client, queue: cassq.Queue, url: str) -> Cli:
 
 def test_history_is_drawn_in_the_terminal(cli: Cli) -> None:
     text = cli("stats", "jobs", "--history").out.decode()
-    for told in ("jobs, group default, by minute", "waiting messages", "pushed a second", "█"):
-        assert told in text
+    for part in ("jobs, group default, by minute", "waiting messages", "pushed a second", "█"):
+        assert part in text
     assert "180 pushed" in text.splitlines()[-1]
     assert "by day" in cli("stats", "jobs", "--history", "--step", "day").out.decode()
 
 
 def test_history_as_json(cli: Cli) -> None:
-    told = cli("stats", "jobs", "--history", "--json").json()
-    found = told["groups"]["default"]
-    assert (told["name"], told["step"], len(found)) == ("jobs", "minute", 10)
+    printed = cli("stats", "jobs", "--history", "--json").json()
+    found = printed["groups"]["default"]
+    assert (printed["name"], printed["step"], len(found)) == ("jobs", "minute", 10)
     assert found[-1]["totals"]["committed"] == 20
     assert found[-1]["rates"]["pushed"] == pytest.approx(20 / 60)
     assert datetime.fromisoformat(found[0]["at"]).tzinfo is not None
@@ -309,8 +309,8 @@ def test_stats_of_one_queue_tell_rates_and_deliveries(cli: Cli) -> None:
     text = cli("stats", "jobs").out.decode()
     assert "MESSAGES A SECOND" in text
     assert "DELIVERED" in text
-    told = cli("stats", "jobs", "--json").json()
-    assert set(told["rates"]["pushed"]) == {"1m", "5m", "15m"}
-    assert told["rates"]["groups"]["default"]["committed"]["5m"] is not None
-    assert told["groups"]["default"]["deliveries"] == {"0": 180}
-    assert told["groups"]["default"]["popped"] == 20
+    printed = cli("stats", "jobs", "--json").json()
+    assert set(printed["rates"]["pushed"]) == {"1m", "5m", "15m"}
+    assert printed["rates"]["groups"]["default"]["committed"]["5m"] is not None
+    assert printed["groups"]["default"]["deliveries"] == {"0": 180}
+    assert printed["groups"]["default"]["popped"] == 20

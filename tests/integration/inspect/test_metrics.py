@@ -291,18 +291,18 @@ def test_the_reaper_serves_metrics_while_it_runs(shell: Shell, tmp_path: Path) -
     log = tmp_path / "log"
     with log.open("wb") as stderr:
         process = shell.start("reap", "--every", "0.2", "--metrics-port", "0", stderr=stderr)
-    told = eventually(
+    reported = eventually(
         "it tells where", lambda: re.search(r"http://127\.0\.0\.1:(\d+)/metrics", log.read_text())
     )
-    found = scraped(int(told[1]))
+    found = scraped(int(reported[1]))
     assert total(found, "cassq_group_waiting_messages", messaging_destination_name="mail") == 2
-    health = f"http://127.0.0.1:{told[1]}/health"
+    health = f"http://127.0.0.1:{reported[1]}/health"
     facts = eventually("a pass succeeds", lambda: _healthy_after_a_pass(health))
     assert (facts["healthy"], facts["failures"], facts["error"]) == (True, 0, "")
     assert facts["last_success"] is not None
     process.send_signal(signal.SIGTERM)
     assert process.wait() == 0
-    assert is_free(int(told[1]))
+    assert is_free(int(reported[1]))
 
 
 def _healthy_after_a_pass(address: str) -> Any:

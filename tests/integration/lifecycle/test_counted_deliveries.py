@@ -26,10 +26,10 @@ def test_a_first_claim_of_what_was_there_before_the_boot_is_synced(
         push(client.create_queue("jobs"), *numbers(3))
     if rebooted:
         clock.reboot()
-    told: list[bool] = []
-    with client_on(tmp_path, clock=clock, committed=told.append) as client:
+    commits: list[bool] = []
+    with client_on(tmp_path, clock=clock, committed=commits.append) as client:
         client.runtime.housekeeper.stop()
         popper = client.queue("jobs").popper()
-        told.clear()
+        commits.clear()
         assert len(popper.pop(2)) == 2
-        assert any(told) is rebooted
+        assert any(commits) is rebooted

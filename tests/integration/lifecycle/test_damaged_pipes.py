@@ -360,8 +360,8 @@ def test_the_command_lists_shows_and_skips(
     shown = cli("pipe", "show", bad, code=1).out.decode()
     assert "5 messages cannot be read" in shown
     assert "seqs 5 to 9" in shown
-    told = cli("pipe", "skip", bad, "--dry-run", "--json").json()
-    assert (told["lost"], told["skipped"]) == (5, False)
+    printed = cli("pipe", "skip", bad, "--dry-run", "--json").json()
+    assert (printed["lost"], printed["skipped"]) == (5, False)
     assert "--yes" in cli("pipe", "skip", bad, code=2).err  # nobody can be asked
     assert queue.stats().groups["default"].lost == 0
     assert cli("pipe", "skip", bad, "--yes").out == f"gave up 5 messages of pipe {bad}\n".encode()

@@ -364,8 +364,8 @@ def test_a_due_time_that_makes_no_sense_is_refused(queue: cassq.Queue) -> None:
         (datetime.now(UTC).replace(tzinfo=None), "time zone"), (5, "must be a datetime"),
         (datetime.now(UTC) + timedelta(days=4000), "ten years"),
     ]  # fmt: skip
-    for due, told in wrong:
-        with pytest.raises(UsageError, match=told):
+    for due, found in wrong:
+        with pytest.raises(UsageError, match=found):
             pusher.push(b"x", due=due)
     with pytest.raises(UsageError, match="one of them"):
         pusher.push(b"x", delay=1, due=datetime.now(UTC))

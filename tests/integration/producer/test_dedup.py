@@ -146,9 +146,9 @@ def test_of_many_those_that_were_pushed_before_are_left_out(once: cassq.Queue) -
     expected = {first: b"1", ids[1]: b"3", ids[2]: b"4", ids[4]: b"6", again[1]: b"8"}
     assert {m.id: m.payload for m in found} == expected
     assert len(found) == len(expected)
-    told = {m.payload: (m.key, m.headers) for m in found}
-    assert told[b"3"] == (b"3", {"kind": "x", "cassq-dedup": "b"})
-    assert told[b"4"] == (b"4", {})
+    reported = {m.payload: (m.key, m.headers) for m in found}
+    assert reported[b"3"] == (b"3", {"kind": "x", "cassq-dedup": "b"})
+    assert reported[b"4"] == (b"4", {})
 
 
 @pytest.mark.parametrize("forgotten", [True, False])
@@ -197,14 +197,14 @@ def test_many_ids_pushed_by_many_are_one_message_each(
             # Each in another order, so that they take ids from one another.
             part = [(first + step * 7 * (number + 1)) % 200 for step in range(20)]
             names = [f"id {n}" for n in part]
-            told = pushers[number].push_many([b"%d" % n for n in part], dedup_ids=names)
-            ids[number].update(zip(part, told, strict=True))
+            pushed_ids = pushers[number].push_many([b"%d" % n for n in part], dedup_ids=names)
+            ids[number].update(zip(part, pushed_ids, strict=True))
 
     in_threads(4, work)
     found = {m.payload: m.id for m in drain(queue.popper())}
     assert queue.stats().pushed == len(found)
-    for told in ids:
-        assert all(found[b"%d" % n] == message_id for n, message_id in told.items())
+    for pushed_ids in ids:
+        assert all(found[b"%d" % n] == message_id for n, message_id in pushed_ids.items())
 
 
 def test_a_column_of_dedup_ids_has_one_for_each(once: cassq.Queue) -> None:

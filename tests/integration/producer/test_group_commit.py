@@ -117,13 +117,13 @@ def test_a_failed_append_fails_each_push_in_it(directory: Path) -> None:
     pusher = client.create_queue("jobs").pusher()
     pusher.push(b"first")
     disk.stands_still = True
-    told: list[Exception | str] = []
+    outcomes: list[Exception | str] = []
 
     def push(number: int) -> None:
         try:
-            told.append(pusher.push(b"%d" % number))
+            outcomes.append(pusher.push(b"%d" % number))
         except StorageFullError as exc:
-            told.append(exc)
+            outcomes.append(exc)
 
     threads = [threading.Thread(target=push, args=(0,))]
     threads[0].start()
@@ -135,8 +135,8 @@ def test_a_failed_append_fails_each_push_in_it(directory: Path) -> None:
     disk.let_go.set()
     for thread in threads:
         thread.join(DEADLINE_SECONDS)
-    failed = [each for each in told if isinstance(each, StorageFullError)]
-    assert (len(told), len(failed)) == (5, 4), "what stood still was written"
+    failed = [each for each in outcomes if isinstance(each, StorageFullError)]
+    assert (len(outcomes), len(failed)) == (5, 4), "what stood still was written"
     disk.stands_still = False
     disk.let_go.clear()
     client.close()
@@ -159,13 +159,13 @@ def test_each_of_several_waiting_pushes_learns_its_own_outcome(place: Place) -> 
     with client_with(place, store=lambda store: FrontStore(store, around)) as client:
         queue = client.create_queue("jobs", max_pushes_per_pipe=3)
         pusher = queue.pusher()
-        told: dict[bytes, str | StorageFullError] = {}
+        outcomes: dict[bytes, str | StorageFullError] = {}
 
         def push(payload: bytes) -> None:
             try:
-                told[payload] = pusher.push(payload)
+                outcomes[payload] = pusher.push(payload)
             except StorageFullError as exc:
-                told[payload] = exc
+                outcomes[payload] = exc
 
         threads = [threading.Thread(target=push, args=(payload,)) for payload in numbers(5)]
         threads[0].start()
@@ -176,8 +176,8 @@ def test_each_of_several_waiting_pushes_learns_its_own_outcome(place: Place) -> 
         let_go.set()
         for thread in threads:
             thread.join(DEADLINE_SECONDS)
-        failed = [each for each in told.values() if isinstance(each, StorageFullError)]
-        assert len(told) == 5
+        failed = [each for each in outcomes.values() if isinstance(each, StorageFullError)]
+        assert len(outcomes) == 5
         assert [(each.fields["pushed"], each.outcome_unknown) for each in failed] == [
             (0, False)
         ] * 2
@@ -185,4 +185,4 @@ def test_each_of_several_waiting_pushes_learns_its_own_outcome(place: Place) -> 
         assert pusher.tally.push_failures == {"StorageFullError": 2}
         pusher.close()
         found = {message.payload: message.id for message in drain(queue.popper())}
-        assert found == {each: id for each, id in told.items() if isinstance(id, str)}
+        assert found == {each: id for each, id in outcomes.items() if isinstance(id, str)}

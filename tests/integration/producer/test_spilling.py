@@ -214,10 +214,10 @@ def test_a_change_is_reported_once_each_way(
     def heard() -> list[str]:
         return [record.getMessage() for record in caplog.records if "spill" in record.getMessage()]
 
-    told = eventually("both changes are told", lambda: heard() if len(heard()) > 1 else [])
-    assert len(told) == 2, told
-    assert "until the cluster answers: the cluster is gone" in told[0]
-    assert told[1] == "the cluster answers again: 50 messages were spilled"
+    found = eventually("both changes are told", lambda: heard() if len(heard()) > 1 else [])
+    assert len(found) == 2, found
+    assert "until the cluster answers: the cluster is gone" in found[0]
+    assert found[1] == "the cluster answers again: 50 messages were spilled"
 
 
 # --- nothing lost, nothing doubled ------------------------------------------------------------
@@ -574,10 +574,15 @@ def test_the_command_shows_a_spool_without_asking_a_server(
     shown = CliRunner().invoke(main, ["spill", "status", "--url", url])
     assert shown.exit_code == 0, shown.output
     assert shown.stdout.split("\n")[1].split() == ["jobs", "3", "0", "3"]
-    (told,) = json.loads(
+    (found,) = json.loads(
         CliRunner().invoke(main, ["spill", "status", "--json", "--url", url]).stdout
     )
-    assert (told["queue"], told["spilled"], told["waiting"], told["forwarded"]) == ("jobs", 3, 3, 0)
+    assert (found["queue"], found["spilled"], found["waiting"], found["forwarded"]) == (
+        "jobs",
+        3,
+        3,
+        0,
+    )
     done = CliRunner().invoke(main, ["spill", "forward", "--url", url])
     assert done.exit_code == 75, done.output
     refused = CliRunner().invoke(main, ["spill", "status", "--url", "file:cassq-data"])
@@ -603,17 +608,17 @@ def test_what_was_spilled_and_forwarded_is_reported_by_every_client_of_the_queue
     with pytest.raises(BackendUnavailableError):
         strict.push(b"x")
     cluster.down = False
-    told = {"spilled": 30, "forwarded": 30, "found": 30}
+    troubles = {"spilled": 30, "forwarded": 30, "found": 30}
     with cluster.client(tmp_path / "elsewhere") as other:
         seen = other.queue("jobs")
-        eventually("it is noted", lambda: seen.stats().troubles == told)
-        assert seen.stats_and_rates()[0].as_dict()["troubles"] == told
+        eventually("it is noted", lambda: seen.stats().troubles == troubles)
+        assert seen.stats_and_rates()[0].as_dict()["troubles"] == troubles
         orders = other.queue("orders")
         eventually("it is noted", lambda: orders.stats().troubles == {"refused": 1})
     pusher.push(b"y")
     client.close()
     with cluster.client(tmp_path / "elsewhere") as other:
-        assert other.queue("jobs").stats().troubles == told, "nothing is noted twice"
+        assert other.queue("jobs").stats().troubles == troubles, "nothing is noted twice"
 
 
 def test_a_write_that_failed_and_one_without_an_answer_are_counted_without_a_spool(

@@ -131,14 +131,14 @@ class SidecarProcesses:
 
     def repaired(self, count: int) -> list[Action]:
         """Reap until so many repairs are done; all that was told of them."""
-        told: list[Action] = []
+        actions: list[Action] = []
 
         def done() -> bool:
-            told.extend(self.client.reaper.reap(only=("repair",)))
-            return sum(action.outcome == DONE for action in told) >= count
+            actions.extend(self.client.reaper.reap(only=("repair",)))
+            return sum(action.outcome == DONE for action in actions) >= count
 
         eventually(f"{count} repairs", done)
-        return told
+        return actions
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         """`cassq …` at this place."""

@@ -20,7 +20,7 @@ from tests.integration.timed import clock, timed
 __all__ = ["clock", "timed"]
 
 
-def told(actions: list[Action]) -> Counter[tuple[str, str, str]]:
+def counted_actions(actions: list[Action]) -> Counter[tuple[str, str, str]]:
     return Counter((action.verb, action.queue, action.outcome) for action in actions)
 
 
@@ -32,7 +32,7 @@ def test_a_client_reaps_all_queues_or_some(client: cassq.Client) -> None:
         with queue.popper() as popper:
             popper.commit(popper.pop(10))
     planned = [a for a in client.reap(["b"], dry_run=True) if a.verb != "rollup"]
-    assert told(planned) == {("retire", "b", "planned"): 1}
+    assert counted_actions(planned) == {("retire", "b", "planned"): 1}
     client.reaper.dry_run = False
     done = client.reap(["b"]) + client.reap()
     retired = [action for action in done if action.outcome == DONE]

@@ -159,11 +159,11 @@ def test_a_replica_that_somebody_removed_is_copied_anew(start: Start) -> None:
     counts = json.loads(checked.stdout)["counts"]
     assert (counts["missing"], counts["under-replicated"]) == (1, 1)
     # Everything was looked at before; it is looked at again, since it was told.
-    told = sidecars.repaired(1)
-    (action,) = [a for a in told if a.outcome == DONE]
+    found = sidecars.repaired(1)
+    (action,) = [a for a in found if a.outcome == DONE]
     assert (action.subject, action.queue) == (lost, "mail")
     assert action.detail.startswith("copied again to b: 3,000 messages")
-    assert not any(a.outcome == FAILED for a in told)
+    assert not any(a.outcome == FAILED for a in found)
     assert is_well(sidecars)
     assert sidecars.where()[lost] == ["a", "b", "c"]
     sidecars["a"].kill()
@@ -215,10 +215,10 @@ def test_a_sidecar_that_was_down_while_an_extent_was_sealed_catches_up(
         """Its steward has settled it; or has found that it lacks the last frame, and it was
         copied."""
         sidecars.client.reaper.reap(only=("repair",))
-        told = next(each for each in extents_of(sidecars, away) if each.pipe_id == pipe)
+        extent = next(each for each in extents_of(sidecars, away) if each.pipe_id == pipe)
         placement = sidecars.client.ports.catalog.sidecars.placements_of([pipe])[0]
         assert placement is not None
-        return not told.damage and told.final == told.end == placement.end
+        return not extent.damage and extent.final == extent.end == placement.end
 
     eventually("it is brought in line", in_line, seconds=60)
     assert is_well(sidecars)
@@ -322,11 +322,11 @@ def test_check_reports_what_is_wrong_or_that_nothing_is(start: Start) -> None:
     sidecars.lost("b")
     checked = sidecars.run("sidecar", "check", "--json")
     assert checked.returncode == 1
-    told = json.loads(checked.stdout)
-    assert told["counts"]["under-replicated"] == 1
-    assert told["lost"] == {"b": 1}
-    assert told["found"][0]["pipe_id"] == pipe
-    assert "no sidecar can take a copy now" in told["found"][0]["detail"]
+    printed = json.loads(checked.stdout)
+    assert printed["counts"]["under-replicated"] == 1
+    assert printed["lost"] == {"b": 1}
+    assert printed["found"][0]["pipe_id"] == pipe
+    assert "no sidecar can take a copy now" in printed["found"][0]["detail"]
     # Nothing can be done, and nothing fails.
     assert not any(a.outcome == FAILED for a in sidecars.client.reap())
 

@@ -230,13 +230,13 @@ def test_a_catalog_is_opened_by_the_url_that_clients_have(tmp_path: Path) -> Non
         identity = catalog.records.identity()
     with closing(open_catalog(f"file:{tmp_path / 'queues'}", clock)) as catalog:
         assert catalog.records.identity() == identity
-    for url, told in (
+    for url, found in (
         ("http://there", "not a URL that leads to queues"),
         (f"file:{tmp_path / 'queues'}?colour=red", "unknown option 'colour'"),
         ("cassandra://", "names no server"),
         ("", "not a URL that leads to queues"),
     ):
-        with pytest.raises(ConfigError, match=told):
+        with pytest.raises(ConfigError, match=found):
             open_catalog(url, clock)
     other = tmp_path / "other"
     other.mkdir()

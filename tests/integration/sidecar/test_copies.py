@@ -133,9 +133,9 @@ def test_a_damaged_extent_is_copied_again_and_reported_as_damaged_until_it_is_wh
     assert "100" in reply(links, "b", Scrub("p", 0)).damage
     seq = reply(links, "b", copy(a, bytes_max=100_000)).seq
     assert seq < END
-    (told,) = reply(links, "b", List("", 10, "damaged")).extents
-    assert told.damage.startswith("it is being copied anew")
-    assert told.copying
+    (extent,) = reply(links, "b", List("", 10, "damaged")).extents
+    assert extent.damage.startswith("it is being copied anew")
+    assert extent.copying
     assert refused(links, "b", Fence("p", 5)).code is Code.DAMAGED
     assert reply(links, "b", copy(a)) == Replicated(END)
     assert reply(links, "b", List("", 10, "damaged")).extents == []

@@ -238,8 +238,8 @@ def test_two_on_one_directory(start: Start, catalog: SqliteCatalog) -> None:
 def test_a_directory_of_another_catalog_or_another_name(start: Start, tmp_path: Path) -> None:
     served = start()
     served.kill()
-    told = refused(start, catalog="elsewhere")
-    assert "another catalog" in told
+    found = refused(start, catalog="elsewhere")
+    assert "another catalog" in found
     assert "--name a" in refused(start, name="b", data="a")
     foreign = tmp_path / "foreign"
     foreign.mkdir()
@@ -252,9 +252,9 @@ def test_a_directory_of_another_catalog_or_another_name(start: Start, tmp_path: 
 @pytest.mark.waits(reason="a sidecar looks at the catalog every few seconds")
 def test_two_of_one_name(start: Start, catalog: SqliteCatalog, tmp_path: Path) -> None:
     served = start()
-    told = refused(start, data="other")
-    assert "another sidecar 'a' lives" in told
-    assert served.address in told
+    found = refused(start, data="other")
+    assert "another sidecar 'a' lives" in found
+    assert served.address in found
     served.signal(signal.SIGTERM)
     served.ended()
     # Its directory is lost: the one that comes in its place is a new one.
@@ -266,7 +266,7 @@ def test_two_of_one_name(start: Start, catalog: SqliteCatalog, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (["--listen", "0.0.0.0:0"], "loopback addresses only"),
         (["--listen", "nonsense"], "is not the address"),
@@ -279,9 +279,9 @@ def test_two_of_one_name(start: Start, catalog: SqliteCatalog, tmp_path: Path) -
         (["--listen", "0.0.0.0:0", "--insecure"], "--advertise"),
     ],
 )
-def test_options_that_cannot_be(start: Start, options: list[str], told: str) -> None:
+def test_options_that_cannot_be(start: Start, options: list[str], message: str) -> None:
     errors = refused(start, *options)
-    assert told in errors
+    assert message in errors
     assert '"hint"' in errors
     assert "Traceback" not in errors
 

@@ -117,8 +117,8 @@ def test_a_certificate_for_another_address_is_not_enough(files: Path) -> None:
     try:
         with pytest.raises(BackendUnavailableError, match="not trusted.*mismatch"):
             ask(running.address, Info(), client(files))
-        told = {"sidecar_tls": "ca", "sidecar_ca": str(files / "ca.pem")}
-        assert ask(running.address, Info(), Access("", tls_of(told, "sidecar_")))
+        found = {"sidecar_tls": "ca", "sidecar_ca": str(files / "ca.pem")}
+        assert ask(running.address, Info(), Access("", tls_of(found, "sidecar_")))
     finally:
         running.stop()
 

@@ -65,8 +65,8 @@ class CassandraSettings:
             known = ", ".join(COMMITLOG_SYNCS)
             raise ValueError(f"commitlog_sync is one of {known}, not {self.commitlog_sync!r}")
         if self.data_centers and (sum(self.data_centers) != nodes or min(self.data_centers) < 1):
-            told = ",".join(map(str, self.data_centers))
-            raise ValueError(f"data centres of {told} nodes are not {nodes} nodes")
+            listed = ",".join(map(str, self.data_centers))
+            raise ValueError(f"data centres of {listed} nodes are not {nodes} nodes")
         if self.jmx_port and nodes > 1:
             raise ValueError("nodetool manages a single node here")
         if self.heap_mib < 128:

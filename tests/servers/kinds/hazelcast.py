@@ -178,10 +178,10 @@ class HazelcastNode(Node):
         try:
             wire.request(method, path, body)
             answer = wire.getresponse()
-            told = answer.read()
+            answered = answer.read()
             if answer.status != http.HTTPStatus.OK:
                 return None
-            return json.loads(told) if told else {}
+            return json.loads(answered) if answered else {}
         except (OSError, http.client.HTTPException, ValueError):
             return None
         finally:

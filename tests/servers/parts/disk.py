@@ -44,8 +44,8 @@ class SmallDisk:
 
     def free_bytes(self) -> int:
         """How much is left for whoever writes."""
-        told = os.statvfs(self.place)
-        return told.f_bavail * told.f_frsize
+        space = os.statvfs(self.place)
+        return space.f_bavail * space.f_frsize
 
     def free(self) -> None:
         """Give back what `fill` took; harmless when it took nothing."""

@@ -50,10 +50,10 @@ def _candidates() -> Iterator[str]:
 def java_version(path: str) -> int:
     """The major version of a Java; 0 where it does not start."""
     try:
-        told = subprocess.run(
+        shown = subprocess.run(
             [path, "-version"], capture_output=True, text=True, check=False, timeout=60
         )
     except (OSError, subprocess.TimeoutExpired):
         return 0
-    match = re.search(r'version "(?:1\.)?(\d+)', told.stderr)
+    match = re.search(r'version "(?:1\.)?(\d+)', shown.stderr)
     return int(match[1]) if match else 0

@@ -172,10 +172,10 @@ class Node(abc.ABC):
     def _process(self, field: str) -> str:
         """A line of what the kernel tells of the process; "" when it is gone."""
         try:
-            told = Path(f"/proc/{self.pid}/status").read_text()
+            found = Path(f"/proc/{self.pid}/status").read_text()
         except (OSError, ServerFailedError):
             return ""
-        lines = dict(line.split(":", 1) for line in told.splitlines() if ":" in line)
+        lines = dict(line.split(":", 1) for line in found.splitlines() if ":" in line)
         return lines.get(field, "").strip()
 
     def logs(self) -> str:
@@ -185,12 +185,12 @@ class Node(abc.ABC):
 
     def log_tail(self) -> str:
         """The last lines of each log, for a message."""
-        told: list[str] = []
+        tail: list[str] = []
         for path in self.log_files():
             if path.exists():
                 lines = path.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:]
-                told += [f"--- {path.name} of {self.name}", *lines]
-        return "\n".join(told)
+                tail += [f"--- {path.name} of {self.name}", *lines]
+        return "\n".join(tail)
 
     def status(self) -> dict[str, Any]:
         """What `status` shows of it."""
@@ -216,8 +216,8 @@ def keep(command: list[str], home: Path, log: IO[bytes]) -> tuple[subprocess.Pop
         start_new_session=True,
     )
     assert keeper.stdout is not None
-    with keeper.stdout as told:
-        return keeper, int(told.readline() or 0)
+    with keeper.stdout as pipe:
+        return keeper, int(pipe.readline() or 0)
 
 
 def pause(seconds: float) -> None:

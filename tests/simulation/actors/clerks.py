@@ -35,7 +35,7 @@ def keep_desk(world: World, name: str, process: Process) -> None:
                 case "purge" if rng.random() < scenario.purging:
                     clerk.purge(rng.choice([None, *groups]))
             process.spare()
-            if process.errand is not None and process.errand.told:
+            if process.errand is not None and process.errand.confirmed:
                 world.tempt(process)
             client.tend()
         except (BackendError, OwnershipError, GroupNotFoundError) as exc:
@@ -85,7 +85,7 @@ class Clerk:
         errand = self._asked(Errand("merge", self._groups(f"{letters.name}/default"), text=text))
         self._note(f"merges the dead letters of {group}: {how}")
         outcome = letters.merge(**how)
-        errand.told = True
+        errand.confirmed = True
         self._note(f"merged {outcome.messages}, {outcome.pipes} pipes as they are")
 
     def purge_letters(self, group: str) -> None:

@@ -166,8 +166,8 @@ class Ledger:
                     continue
                 del facts[place]
                 group = self.groups.get(group_id)
-                told = fact.errand is not None and fact.errand.told
-                if told and group is not None and group.alive:
+                confirmed = fact.errand is not None and fact.errand.confirmed
+                if confirmed and group is not None and group.alive:
                     raise BrokenPromiseError(
                         f"{place} was {fact.kind} for {group.name}, and is back after a power cut"
                     )
@@ -176,7 +176,7 @@ class Ledger:
 
     def purged(self, errand: Errand, count: int) -> None:
         """A purge returned: so many messages."""
-        errand.told = True
+        errand.confirmed = True
         noted = sum(
             fact.errand is errand for facts in self.facts.values() for fact in facts.values()
         )
@@ -186,7 +186,7 @@ class Ledger:
     def cancelled(self, errand: Errand, groups: Sequence[GroupView], sent: Sent) -> None:
         """A cancel said that nobody has got, or will get, the message: of `groups`, as they were
         when it began."""
-        errand.told = True
+        errand.confirmed = True
         place = place_of(sent.id)
         for group in groups:
             if not group.alive or not group.is_owed(sent, place):
@@ -302,7 +302,7 @@ class Ledger:
 
     def _check_totals(self, pipe_id: str, queue_id: str) -> None:
         """The totals that the catalog keeps of a pipe are what became of its messages."""
-        for group_id, pushed, *told in self._rows(
+        for group_id, pushed, *counts in self._rows(
             "SELECT group_id, pushed, dead, expired, purged, merged, lost FROM retired"
             " WHERE pipe_id = ? AND queue_id = ?",
             (pipe_id, queue_id),
@@ -314,9 +314,9 @@ class Ledger:
                 if (pipe_id, seq) in facts
             )
             noted = [kinds[kind] for kind in KINDS]
-            if pushed != len(self.content[pipe_id]) or told != noted:
+            if pushed != len(self.content[pipe_id]) or counts != noted:
                 raise BrokenPromiseError(
-                    f"the ledger of {pipe_id} says {pushed} pushed and {told} of {KINDS},"
+                    f"the ledger of {pipe_id} says {pushed} pushed and {counts} of {KINDS},"
                     f" they were {len(self.content[pipe_id])} and {noted}"
                 )
 

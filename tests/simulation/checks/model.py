@@ -28,7 +28,7 @@ class Errand:
     queue: str = ""
     place: Place | None = None
     text: bytes = b""
-    told: bool = False
+    confirmed: bool = False
 
 
 @dataclass(slots=True, eq=False)

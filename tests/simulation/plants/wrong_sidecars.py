@@ -69,10 +69,10 @@ def _as_fenced(answer: CallResult) -> CallResult:
 def seals_at_the_largest_end() -> AbstractContextManager[Any]:
     """What any replica has counts."""
 
-    def largest(told: Sequence[Fenced], replicas: int) -> int | None:
-        if sealing_agrees(told, replicas) is None:
+    def largest(answers: Sequence[Fenced], replicas: int) -> int | None:
+        if sealing_agrees(answers, replicas) is None:
             return None
-        return max(fenced.end for fenced in told)
+        return max(fenced.end for fenced in answers)
 
     sealing_agrees = sealing.agreed_end
     return mock.patch.object(sealing, "agreed_end", largest)

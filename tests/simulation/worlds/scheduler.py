@@ -219,10 +219,10 @@ class Scheduler:
             process.wake_ms = max(process.wake_ms, self.clock.boot_ms() + pause_ms)
             self.note(process, f"PAUSED for {pause_ms} ms")
 
-    def crash(self, process: Process, *, told: bool = True) -> None:
+    def crash(self, process: Process, *, noted: bool = True) -> None:
         """End a process: whatever it does from now on has no effect."""
         process = process.owner
-        if told:
+        if noted:
             self.note(process, "CRASHED")
         every = [process, *process.threads]
         for each in every:

@@ -231,10 +231,10 @@ class World:
         self.cuts_left -= 1
         self.cut_wanted = False
         for process in list(scheduler.processes):
-            scheduler.crash(process, told=False)
+            scheduler.crash(process, noted=False)
         kept = self.commits.cut_power()
-        told = self.platter.cut_power()
-        scheduler.note(None, f"power is back: {told}, commits up to {kept}")
+        lost = self.platter.cut_power()
+        scheduler.note(None, f"power is back: {lost}, commits up to {kept}")
         self.commits.keeping = self.cuts_left > 0
         scheduler.clock.reboot()
         self.checker.power_cut(kept)
@@ -246,7 +246,7 @@ class World:
         """Let go of every process, so that none outlives the run."""
         self.healing = True
         for process in list(self.scheduler.processes):
-            self.scheduler.crash(process, told=False)
+            self.scheduler.crash(process, noted=False)
         self._clients.clear()
 
     # --- healing --------------------------------------------------------------------------------
@@ -258,7 +258,7 @@ class World:
             self.cut_power()
         self.healing = True
         for process in list(scheduler.processes):
-            scheduler.crash(process, told=False)
+            scheduler.crash(process, noted=False)
         self.commits.keeping = False
         if self.scenario.catalog_lost:
             scheduler.note(None, "THE CATALOG IS LOST")

@@ -80,12 +80,12 @@ class Catalog:
     ) -> list[str]:
         """A pass whose notices all end alike; what it told, as "target kind.state"."""
         self.now_ms += after_ms
-        told = []
+        sent = []
         for step in self.plan(*snapshots):
             assert self.put(step.row)
             self.settle(step, outcome)
-            told += [shown(notice) for notice in step.notices]
-        return told
+            sent += [shown(notice) for notice in step.notices]
+        return sent
 
 
 def shown(notice: Notice) -> str:

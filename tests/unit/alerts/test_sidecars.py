@@ -27,18 +27,18 @@ def kinds(findings: list[Finding]) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(
-    ("silent_ms", "told"),
+    ("silent_ms", "expected"),
     [(LIMIT_MS - 1, []), (LIMIT_MS, [("sidecar_unreachable", "a")])],
 )
 def test_a_sidecar_is_unreachable_when_it_is_silent_for_longer_than_a_restart_takes(
-    silent_ms: int, told: list[tuple[str, str]]
+    silent_ms: int, expected: list[tuple[str, str]]
 ) -> None:
     row = replace(a_sidecar("a"), seen_ms=NOW_MS - silent_ms)
-    assert kinds(sidecar_findings(fleet(row, a_sidecar("b")), ROUND)) == told
+    assert kinds(sidecar_findings(fleet(row, a_sidecar("b")), ROUND)) == expected
 
 
 @pytest.mark.parametrize(
-    ("state", "left", "told"),
+    ("state", "left", "expected"),
     [
         (SidecarState.GONE, 3, False),
         (SidecarState.DRAINING, 3, True),
@@ -47,11 +47,11 @@ def test_a_sidecar_is_unreachable_when_it_is_silent_for_longer_than_a_restart_ta
     ],
 )
 def test_no_alert_is_sent_for_a_sidecar_that_was_given_up_or_drained(
-    state: SidecarState, left: int, told: bool
+    state: SidecarState, left: int, expected: bool
 ) -> None:
     row = replace(a_sidecar("a"), seen_ms=NOW_MS - LIMIT_MS, state=state)
     last = ROUND._replace(left={"a": left} if left else {})
-    assert bool(sidecar_findings(fleet(row), last)) is told
+    assert bool(sidecar_findings(fleet(row), last)) is expected
 
 
 def test_damage_is_reported_by_a_live_sidecar_that_has_it() -> None:

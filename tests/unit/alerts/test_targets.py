@@ -55,7 +55,7 @@ def test_a_file_names_logs_commands_and_webhooks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("", "may only contain"),
         ("target = 5", "may only contain"),
@@ -88,9 +88,9 @@ def test_a_file_names_logs_commands_and_webhooks(tmp_path: Path) -> None:
         ("[[target]]\nname = 'a'\nlog = true\n" * 2, "called 'a'"),
     ],
 )
-def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, text: str, told: str) -> None:
+def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, text: str, expected: str) -> None:
     path = written(tmp_path, text)
-    with pytest.raises(ConfigError, match=told) as caught:
+    with pytest.raises(ConfigError, match=expected) as caught:
         load_targets(path)
     assert str(path) in caught.value.message
 

@@ -103,9 +103,9 @@ def test_a_nudge_wakes_once_however_often_it_is_given() -> None:
 
 
 def test_a_nudge_wakes_a_thread_that_waits() -> None:
-    nudge, told = Nudge(), list[bool]()
-    thread = threading.Thread(target=lambda: told.append(nudge.wait(60)), daemon=True)
+    nudge, found = Nudge(), list[bool]()
+    thread = threading.Thread(target=lambda: found.append(nudge.wait(60)), daemon=True)
     thread.start()
     nudge.give()
     thread.join(30)
-    assert told == [True]
+    assert found == [True]

@@ -334,8 +334,10 @@ def test_single_pushes_as_fast_as_the_disk_at_its_best_are_believed() -> None:
 
 def test_single_pushes_faster_than_the_disk_were_not_synced() -> None:
     scores = single({"one": 1_000.0, "overwrite": 2_000.0}, 2_001.0)
-    (told,) = unsynced(scores, ["sqlite", "redis"])
-    assert told.startswith("sqlite pushed 2,001 messages a second one by one, the bare disk synced")
+    (found,) = unsynced(scores, ["sqlite", "redis"])
+    assert found.startswith(
+        "sqlite pushed 2,001 messages a second one by one, the bare disk synced"
+    )
     assert unsynced(scores, []) == [], "who promises nothing is not held to it"
 
 

@@ -100,12 +100,12 @@ def test_a_small_error_is_made_up_for_slowly_and_never_backwards(
     clock: ManualClock, server: Server, time: ClusterTime, wrong_ms: int
 ) -> None:
     server.ahead_ms = wrong_ms
-    told = []
+    readings = []
     for _ in range(120_000 // 50):
-        told.append((clock.boot_ms(), time.now_ms()))
+        readings.append((clock.boot_ms(), time.now_ms()))
         clock.advance(0.05)
     assert time.now_ms() == server.now_ms()
-    for (before_boot, before), (after_boot, after) in pairwise(told):
+    for (before_boot, before), (after_boot, after) in pairwise(readings):
         passed = after_boot - before_boot
         assert 0.9 * passed <= after - before <= 1.1 * passed
 

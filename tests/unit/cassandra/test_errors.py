@@ -23,10 +23,10 @@ from cassq.errors import BackendError, BackendUnavailableError, BrokenInvariantE
 def test_what_no_connection_took_was_not_begun() -> None:
     """A conditional write, too, may be sent again then."""
     exc = NoHostAvailable("none", {"a": ConnectionBusy("full"), "b": ConnectionBusy("full")})
-    told = explained(exc, "a,b", conditional=True)
-    assert isinstance(told, OverloadedError)
-    assert told.retryable
-    assert not told.outcome_unknown
+    error = explained(exc, "a,b", conditional=True)
+    assert isinstance(error, OverloadedError)
+    assert error.retryable
+    assert not error.outcome_unknown
 
 
 @pytest.mark.parametrize(
@@ -35,10 +35,10 @@ def test_what_no_connection_took_was_not_begun() -> None:
     ids=["one may have begun it", "nobody was there", "as told at connect"],
 )
 def test_what_a_connection_may_have_taken_has_an_unknown_outcome(errors: object) -> None:
-    told = explained(NoHostAvailable("none", errors), "a,b", conditional=True)
-    assert not isinstance(told, OverloadedError)
-    assert isinstance(told, BackendUnavailableError)
-    assert told.outcome_unknown
+    error = explained(NoHostAvailable("none", errors), "a,b", conditional=True)
+    assert not isinstance(error, OverloadedError)
+    assert isinstance(error, BackendUnavailableError)
+    assert error.outcome_unknown
 
 
 HINTS = "Too many in flight hints: 2049 destination: 127.0.0.3 destination hints: 2000"
@@ -49,10 +49,10 @@ def test_a_server_that_keeps_too_many_hints_may_have_begun_a_conditional_write(
     conditional: bool,
 ) -> None:
     """It says so before a plain write, and also after a conditional one was decided on."""
-    told = explained(OverloadedErrorMessage(0x1001, HINTS, None), "a", conditional=conditional)
-    assert told.retryable
-    assert told.outcome_unknown == conditional
-    assert isinstance(told, OverloadedError) != conditional
+    error = explained(OverloadedErrorMessage(0x1001, HINTS, None), "a", conditional=conditional)
+    assert error.retryable
+    assert error.outcome_unknown == conditional
+    assert isinstance(error, OverloadedError) != conditional
 
 
 @pytest.mark.parametrize(
@@ -63,10 +63,10 @@ def test_a_server_that_keeps_too_many_hints_may_have_begun_a_conditional_write(
     ],
 )
 def test_the_error_about_a_server_that_refuses_large_frames_says_what_to_set(said: str) -> None:
-    told = explained(InvalidRequest(said), "a", conditional=False)
-    assert isinstance(told, BackendUnavailableError)
-    assert not told.retryable
-    assert "native_transport_max_message_size" in str(told)
+    error = explained(InvalidRequest(said), "a", conditional=False)
+    assert isinstance(error, BackendUnavailableError)
+    assert not error.retryable
+    assert "native_transport_max_message_size" in str(error)
 
 
 FRAME = 'Error from server: code=2200 [Invalid query] message="{}"'

@@ -50,7 +50,7 @@ def done_in(where: Cursor, rows: Sequence[Claim]) -> RangeSet:
 
 
 @pytest.mark.parametrize(
-    ("rows", "told"),
+    ("rows", "message"),
     [
         ([row(5, 10), row(10, 20)], ""),
         ([row(5, 10), row(12, 20)], "no claim row covers seq 10"),
@@ -63,10 +63,10 @@ def done_in(where: Cursor, rows: Sequence[Claim]) -> RangeSet:
         ([row(5, 5), row(5, 20)], "is empty"),
     ],
 )
-def test_what_is_wrong_with_claims_is_reported(rows: list[Claim], told: str) -> None:
+def test_what_is_wrong_with_claims_is_reported(rows: list[Claim], message: str) -> None:
     found = fault(cursor(5, 20), rows)
-    assert told in found
-    assert bool(found) == bool(told)
+    assert message in found
+    assert bool(found) == bool(message)
 
 
 def test_the_error_says_what_to_do() -> None:
@@ -102,8 +102,13 @@ def test_what_is_on_its_way_elsewhere_stands_alone() -> None:
         *(cursor(0, 6), [row(4, 6)], RangeSet.run(0, 1), {2: "leaving"}),
         *(lambda a, b, pos: [(a, b, pos, 0)], version, 6, 1),
     )
-    told = [(each.start, each.end, each.state, each.failure) for each in found.rows[:-1]]
-    assert told == [(0, 1, DONE, ""), (1, 2, FREE, ""), (2, 3, FREE, "leaving"), (3, 4, FREE, "")]
+    reported = [(each.start, each.end, each.state, each.failure) for each in found.rows[:-1]]
+    assert reported == [
+        (0, 1, DONE, ""),
+        (1, 2, FREE, ""),
+        (2, 3, FREE, "leaving"),
+        (3, 4, FREE, ""),
+    ]
     assert [each.deliveries for each in found.rows[1:4]] == [1, 1, 1]
 
 

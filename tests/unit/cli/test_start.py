@@ -173,16 +173,16 @@ def test_ctrl_c_at_any_step_of_the_start_writes_one_line(place: Path, steps: int
     for number in range(MOMENTS + 1):  # the first and the last step among them
         moment = 1 + number * (steps - 1) // MOMENTS
         done = _interrupted(moment, place, "stats")
-        told = (done.returncode, done.stdout, done.stderr)
-        assert told == (130, "", "error: interrupted\n"), f"step {moment} of {steps}"
+        found = (done.returncode, done.stdout, done.stderr)
+        assert found == (130, "", "error: interrupted\n"), f"step {moment} of {steps}"
 
 
 def test_ctrl_c_is_reported_as_json_if_json_was_asked_for(place: Path, steps: int) -> None:
     for moment in (1, steps // 2, steps):
         done = _interrupted(moment, place, "stats", "--json")
         assert done.returncode == 130
-        told = json.loads(done.stderr)
-        assert told == {"error": "interrupted", "hint": "", "kind": "KeyboardInterrupt"}
+        printed = json.loads(done.stderr)
+        assert printed == {"error": "interrupted", "hint": "", "kind": "KeyboardInterrupt"}
 
 
 def test_ctrl_c_that_the_parent_has_ignored_stays_ignored(place: Path, steps: int) -> None:

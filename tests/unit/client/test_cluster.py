@@ -152,9 +152,9 @@ def test_a_node_that_is_gone_is_tried_again_every_few_seconds_for_ever() -> None
 
 def test_a_node_that_is_paused_is_left_alone_within_a_quarter_of_a_minute() -> None:
     driver = cluster(Contact(("127.0.0.1",), "k"), lambda: 0, Speculation(0, lambda: 0))
-    told = (driver.idle_heartbeat_interval, driver.idle_heartbeat_timeout)
-    assert told == (SILENT_SECONDS, NO_SIGN_SECONDS)
-    assert sum(told) <= 15, "until then every conditional write over it takes its full time"
+    found = (driver.idle_heartbeat_interval, driver.idle_heartbeat_timeout)
+    assert found == (SILENT_SECONDS, NO_SIGN_SECONDS)
+    assert sum(found) <= 15, "until then every conditional write over it takes its full time"
 
 
 # --- quorums ----------------------------------------------------------------------------------
@@ -203,9 +203,9 @@ def test_without_an_option_there_is_no_tls(options: dict[str, str]) -> None:
     assert tls_of(options) is None
 
 
-@pytest.mark.parametrize("told", ["1", "yes", "true", "full"])
-def test_tls_verifies_the_server_and_its_address(told: str) -> None:
-    context = tls_of({"tls": told})
+@pytest.mark.parametrize("message", ["1", "yes", "true", "full"])
+def test_tls_verifies_the_server_and_its_address(message: str) -> None:
+    context = tls_of({"tls": message})
     assert context is not None
     assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
 

@@ -151,7 +151,7 @@ def test_a_token_of_the_environment_that_cannot_be_used_is_reported_by_its_name(
 def test_a_token_is_never_shown(bearer: object, shown: list[str]) -> None:
     assert SECRET not in repr(bearer)
     assert SECRET not in f"{[bearer]} {bearer}"
-    assert all(told in repr(bearer) for told in shown)
+    assert all(found in repr(bearer) for found in shown)
 
 
 @pytest.mark.parametrize(

@@ -111,8 +111,8 @@ def test_attempts_follow_the_delivery() -> None:
 
 
 def test_a_message_shows_its_id_attempts_and_size_but_not_its_payload() -> None:
-    told = repr(messages(BARE, RecordingHolding())[1])
-    assert told == "<Message pipe:41 attempts=3 6 bytes>"
+    shown = repr(messages(BARE, RecordingHolding())[1])
+    assert shown == "<Message pipe:41 attempts=3 6 bytes>"
 
 
 # --- its verbs --------------------------------------------------------------------------------

@@ -54,29 +54,29 @@ DEATH = {
 
 def test_the_times_of_a_death_are_in_iso_8601_in_json_and_come_back() -> None:
     letter = replace(LETTER, death=DEATH)
-    told = json.loads(letter.to_json())["death"]
-    assert told["at"] == "2026-01-02T03:04:05.678+00:00"
-    assert told["first_at"] == "2001-09-09T01:46:40.001+00:00"
-    assert told["last_at"] == "2001-09-09T01:46:40.999+00:00"
-    assert told["earlier"][0]["at"] == "1970-01-01T00:00:00.006+00:00"
-    assert not [name for name in told if name.endswith("_ms")]
+    printed = json.loads(letter.to_json())["death"]
+    assert printed["at"] == "2026-01-02T03:04:05.678+00:00"
+    assert printed["first_at"] == "2001-09-09T01:46:40.001+00:00"
+    assert printed["last_at"] == "2001-09-09T01:46:40.999+00:00"
+    assert printed["earlier"][0]["at"] == "1970-01-01T00:00:00.006+00:00"
+    assert not [name for name in printed if name.endswith("_ms")]
     assert letter_from_json(letter.to_json()) == letter
 
 
 def test_a_death_that_an_older_cassq_exported_is_read() -> None:
-    told = {**json.loads(LETTER.to_json()), "death": DEATH}
-    assert letter_from_json(json.dumps(told)).death == DEATH
+    printed = {**json.loads(LETTER.to_json()), "death": DEATH}
+    assert letter_from_json(json.dumps(printed)).death == DEATH
 
 
 @pytest.mark.parametrize("at", ["noon", 5, None, "2026-01-01T00:00:00"])
 def test_a_death_at_no_time_is_refused(at: Any) -> None:
-    told = {**json.loads(LETTER.to_json()), "death": {"at": at}}
+    printed = {**json.loads(LETTER.to_json()), "death": {"at": at}}
     with pytest.raises(UsageError, match="'at' in a letter's death"):
-        letter_from_json(json.dumps(told))
+        letter_from_json(json.dumps(printed))
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"id": 7}, "id"),
         ({"id": ""}, "id"),
@@ -94,9 +94,9 @@ def test_a_death_at_no_time_is_refused(at: Any) -> None:
         ({"key": 7}, "key"),
     ],
 )
-def test_what_is_wrong_with_a_line_is_reported(changes: dict[str, Any], told: str) -> None:
+def test_what_is_wrong_with_a_line_is_reported(changes: dict[str, Any], message: str) -> None:
     line = json.dumps(json.loads(LETTER.to_json()) | changes)
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         letter_from_json(line)
 
 

@@ -19,7 +19,7 @@ ADDRESSES = {"a": "a:1", "b": "b:1", "c": "c:1"}
 WHOLE: dict[str, Any] = {"end": END, "final": END, "damage": "", "copying": False}
 
 
-def told(**changes: Any) -> Told:
+def an_extent(**changes: Any) -> Told:
     facts = WHOLE | changes
     return Told(
         PIPE, "q", facts["end"], facts["final"], True, 1000, 5, facts["damage"], facts["copying"]
@@ -38,7 +38,7 @@ def looked(copying: Copying, *extents: Told | None) -> None:
         CallResult(at.sidecar, [Done(), Listed([found] if found else [])], None)
         for at, found in zip((A, B), extents, strict=True)
     ]
-    answers.append(CallResult("c", [Listed([told(damage="bad")])], None))
+    answers.append(CallResult("c", [Listed([an_extent(damage="bad")])], None))
     copying.take(answers)
 
 
@@ -56,7 +56,7 @@ def scrubbed(copying: Copying, *replies: Scrubbed) -> None:
 
 def test_a_whole_replica_is_the_source() -> None:
     copying = a_copying()
-    looked(copying, told(), told())
+    looked(copying, an_extent(), an_extent())
     assert copying.step is CopyStep.CHECK
     assert source_of(copying) == "a"
 
@@ -64,31 +64,31 @@ def test_a_whole_replica_is_the_source() -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        told(damage="the frame at seq 3 has changed"),
-        told(copying=True),
-        told(end=END - 1),
-        told(final=-1),
+        an_extent(damage="the frame at seq 3 has changed"),
+        an_extent(copying=True),
+        an_extent(end=END - 1),
+        an_extent(final=-1),
         None,
     ],
     ids=["damaged", "a copy that is not whole", "shorter", "not settled", "not there"],
 )
 def test_one_that_is_not_whole_is_not_a_source(bad: Told | None) -> None:
     copying = a_copying()
-    looked(copying, bad, told())
+    looked(copying, bad, an_extent())
     assert source_of(copying) == "b"
 
 
 @pytest.mark.parametrize("bad", [{"damage": "bad"}, {"copying": True}])
 def test_without_a_whole_one_nothing_is_copied(bad: dict[str, Any]) -> None:
     copying = a_copying()
-    looked(copying, told(**bad), told(**bad))
+    looked(copying, an_extent(**bad), an_extent(**bad))
     assert copying.step is CopyStep.FAILED
     assert copying.calls(1 << 20) == []
 
 
 def test_a_copy_counts_once_it_is_the_same_as_its_source() -> None:
     copying = a_copying()
-    looked(copying, told(), told())
+    looked(copying, an_extent(), an_extent())
     scrubbed(copying, Scrubbed(END, "", "digest"))
     assert copying.step is CopyStep.COPY
     (call,) = copying.calls(1 << 20)
@@ -106,7 +106,7 @@ def test_a_copy_counts_once_it_is_the_same_as_its_source() -> None:
 )
 def test_a_copy_that_differs_does_not_count(found: Scrubbed) -> None:
     copying = a_copying()
-    looked(copying, told(), told())
+    looked(copying, an_extent(), an_extent())
     scrubbed(copying, Scrubbed(END, "", "digest"))
     copying.take([CallResult("c", [Replicated(END)], None)])
     scrubbed(copying, Scrubbed(END, "", "digest"), found)

@@ -48,10 +48,10 @@ def fleet(*rows: SidecarRow) -> Fleet:
     return fleet_of(rows, NOW_MS, AFTER_MS)
 
 
-def the_fleet(told: str) -> tuple[Fleet, set[ReplicaAt]]:
+def the_fleet(described: str) -> tuple[Fleet, set[ReplicaAt]]:
     """Sidecars told as `a b:away c:draining`, and those of their replicas that are damaged."""
     rows, damaged = [], set()
-    for part in told.split():
+    for part in described.split():
         name, *words = part.split(":")
         life = next((word for word in words if word in SEEN_MS), "alive")
         row = a_sidecar(name, life)
@@ -69,16 +69,16 @@ def the_fleet(told: str) -> tuple[Fleet, set[ReplicaAt]]:
     return fleet(*rows), damaged
 
 
-def the_missing(told: str) -> set[ReplicaAt]:
+def the_missing(described: str) -> set[ReplicaAt]:
     """Those of their replicas that are missing, told as `a b:missing`."""
-    return {at(part.split(":")[0]) for part in told.split() if "missing" in part.split(":")}
+    return {at(part.split(":")[0]) for part in described.split() if "missing" in part.split(":")}
 
 
 # --- how a replica stands -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("told", "standing"),
+    ("described", "standing"),
     [
         ("a", ReplicaStanding.GOOD),
         ("a:full", ReplicaStanding.GOOD),
@@ -103,9 +103,9 @@ def the_missing(told: str) -> set[ReplicaAt]:
         ("b", ReplicaStanding.LOST),
     ],
 )
-def test_how_a_replica_stands(told: str, standing: ReplicaStanding) -> None:
-    sidecars, damaged = the_fleet(told)
-    a, missing = at("a"), the_missing(told)
+def test_how_a_replica_stands(described: str, standing: ReplicaStanding) -> None:
+    sidecars, damaged = the_fleet(described)
+    a, missing = at("a"), the_missing(described)
     assert sidecars.standing(a, damaged=a in damaged, missing=a in missing) is standing
 
 
@@ -128,7 +128,7 @@ def test_a_silent_sidecar_is_away_after_its_lease_and_lost_after_its_time(
 # --- what an extent needs -----------------------------------------------------------------------
 
 
-def told(need: Need | None) -> str:
+def text_of(need: Need | None) -> str:
     """A need in words."""
     if need is None:
         return "nothing"
@@ -216,7 +216,7 @@ def told(need: Need | None) -> str:
 def test_what_an_extent_needs(sidecars: str, placement: Placement, short: int, needs: str) -> None:
     known, damaged = the_fleet(sidecars)
     state = known.state_of(placement, damaged, the_missing(sidecars))
-    assert (state.short, told(state.need)) == (short, needs)
+    assert (state.short, text_of(state.need)) == (short, needs)
 
 
 def test_the_source_with_the_least_to_do_comes_first() -> None:

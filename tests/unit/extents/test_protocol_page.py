@@ -49,7 +49,7 @@ def names(kind: type[Any]) -> tuple[str, ...]:
 
 
 def test_the_page_lists_every_operation_with_its_fields_in_order() -> None:
-    told = {
+    documented = {
         int(op): (request, fields(its), reply, fields(replys))
         for op, request, its, reply, replys in rows("op")
     }
@@ -57,7 +57,7 @@ def test_the_page_lists_every_operation_with_its_fields_in_order() -> None:
         op: (kind.__name__, names(kind), REPLIES[kind].__name__, names(REPLIES[kind]))
         for op, kind in REQUESTS.items()
     }
-    assert told == there
+    assert documented == there
 
 
 def test_every_operation_is_explained() -> None:
@@ -66,7 +66,7 @@ def test_every_operation_is_explained() -> None:
 
 
 def test_the_type_of_every_field_is_reported() -> None:
-    told = {
+    documented = {
         name: kind for kind, names in rows("type") for name in re.findall(r"`([a-z_]+)`", names)
     }
     shapes = {
@@ -87,24 +87,24 @@ def test_the_type_of_every_field_is_reported() -> None:
     for kind in {*REPLIES, *REPLIES.values()}:
         for name in names(kind):
             annotation = kind.__annotations__[name]
-            assert told.get(name) == shapes[annotation], (kind, name)
+            assert documented.get(name) == shapes[annotation], (kind, name)
             seen.add(name)
-    assert set(told) <= seen, "nothing is told of fields that are not there"
+    assert set(documented) <= seen, "nothing is told of fields that are not there"
 
 
 def test_the_page_lists_every_code_with_its_name_and_whether_to_try_again() -> None:
-    told = {int(code): (name, again) for code, name, _, again in rows("code")}
-    assert {code: name for code, (name, _) in told.items()} == {
+    documented = {int(code): (name, again) for code, name, _, again in rows("code")}
+    assert {code: name for code, (name, _) in documented.items()} == {
         code.value: code.name for code in Code if code is not Code.OK
     }
     for code in Code:
         if code is not Code.OK:
-            assert (told[code][1] != "no") == RefusedError(code).retryable, code
+            assert (documented[code][1] != "no") == RefusedError(code).retryable, code
 
 
 def test_limits_are_those_of_the_code() -> None:
-    told = {what: int(limit) for what, limit in rows("what")}
-    assert list(told.values()) == [
+    documented = {what: int(limit) for what, limit in rows("what")}
+    assert list(documented.values()) == [
         HELLO_BYTES_MAX,
         MESSAGE_BYTES_MAX,
         WINDOW_BYTES,
@@ -155,7 +155,7 @@ def test_all_facts_are_named() -> None:
     from cassq.sidecar import status
 
     source = Path(str(status.__file__)).read_text()
-    told: list[Any] = re.findall(r'^            "([a-z_]+)":', source, re.MULTILINE)
-    assert len(told) > 20
-    for name in told:
+    documented: list[Any] = re.findall(r'^            "([a-z_]+)":', source, re.MULTILINE)
+    assert len(documented) > 20
+    for name in documented:
         assert f"`{name}`" in TEXT, name

@@ -13,7 +13,7 @@ def fenced(end: int, acked: int = 0, copying: bool = False) -> Fenced:
 
 
 @pytest.mark.parametrize(
-    ("told", "replicas", "end"),
+    ("answers", "replicas", "end"),
     [
         ([fenced(7), fenced(7), fenced(7)], 3, 7),
         ([fenced(9), fenced(7), fenced(8)], 3, 7),
@@ -33,6 +33,6 @@ def fenced(end: int, acked: int = 0, copying: bool = False) -> Fenced:
     ],
 )
 def test_the_smallest_end_of_a_majority_that_counts(
-    told: list[Fenced], replicas: int, end: int | None
+    answers: list[Fenced], replicas: int, end: int | None
 ) -> None:
-    assert agreed_end(told, replicas) == end
+    assert agreed_end(answers, replicas) == end

@@ -107,12 +107,14 @@ def test_a_reply_arrives_as_it_was_made(data: st.DataObject, number: int) -> Non
 
 
 @given(st.sampled_from(sorted(set(Code) - {Code.OK})), NAMES, NUMBERS, NUMBERS)
-def test_a_refusal_arrives_with_what_is_known(code: Code, told: str, end: int, number: int) -> None:
-    refusal = RefusedError(code, told, end=end, nothing=None)
+def test_a_refusal_arrives_with_what_is_known(
+    code: Code, expected: str, end: int, number: int
+) -> None:
+    refusal = RefusedError(code, expected, end=end, nothing=None)
     got, refused = read_reply(body(refusal_parts(refusal, number)))
     assert got == number
     assert isinstance(refused, RefusedError)
-    assert (refused.code, refused.message) == (code, told or code.name.lower())
+    assert (refused.code, refused.message) == (code, expected or code.name.lower())
     assert refused.fields == {"end": end}
     assert refused.retryable == refusal.retryable
     assert refused.outcome_unknown == (code is Code.FAILED)

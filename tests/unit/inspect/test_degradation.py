@@ -33,7 +33,7 @@ def answer(hosts: str, *warnings: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("future", "told"),
+    ("future", "expected"),
     [
         (answer("a"), {}),
         (answer("ab"), {"doubled": 1}),
@@ -42,15 +42,15 @@ def answer(hosts: str, *warnings: str) -> Any:
         (answer("a", "a large batch"), {}),
     ],
 )
-def test_an_answer_shows_a_slow_or_busy_server(future: Any, told: dict[str, int]) -> None:
+def test_an_answer_shows_a_slow_or_busy_server(future: Any, expected: dict[str, int]) -> None:
     requests = Requests()
     note_answer(requests, future)
-    assert counted(requests) == told
-    assert is_held_up(future) == ("held_up" in told)
+    assert counted(requests) == expected
+    assert is_held_up(future) == ("held_up" in expected)
 
 
 @pytest.mark.parametrize(
-    ("exc", "told"),
+    ("exc", "expected"),
     [
         (OverloadedError("too much"), {"overloaded": 1}),
         (BackendTimeoutError("late"), {"unanswered": 1}),
@@ -59,10 +59,10 @@ def test_an_answer_shows_a_slow_or_busy_server(future: Any, told: dict[str, int]
         (BackendUnavailableError("nobody is there"), {}),
     ],
 )
-def test_an_error_is_counted_by_what_it_means(exc: BackendError, told: dict[str, int]) -> None:
+def test_an_error_is_counted_by_what_it_means(exc: BackendError, expected: dict[str, int]) -> None:
     requests = Requests()
     note_error(requests, exc)
-    assert counted(requests) == told
+    assert counted(requests) == expected
 
 
 class Samples:
@@ -102,11 +102,11 @@ def test_what_all_clients_have_counted_is_added_up_and_noted_once() -> None:
         requests.count("held_up")
         for _ in range(2):
             notebook.close(ports)
-    told = {"repeated": 4, "held_up": 2, "unanswered": 2}
+    reported = {"repeated": 4, "held_up": 2, "unanswered": 2}
     found: Any = catalog
-    assert requests_of(found) == told
+    assert requests_of(found) == reported
     assert troubles_of(found, "") == {}
-    lines = _trouble_lines(QueueStats("jobs", "ap", requests=told))
+    lines = _trouble_lines(QueueStats("jobs", "ap", requests=reported))
     assert lines[1].split("  ")[0] == "REQUESTS"
     assert [line.split()[0] for line in lines[2:]] == ["4", "2", "2"]
     assert _trouble_lines(QueueStats("jobs", "ap")) == []

@@ -33,8 +33,8 @@ def sample(at_ms: int, pushed: int = 0, late_ms: int = 0, **depths: float) -> Sa
 
 
 def data(found: Sample) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads(found.data)
-    return told
+    printed: dict[str, Any] = json.loads(found.data)
+    return printed
 
 
 # --- samples ----------------------------------------------------------------------------------
@@ -48,12 +48,12 @@ def test_a_sample_has_the_totals_and_depths_of_its_moment() -> None:
     assert of_group.subject == "id of g"
     assert of_group.step_ms == MINUTE_MS
     assert of_group.at_ms == of_queue.at_ms == NOON_MS + 60_000
-    told = data(of_group)
-    assert told["taken_ms"] == NOON_MS + 61_234
-    assert told["totals"]["pushed"] == 104
-    assert told["totals"]["popped"] == 90 + 4 + 3 + 2, "committed, dead, and tried"
+    found = data(of_group)
+    assert found["taken_ms"] == NOON_MS + 61_234
+    assert found["totals"]["pushed"] == 104
+    assert found["totals"]["popped"] == 90 + 4 + 3 + 2, "committed, dead, and tried"
     expected = {"waiting": 7, "delayed": 2, "pending": 3, "oldest_age": 1.5}
-    assert told["depths"] == told["most"] == expected
+    assert found["depths"] == found["most"] == expected
     assert of_queue.subject == "id of q"
     assert data(of_queue)["totals"] == {"pushed": 110}
 

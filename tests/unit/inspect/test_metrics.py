@@ -179,7 +179,7 @@ def test_what_pushers_had_trouble_with_is_reported() -> None:
     one = tally(pushed=9, spilled=4, forwarded=3, found=1, carried_over=2, doubtful=1)
     one.push_failed(5, BackendTimeoutError())
     found = client_metrics({("mail", ""): one})
-    told = {
+    reported = {
         "spilled": 4,
         "forwarded": 3,
         "found": 1,
@@ -187,7 +187,7 @@ def test_what_pushers_had_trouble_with_is_reported() -> None:
         "doubtful": 1,
         "refused": 5,
     }
-    for name, count in told.items():
+    for name, count in reported.items():
         assert values(found, f"cassq_client_{name}_messages_total") == [({QUEUE: "mail"}, count)]
 
 

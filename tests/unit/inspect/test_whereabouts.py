@@ -117,9 +117,9 @@ def test_what_is_spared_is_delivered_again() -> None:
     spared = json.dumps({**json.loads(failure_record("rejected", "", "me", 1)), "spared": 2})
     there = seen(**FREE, due_ms=0, deliveries=3, failure=spared, **ALONE)
     queue = replace(SIGHT.queue, policy=QueuePolicy(max_deliveries=3))
-    told = " ".join(step_of(replace(there, queue=queue), NOW).next)
-    assert "It is delivered again" in told
-    assert "goes to the dead letters" not in told
+    text = " ".join(step_of(replace(there, queue=queue), NOW).next)
+    assert "It is delivered again" in text
+    assert "goes to the dead letters" not in text
     assert "goes to the dead letters" in " ".join(step_of(there, NOW).next), "without the check"
 
 
@@ -145,16 +145,16 @@ def test_what_a_sick_group_keeps_says_why_and_until_when(
 ) -> None:
     there = seen(**{**FREE, "due_ms": 0, "failure": SICK, **ALONE, **claim})
     queue = replace(SIGHT.queue, policy=QueuePolicy(max_deliveries=3))
-    told = " ".join(step_of(replace(there, queue=queue, success_ms=success_ms), NOW).next)
-    assert said in told
-    assert unsaid not in told
+    text = " ".join(step_of(replace(there, queue=queue, success_ms=success_ms), NOW).next)
+    assert said in text
+    assert unsaid not in text
 
 
 def test_what_was_kept_for_long_enough_goes_to_the_dead_letters() -> None:
     there = seen(**FREE, due_ms=0, failure=SICK, deliveries=3, **ALONE)
     queue = replace(SIGHT.queue, policy=QueuePolicy(max_deliveries=3, sick_hold=10))
-    told = " ".join(step_of(replace(there, queue=queue), NOW).next)
-    assert told == "It goes to the dead letters as soon as a popper or the reaper comes by."
+    text = " ".join(step_of(replace(there, queue=queue), NOW).next)
+    assert text == "It goes to the dead letters as soon as a popper or the reaper comes by."
 
 
 def test_failures_are_reported_with_their_times() -> None:

@@ -31,7 +31,7 @@ def test_a_url_may_have_a_user_whose_password_is_never_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "expected"),
     [
         ("zookeeper://", "''"),
         ("zookeeper://h1,,h2/cassq", "''"),
@@ -54,10 +54,10 @@ def test_a_url_may_have_a_user_whose_password_is_never_shown() -> None:
         ("", "''"),
     ],
 )
-def test_a_wrong_url_is_refused_by_what_is_wrong(url: str, told: str) -> None:
+def test_a_wrong_url_is_refused_by_what_is_wrong(url: str, expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
         open_locker(url, SystemClock())
-    assert told in caught.value.message
+    assert expected in caught.value.message
     assert "secret" not in str(caught.value)
 
 

@@ -97,7 +97,7 @@ def test_protobuf_is_decoded_by_a_descriptor_set(
 
 
 @pytest.mark.parametrize(
-    ("name", "payload", "told"),
+    ("name", "payload", "message"),
     [
         ("text", b"\xff\xfe", "not UTF-8 text"),
         ("json", b"{", "not JSON"),
@@ -111,10 +111,10 @@ def test_protobuf_is_decoded_by_a_descriptor_set(
     ],
 )
 def test_what_cannot_be_decoded_is_reported_and_shown_as_bytes(
-    name: str, payload: bytes, told: str
+    name: str, payload: bytes, message: str
 ) -> None:
     decoded = decoder(name)(payload)
-    assert told in decoded.error
+    assert message in decoded.error
     assert decoded.value is None
     assert decoded.text.startswith(payload[:64].hex())
     assert len(decoded.text) < 200

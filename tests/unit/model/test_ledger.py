@@ -178,11 +178,11 @@ def test_contradictions_are_reported_with_their_seqs(
     change: dict[str, object], finding: str
 ) -> None:
     found = faults(VIEW._replace(**change), NOW_MS)
-    told = [set(each.split(" are both ")[-1].split(" and ")) for each in found]
+    reported = [set(each.split(" are both ")[-1].split(" and ")) for each in found]
     both = finding.split(" are both ")
     if len(both) == 2:  # in either order
         assert any(each.startswith(both[0]) for each in found)
-        assert set(both[1].split(" and ")) in told
+        assert set(both[1].split(" and ")) in reported
     else:
         assert any(each.startswith(finding) for each in found), found
 

@@ -166,7 +166,7 @@ def test_a_group_takes_the_queue_s_values_unless_it_has_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"exclusive": 1}, "exclusive must be True or False"),
         ({"exclusive": None}, "exclusive must be True or False"),
@@ -174,8 +174,8 @@ def test_a_group_takes_the_queue_s_values_unless_it_has_its_own() -> None:
         ({"max_deliveries": 0}, "max_deliveries must be a whole number"),
     ],
 )
-def test_a_group_s_bad_values_are_refused(changes: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_a_group_s_bad_values_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         GroupPolicy(**changes)
 
 

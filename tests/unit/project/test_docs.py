@@ -323,8 +323,10 @@ def test_the_shell_blocks_of_the_readme_run(tmp_path: Path, own_shell: dict[str,
 
 @each_page
 def test_every_verb_of_dev_that_a_page_shows_is_one(page: Path) -> None:
-    told = subprocess.run([ROOT / "dev", "help"], capture_output=True, text=True, check=True).stdout
-    known = set(re.findall(r"^  ([a-z]+)\b", told, re.MULTILINE))
+    found = subprocess.run(
+        [ROOT / "dev", "help"], capture_output=True, text=True, check=True
+    ).stdout
+    known = set(re.findall(r"^  ([a-z]+)\b", found, re.MULTILINE))
     assert "test" in known
     for verb in re.findall(r"\./dev +([a-z]+)", page.read_text()):
         assert verb in known, f"{page.name}: ./dev {verb}"
@@ -351,7 +353,7 @@ def test_calls_are_found_where_a_shell_takes_commands_from(
 
 
 @pytest.mark.parametrize(
-    ("call", "told"),
+    ("call", "message"),
     [
         ("stats", ""),
         ("--json queue list", ""),
@@ -369,10 +371,10 @@ def test_calls_are_found_where_a_shell_takes_commands_from(
         ("queue show a b", "unexpected extra argument"),
     ],
 )
-def test_a_call_that_does_not_exist_is_seen(call: str, told: str) -> None:
+def test_a_call_that_does_not_exist_is_seen(call: str, message: str) -> None:
     found = fault(call.split())
-    assert (found == "") == (told == "")
-    assert told in found
+    assert (found == "") == (message == "")
+    assert message in found
 
 
 def test_a_page_s_blocks_are_found(tmp_path: Path) -> None:

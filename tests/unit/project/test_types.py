@@ -123,23 +123,23 @@ def test_pyright_finds_each_wrong_setting_choice_and_name_and_nothing_else(
     small_file: Path, pyright: tuple[str, ...]
 ) -> None:
     done = run(*pyright, "--outputjson", small_file)
-    told = json.loads(done.stdout)["generalDiagnostics"]
-    lines = {each["range"]["start"]["line"] + 1 for each in told if each["severity"] == "error"}
+    report = json.loads(done.stdout)["generalDiagnostics"]
+    lines = {each["range"]["start"]["line"] + 1 for each in report if each["severity"] == "error"}
     assert lines == WRONG, done.stdout
 
 
 def test_what_is_public_has_types(pyright: tuple[str, ...]) -> None:
     done = run(*pyright, "--verifytypes", "cassq", "--ignoreexternal", "--outputjson")
-    told = json.loads(done.stdout)["typeCompleteness"]
-    assert told["exportedSymbolCounts"]["withKnownType"] > 3000
-    assert told["completenessScore"] >= COMPLETENESS_MIN, _unknown(told)
+    report = json.loads(done.stdout)["typeCompleteness"]
+    assert report["exportedSymbolCounts"]["withKnownType"] > 3000
+    assert report["completenessScore"] >= COMPLETENESS_MIN, _unknown(report)
 
 
-def _unknown(told: dict[str, Any]) -> str:
+def _unknown(report: dict[str, Any]) -> str:
     """The names whose types are not known, and why."""
     lines = [
         f"{symbol['name']}: {'; '.join(each['message'] for each in symbol['diagnostics'])}"
-        for symbol in told["symbols"]
+        for symbol in report["symbols"]
         if symbol["isExported"] and symbol["diagnostics"]
     ]
     return "\n".join(lines[:100])

@@ -23,9 +23,9 @@ def planned(
     sidecars: str, *placements: Placement, damaged: str = "", missing: str = ""
 ) -> list[tuple[str, str]]:
     known, _ = the_fleet(sidecars)
-    told = {each.pipe_id: [at(damaged)] for each in placements if damaged}
+    found = {each.pipe_id: [at(damaged)] for each in placements if damaged}
     absent = {each.pipe_id: [at(missing)] for each in placements if missing}
-    actions = plan(RepairMemory(known, placements, told, absent))
+    actions = plan(RepairMemory(known, placements, found, absent))
     assert all(action.outcome == PLANNED and action.verb == "repair" for action in actions)
     return [(action.subject, action.detail) for action in actions]
 
@@ -147,14 +147,14 @@ def test_a_round_is_the_same_after_it_was_noted_as_json() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sidecars", "left", "told"),
+    ("sidecars", "left", "expected"),
     [("a b c:draining", 0, ["c"]), ("a b c:draining", 2, []), ("a b c", 0, [])],
 )
 def test_a_sidecar_that_drains_is_reported_once_it_is_empty(
-    sidecars: str, left: int, told: list[str]
+    sidecars: str, left: int, expected: list[str]
 ) -> None:
     known, _ = the_fleet(sidecars)
     actions = emptied(a_round(known, left=left), known)
-    assert [action.subject for action in actions] == told
+    assert [action.subject for action in actions] == expected
     assert all(action.outcome == DONE for action in actions)
     assert emptied(None, known) == []

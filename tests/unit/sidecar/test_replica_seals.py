@@ -65,7 +65,7 @@ def test_a_damaged_frame_is_not_given_out_and_is_noted(sidecar: Sidecar) -> None
     assert sidecar.does(read).frames == a_frame(0)
     assert sidecar.does(List("", 9, "damaged")).extents == []
     assert sidecar.code(replace(read, seq=10)) is Code.DAMAGED
-    assert [told.pipe_id for told in sidecar.does(List("", 9, "damaged")).extents] == [PIPE]
+    assert [extent.pipe_id for extent in sidecar.does(List("", 9, "damaged")).extents] == [PIPE]
     assert sidecar.does(read).frames == a_frame(0)
 
 
@@ -104,8 +104,8 @@ def test_what_asks_for_too_much_or_for_nothing(
 
 def test_a_fence_is_durable_and_reports_what_the_replica_has(sidecar: Sidecar) -> None:
     for _ in range(2):
-        told = sidecar.outcome(Fence(PIPE, 2))
-        assert told == ReplicaAnswer(Fenced(20, 5, False), durable=True, grown=PIPE)
+        found = sidecar.outcome(Fence(PIPE, 2))
+        assert found == ReplicaAnswer(Fenced(20, 5, False), durable=True, grown=PIPE)
         assert (sidecar.replica().fenced, sidecar.replica().epoch) == (True, 2)
     sidecar.engine.sync()
     sidecar.crash()
@@ -184,14 +184,14 @@ def test_extents_are_listed_page_by_page_in_order(sidecar: Sidecar) -> None:
     listed, after = [], ""
     while page := sidecar.does(List(after, 4, "")).extents:
         assert len(page) <= 4
-        listed += [told.pipe_id for told in page]
+        listed += [extent.pipe_id for extent in page]
         after = listed[-1]
     assert listed == ids
     sidecar.does(Settle(PIPE, 10))
-    [told] = [each for each in sidecar.does(List("", 99, "")).extents if each.pipe_id == PIPE]
+    [extent] = [each for each in sidecar.does(List("", 99, "")).extents if each.pipe_id == PIPE]
     wall_ms = sidecar.clock.wall_ms()
-    assert told == Told(PIPE, "orders", 10, 10, True, len(a_frame(0)), wall_ms, "", False)
-    unsealed = [told.pipe_id for told in sidecar.does(List("", 99, "unsealed")).extents]
+    assert extent == Told(PIPE, "orders", 10, 10, True, len(a_frame(0)), wall_ms, "", False)
+    unsealed = [extent.pipe_id for extent in sidecar.does(List("", 99, "unsealed")).extents]
     assert unsealed == [pipe_id for pipe_id in ids if pipe_id != PIPE]
     assert sidecar.does(List("", 1, "unsealed")).extents[0].final == -1
 

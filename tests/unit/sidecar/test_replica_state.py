@@ -309,8 +309,8 @@ def test_damage_is_reported_by_an_engine_that_failed_until_it_ends(
     assert sidecar.code(an_append(20)) is Code.FAILED
     assert sidecar.engine.failure == "the disk failed"
     sidecar.replica_state.found(PIPE, "a frame is bad")
-    (told,) = sidecar.does(List("", 10, "damaged")).extents
-    assert (told.pipe_id, told.damage) == (PIPE, "a frame is bad")
+    (extent,) = sidecar.does(List("", 10, "damaged")).extents
+    assert (extent.pipe_id, extent.damage) == (PIPE, "a frame is bad")
     assert caplog.text.count("not noted: the disk failed") == 1
     assert sidecar.code(Fence(PIPE, 2)) is Code.DAMAGED
     assert sidecar.code(Fence(OTHER, 2)) is Code.FAILED
@@ -343,8 +343,8 @@ def test_ends_tell_how_far_each_extent_is(sidecar: Sidecar) -> None:
     sidecar.does(Open(OTHER, 1, "orders", False))
     sidecar.clock.advance(1.5)
     ends = Ends([(PIPE, 0), ("none", 3), (OTHER, 0)], 0)
-    told = sidecar.outcome(ends)
-    assert told == ReplicaAnswer(
+    found = sidecar.outcome(ends)
+    assert found == ReplicaAnswer(
         EndsAre([(5, 20, False, False, 1500), None, (0, 0, False, False, 1500)])
     )
     assert sidecar.outcome(Mark(PIPE, 1, 20, False)) == ReplicaAnswer(Done(), grown=PIPE)

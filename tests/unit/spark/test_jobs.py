@@ -55,8 +55,8 @@ def test_the_most_informative_line_of_a_long_error_is_reported() -> None:
 def test_progress_is_reported_in_pipes_and_messages() -> None:
     from cassq.spark.jobs.archive import ArchiveProgress
 
-    told = progress_line(ArchiveProgress(3, 12, 1500, 40_000))
-    assert told == "3 of 12 pipes, 1,500 of 40,000 messages"
+    found = progress_line(ArchiveProgress(3, 12, 1500, 40_000))
+    assert found == "3 of 12 pipes, 1,500 of 40,000 messages"
 
 
 def test_a_setting_that_is_none_is_refused_before_spark_is_begun() -> None:

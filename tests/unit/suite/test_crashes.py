@@ -12,8 +12,8 @@ ALL = [b"p:0", b"p:1"]
 def oracle() -> Oracle:
     """One that heard of two messages, pushed and handed out."""
     found = Oracle()
-    for told in (("try", "p", 0, 2), ("ok", "p", 0, 2), ("got", "default", ALL)):
-        found.hear(told)
+    for report in (("try", "p", 0, 2), ("ok", "p", 0, 2), ("got", "default", ALL)):
+        found.hear(report)
     return found
 
 

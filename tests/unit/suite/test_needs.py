@@ -96,14 +96,14 @@ def test_a_tool_that_is_there_is_found_by_name_and_by_module() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "found"),
+    ("version_text", "found"),
     [('openjdk version "17.0.15" 2025', True), ('java version "1.8.0_401"', False), ("", False)],
 )
 def test_an_old_java_does_not_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str, found: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version_text: str, found: bool
 ) -> None:
     java = tmp_path / "java"
-    java.write_text(f"#!/bin/sh\necho '{told}' >&2\n")
+    java.write_text(f"#!/bin/sh\necho '{version_text}' >&2\n")
     java.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert needs.find("java") == (str(java) if found else None)

@@ -83,7 +83,7 @@ def test_tokens_differ_and_are_even_in_each_data_centre(
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"commitlog_sync": "never"}, "commitlog_sync is one of"),
         ({"data_centers": (2, 2)}, "data centres of 2,2 nodes are not 3 nodes"),
@@ -91,8 +91,8 @@ def test_tokens_differ_and_are_even_in_each_data_centre(
         ({"heap_mib": 64}, "too small"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         cassandra.cluster(nodes=3, **settings)
 
 
@@ -110,8 +110,8 @@ def test_a_lone_zookeeper_has_no_peers_and_one_of_three_has_all() -> None:
     assert "server." not in alone
     assert "clientPortAddress=127.9.9.1\n" in alone
     three = [f"127.9.9.{number}" for number in (1, 2, 3)]
-    told = zookeeper.configuration(HOME, three[1], three)
-    assert re.findall(r"server\.(\d)=([\d.]+):", told) == list(zip("123", three, strict=True))
+    found = zookeeper.configuration(HOME, three[1], three)
+    assert re.findall(r"server\.(\d)=([\d.]+):", found) == list(zip("123", three, strict=True))
 
 
 @pytest.mark.parametrize(("members", "group"), [(1, None), (2, None), (3, 3), (4, 3), (5, 5)])
@@ -183,7 +183,7 @@ def test_a_dead_owner_s_directory_is_swept_and_a_living_one_s_is_not(
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("message", "expected"),
     [
         ("a=3", ("a", 3)),
         ("a=true", ("a", True)),
@@ -193,14 +193,14 @@ def test_a_dead_owner_s_directory_is_swept_and_a_living_one_s_is_not(
         ("a=", ("a", "")),
     ],
 )
-def test_an_option_s_value_is_json_or_a_word(told: str, expected: tuple[str, Any]) -> None:
-    assert parsed_option(told) == expected
+def test_an_option_s_value_is_json_or_a_word(message: str, expected: tuple[str, Any]) -> None:
+    assert parsed_option(message) == expected
 
 
-@pytest.mark.parametrize("told", ["a", "=3", ""])
-def test_an_option_without_key_or_value_is_refused(told: str) -> None:
+@pytest.mark.parametrize("message", ["a", "=3", ""])
+def test_an_option_without_key_or_value_is_refused(message: str) -> None:
     with pytest.raises(ValueError, match="KEY=VALUE"):
-        parsed_option(told)
+        parsed_option(message)
 
 
 @pytest.mark.parametrize("kind", KINDS)

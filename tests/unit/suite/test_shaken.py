@@ -55,29 +55,29 @@ def shaken(root: Path, source: str, seed: int, *, main: bool = False) -> tuple[b
         try:
             seen = scope["test_it"]()
         finally:
-            told = shaker.end()
-    return seen, told
+            lines = shaker.end()
+    return seen, lines
 
 
 def test_a_waiter_woken_too_early_is_found(tmp_path: Path) -> None:
     found = [shaken(tmp_path, HASTY, seed) for seed in SEEDS]
     assert False in [seen for seen, _ in found]
-    for seen, told in found:
-        assert seen or told
-        assert all(STALL.fullmatch(line) for line in told)
+    for seen, lines in found:
+        assert seen or lines
+        assert all(STALL.fullmatch(line) for line in lines)
 
 
 def test_a_waiter_woken_last_passes_whatever_stalls(tmp_path: Path) -> None:
     found = [shaken(tmp_path, PATIENT, seed) for seed in SEEDS]
     assert [seen for seen, _ in found] == [True] * len(SEEDS)
-    assert any(told for _, told in found)
+    assert any(lines for _, lines in found)
 
 
 @pytest.mark.waits(reason="to stand still is what is tested")
 def test_a_test_that_must_be_fast_itself_is_found(tmp_path: Path) -> None:
     found = [shaken(tmp_path, SLOW, seed, main=True) for seed in SEEDS]
     assert False in [seen for seen, _ in found]
-    assert all(STALL.fullmatch(line) for _, told in found for line in told)
+    assert all(STALL.fullmatch(line) for _, lines in found for line in lines)
 
 
 @pytest.mark.waits(reason="to stand still is what is tested")
