@@ -74,7 +74,7 @@ def pytest_runtest_makereport(
     says = item.get_closest_marker(WAITS) or item.get_closest_marker("long")
     if call.when == "call" and idled > item.config.getoption("--idle-most") and not says:
         # An attribute goes along to the process that prints the summary.
-        report.idled_without_saying = idled
+        report.idled_without_saying = idled  # type: ignore[attr-defined]
     return report
 
 

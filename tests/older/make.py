@@ -61,7 +61,7 @@ def main() -> None:
                     extra.unlink() if extra.is_file() else shutil.rmtree(extra)
         pack(home, ["sidecars/catalog", *(f"sidecars/node{n}/data" for n in (1, 2, 3))], "sidecars")
     with cassandra.cluster(nodes=1) as node:
-        url = node.url(KEYSPACE)
+        url = node.url(KEYSPACE)  # type: ignore[attr-defined]
         apply = ["schema", "apply", "--replication", "1", "--url", url]
         subprocess.run([sys.executable, "-m", "cassq", *apply], check=True)
         make(url)

@@ -60,7 +60,7 @@ class Process:
 
     @property
     def cursors(self) -> Cursors:
-        return self.catalog.claims._cursors
+        return self.catalog.claims._cursors  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="module")

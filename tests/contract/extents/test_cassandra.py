@@ -289,7 +289,7 @@ def test_an_overloaded_node_slows_the_writer_and_fails_nothing(
     writer = store.create(PIPE, "q")
     cql.failing = [OverloadedError("too much to do") for _ in range(12)]
     flying: list[int] = []
-    cql.before_result = lambda: flying.append(writer._flying_bytes)
+    cql.before_result = lambda: flying.append(writer._flying_bytes)  # type: ignore[attr-defined]
     before_ms = clock.boot_ms()
     assert append(writer, *[1] * 6, size=300).seq == 6
     assert clock.boot_ms() - before_ms > 100

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -249,7 +250,7 @@ def test_a_lock_survives_the_loss_of_a_server_of_three(server_locker_place: Serv
 
 
 def test_a_hand_over_takes_no_part_of_the_ttl(
-    real_locker_place: RealLocks, record_property: pytest.RecordProperty
+    real_locker_place: RealLocks, record_property: Callable[[str, object], None]
 ) -> None:
     rounds, ttl_ms = 20, 60_000
     real_locker_place.ask_for_sessions(LONG)

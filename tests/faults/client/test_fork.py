@@ -144,7 +144,7 @@ def locked(inherited: Inherited) -> Iterator[None]:
     locks = [
         inherited.pusher._mutex,
         inherited.popper._lock,
-        inherited.client.ports.catalog._db.lock,
+        inherited.client.ports.catalog._db.lock,  # type: ignore[attr-defined]
         inherited.client.runtime.housekeeper._mutex,
     ]
     links = links_of(inherited.client)

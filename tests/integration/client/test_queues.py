@@ -99,7 +99,7 @@ def test_a_setting_out_of_its_bounds_is_named(
 
 def test_an_unknown_setting_is_an_error_that_lists_the_known(client: cassq.Client) -> None:
     with pytest.raises(ConfigError, match="no setting 'max_width'") as caught:
-        client.create_queue("jobs", max_width=3)
+        client.create_queue("jobs", max_width=3)  # type: ignore[call-arg]
     assert "max_pop_width" in caught.value.hint
 
 

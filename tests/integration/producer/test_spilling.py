@@ -256,7 +256,7 @@ def test_of_a_push_that_failed_half_way_only_the_rest_is_spilled(
     cluster.after = cluster.check
     ids = pusher.push_many([b"%d" % n for n in range(40)])
     assert (len(ids), ids.spilled) == (40, 20)
-    assert [message_id.spilled for message_id in ids] == [False] * 20 + [True] * 20
+    assert [message_id.spilled for message_id in ids] == [False] * 20 + [True] * 20  # type: ignore[attr-defined]
     cluster.down = False
     forwarded(client)
     found = drained(queue)

@@ -75,7 +75,7 @@ def test_each_message_is_taken_once_and_in_order(
     for what, how in steps:
         if what == "add":
             prefetched.add(found(how))
-            for name, seqs in how:
+            for name, seqs in how:  # type: ignore[attr-defined]
                 expected += [(name, seq, f"{name}:{seq}".encode()) for seq in sorted(seqs)]
         elif what == "take":
             assert shown(prefetched.take(how)) == expected[:how]

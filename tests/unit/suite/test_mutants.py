@@ -29,7 +29,7 @@ tests: unit/message/frames::flipped unit/message/ranges
 
 def test_there_are_many_and_each_has_a_name_of_its_own() -> None:
     assert len(MUTANTS) >= LEAST
-    names = Counter(mutant.name for mutant in (*MUTANTS, *SIMULATED))
+    names = Counter(mutant.name for mutant in (*MUTANTS, *SIMULATED))  # type: ignore[attr-defined]
     assert [name for name, times in names.items() if times > 1] == []
 
 
