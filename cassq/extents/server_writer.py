@@ -6,7 +6,7 @@ import abc
 from collections.abc import Callable, Sequence
 
 from cassq.base.clock import Clock
-from cassq.errors import PipeSealedError
+from cassq.errors import BackendUnavailableError, PipeSealedError
 from cassq.extents.port import ExtentWriter
 from cassq.message.frames import Place
 
@@ -39,9 +39,13 @@ class ServerWriter(ExtentWriter):
         if self._dead:
             raise PipeSealedError(f"pipe {self.pipe_id} takes no more frames")
         self._dead = True  # until it has succeeded
-        end = self._write(frames, end_seq)
+        self._end = end = self._write(frames, end_seq)
+        # After the end: what `close` saw of it meanwhile may count as the pipe's last.
+        if self._closed:
+            raise BackendUnavailableError(
+                f"pipe {self.pipe_id} was closed during an append", outcome_unknown=True
+            )
         self._dead = False
-        self._end = end
         self._size_bytes += sum(len(header) + len(body) for header, body in frames)
         self.last_append_ms = self._clock.boot_ms()
         self._publish()

@@ -32,7 +32,7 @@ from cassq.model.sidecar_rows import Placement, ReplicaAt
 PAGE = 250
 FOUND_MAX = 1000
 # How often to check whether another walk is due, and which replicas are damaged.
-LOOK_MS = 10_000
+LOOK_MS = 2_000
 # How soon to walk again for unsealed extents, since a sealer may die before it notes a shortage;
 # for extents placed on a sidecar before all clients knew that it drains; and for work that the last
 # round left, by a reaper that has found other work or failed with all of it.

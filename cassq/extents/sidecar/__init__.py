@@ -13,10 +13,12 @@ its replicas, which do not change before it is sealed.
 Why that is exact, for every append, however long its writer was stopped and whatever clocks say:
 the writer acknowledges only frames that all replicas have. So each replica has everything
 acknowledged, and every recorded end covers it. A fenced replica accepts no more frames, so nothing
-is acknowledged from then on. No lease is involved. One fenced replica would be enough for that; a
-majority guards against replicas that are wrong: one that lost data (its data directory, and so its
-generation; the acknowledged end it knew; a part of a copy) does not count. It also context that
-everything that counts as pushed is on a majority, not only what was acknowledged.
+is acknowledged from then on. A writer that has stopped knows what it acknowledged: where too few
+replicas can be fenced, its process records that end. So what it writes to another pipe instead
+never turns up here, under another id. No lease is involved. One fenced replica would be enough for
+that; a majority guards against replicas that are wrong: one that lost data (its data directory, and
+so its generation; the acknowledged end it knew; a part of a copy) does not count. Unless the writer
+recorded its end, everything that counts as pushed is on a majority, not only what was acknowledged.
 
 Frames past the end were never acknowledged, and are cut: there is nothing to rescue. A replica
 that was away when its extent was sealed is fixed when it is back: by its own sidecar, which
@@ -44,7 +46,7 @@ from cassq.extents.port import ExtentInfo, ExtentReader, ExtentStore
 from cassq.extents.replicas.upkeep import Upkeep
 from cassq.extents.sidecar.directory import SidecarDirectory
 from cassq.extents.sidecar.dropping import drop_extents
-from cassq.extents.sidecar.health import SidecarHealth
+from cassq.extents.sidecar.health import Leaving, SidecarHealth
 from cassq.extents.sidecar.net.connection import Access
 from cassq.extents.sidecar.net.connection_pool import ConnectionPool
 from cassq.extents.sidecar.net.network import Network
@@ -59,6 +61,8 @@ from cassq.extents.sidecar.store_context import StoreContext
 from cassq.extents.sidecar.writer import LOOK_MS, SidecarWriter
 from cassq.message.frames import Place
 from cassq.model.sidecar_rows import Placement, ReplicaAt
+
+ACKED_KEPT_MAX = 10_000  # pipes whose writer ended here, and that are not sealed yet
 
 
 def open_sidecar_store(
@@ -100,7 +104,9 @@ class SidecarStore(ExtentStore):
         health, directory = SidecarHealth(clock), SidecarDirectory(catalog, clock)
         counted = requests or Requests()
         self._context = StoreContext(
-            catalog, network, health, directory, clock, ids, settings, counted, look_ms, slice_bytes
+            *(catalog, network, health, Leaving(clock), directory, clock, ids, settings, counted),
+            look_ms,
+            slice_bytes,
         )
         self._catalog = catalog
         self._rng = random.Random(ids.version())
@@ -109,6 +115,7 @@ class SidecarStore(ExtentStore):
         self._ends = HeardEnds(self._context)
         self._ahead = AheadOfAll()
         self._writers: dict[str, SidecarWriter] = {}
+        self._acked: dict[str, int] = {}  # by pipe, where its writer here ended
 
     def create(self, pipe_id: str, queue_name: str, *, strict: bool = False) -> SidecarWriter:
         """Raises StorageFullError when sidecars have no room, BackendUnavailableError when too few
@@ -135,9 +142,11 @@ class SidecarStore(ExtentStore):
         )
 
     def seal(self, pipe_id: str) -> Place:
-        """Raises BackendUnavailableError while too few replicas can be fenced. Cost: a read; the
-        first time a request to each replica, side by side, and a conditional write."""
-        end = sealed_end(self._context, pipe_id)
+        """Raises BackendUnavailableError while too few replicas can be fenced, unless this process
+        wrote the extent and has closed it. Cost: a read; the first time a request to each replica,
+        side by side, and a conditional write."""
+        end = sealed_end(self._context, pipe_id, self._acked.get(pipe_id))
+        self._acked.pop(pipe_id, None)
         writer = self._writers.get(pipe_id)
         if writer is not None:
             writer.was_sealed()
@@ -186,4 +195,8 @@ class SidecarStore(ExtentStore):
         return closed
 
     def _writer_closed(self, pipe_id: str) -> None:
-        self._writers.pop(pipe_id, None)
+        writer = self._writers.pop(pipe_id, None)
+        if writer is not None:
+            self._acked[pipe_id] = writer.end.seq
+            if len(self._acked) > ACKED_KEPT_MAX:
+                self._acked.pop(next(iter(self._acked)), None)

@@ -1,4 +1,5 @@
-"""Health: which sidecars failed lately in this process, so that callers do not wait for them."""
+"""Health: which sidecars failed lately in this process, so that callers do not wait for them; and
+when a new pipe may get all its replicas again."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from cassq.extents.protocol.words import RefusedError
 from cassq.extents.sidecar.net.network import CallResult
 
 # How long a sidecar that failed is avoided: at first, and at most; twice as long each time.
-AVOID_FIRST_MS, AVOID_MOST_MS = 1000, 60_000
+AVOID_FIRST_MS, AVOID_MOST_MS = 1000, 4000
 
 
 class SidecarHealth:
@@ -52,3 +53,36 @@ class SidecarHealth:
                 self.well(answer.sidecar)
             elif slow or not isinstance(answer.error, BackendTimeoutError):
                 self.failed(answer.sidecar)
+
+
+# How soon a writer may leave a pipe that has too few replicas, so often in a row; and then.
+LEAVE_SOON_MS, LEAVE_SOON_TRIES, LEAVE_LATER_MS = 2000, 10, 30_000
+
+
+class Leaving:
+    """When writers leave pipes that have too few replicas, for pipes that have all. Thread-safe.
+
+    A sidecar may be alive and yet out of reach from here. Then the next pipe has too few again, and
+    after some such attempts writers stay longer.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._attempts = 0
+        self._next_ms = 0
+
+    def opened(self, *, full: bool) -> None:
+        """Note that a pipe was opened, and whether it has all replicas."""
+        if full:
+            self._attempts = 0
+        else:
+            soon = self._attempts < LEAVE_SOON_TRIES
+            self._next_ms = self._clock.boot_ms() + (LEAVE_SOON_MS if soon else LEAVE_LATER_MS)
+
+    def due(self) -> bool:
+        """Whether a writer may leave now. Cost: a memory read."""
+        return self._clock.boot_ms() >= self._next_ms
+
+    def attempted(self) -> None:
+        """Note that a writer leaves."""
+        self._attempts += 1

@@ -62,6 +62,7 @@ def open_extent(
     if not answered(lambda: context.catalog.sidecars.add_placement(placement)):
         # The replicas just opened may belong to the existing extent, so they are left alone.
         raise BackendUnavailableError(f"pipe {pipe_id} has an extent already", retryable=False)
+    context.leaving.opened(full=len(replicas) >= wanted)
     if len(replicas) < wanted:
         context.requests.count("under_replicated")
         names = ", ".join(replica.sidecar for replica in replicas)

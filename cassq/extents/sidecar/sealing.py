@@ -3,8 +3,9 @@
 The steps; any number of clients may do any of them at any time:
 
 1. `Fence` to all replicas. Each that answered takes no append from then on. A majority of those
-   that are not certainly lost must answer.
-2. The end is the smallest of those that count, which all have everything acknowledged.
+   that are not certainly lost must answer, unless the caller was the extent's writer.
+2. The end is the smallest of those that count, which all have everything acknowledged. Where too
+   few answered, it is what the writer acknowledged.
 3. It is recorded by compare-and-set in the placement; a sealer that comes second adopts that end.
 4. `Settle` to all replicas: what lies past the end is cut. A replica that misses this is settled
    later by its own sidecar, which looks at the placement. Missing replicas are reported to the
@@ -55,17 +56,19 @@ def agreed_end(replies: Sequence[Fenced], replicas: int) -> int | None:
     return min(ends) if len(ends) >= majority(replicas) else None
 
 
-def sealed_end(context: StoreContext, pipe_id: str) -> int:
-    """Seal an extent, if it is not sealed yet; returns its final end.
+def sealed_end(context: StoreContext, pipe_id: str, acked: int | None = None) -> int:
+    """Seal an extent, if it is not sealed yet; returns its final end. acked: what its writer
+    acknowledged, by that writer, which writes no more; None: anybody else calls.
 
-    Raises ExtentMissingError; BackendUnavailableError when too few replicas can be fenced.
-    Cost: a read; the first time a request to each replica, side by side, and a conditional write.
+    Raises ExtentMissingError; without `acked` BackendUnavailableError when too few replicas can be
+    fenced. Cost: a read; the first time a request to each replica, side by side, and a conditional
+    write.
     """
     placement = context.placement(pipe_id)
     for _ in range(TRIES):
         if placement.end is not None:
             return placement.end
-        end, missing_at = _fenced_end(context, placement)
+        end, missing_at = _fenced_end(context, placement, acked)
         settled = replace(placement, end=end, version=context.ids.version())
         if answered(partial(context.catalog.sidecars.change_placement, placement, settled)):
             _settle(context, placement, end)
@@ -101,9 +104,11 @@ def _tell_if_short(
         logger.debug("cannot note that pipe %s is short of replicas: %s", placement.pipe_id, exc)
 
 
-def _fenced_end(context: StoreContext, placement: Placement) -> tuple[int, set[ReplicaAt]]:
+def _fenced_end(
+    context: StoreContext, placement: Placement, acked: int | None
+) -> tuple[int, set[ReplicaAt]]:
     """Fence the replicas; returns the end that covers everything acknowledged, and the replicas
-    reported missing by then."""
+    reported missing by then. acked: as for `sealed_end`."""
     replicas = placement.replicas
     fence = [Fence(placement.pipe_id, SEALER_EPOCH)]
     calls = [call_of(replica, fence) for replica in replicas]
@@ -130,10 +135,14 @@ def _fenced_end(context: StoreContext, placement: Placement) -> tuple[int, set[R
             break
     gone = _gone(context, placement, answers)
     end = agreed_end(replies, len(replicas) - gone)
-    if end is None:
-        raise _too_few(placement, answers, gone)
-    logger.warning("pipe %s is sealed without %d lost replicas", placement.pipe_id, gone)
-    return end, missing_at
+    if end is not None:
+        logger.warning("pipe %s is sealed without %d lost replicas", placement.pipe_id, gone)
+        return end, missing_at
+    error = _too_few(placement, answers, gone)
+    if acked is None or gone == len(answers):
+        raise error
+    logger.info("pipe %s is sealed at what its writer acknowledged: %s", placement.pipe_id, error)
+    return acked, missing_at
 
 
 def _gone(context: StoreContext, placement: Placement, answers: Sequence[CallResult]) -> int:

@@ -13,7 +13,7 @@ from cassq.errors import BackendError
 from cassq.extents.port import missing
 from cassq.extents.protocol.words import Code, RefusedError, Request
 from cassq.extents.sidecar.directory import SidecarDirectory
-from cassq.extents.sidecar.health import SidecarHealth
+from cassq.extents.sidecar.health import Leaving, SidecarHealth
 from cassq.extents.sidecar.net.network import Call, Network
 from cassq.extents.sidecar.settings import Settings
 from cassq.model.sidecar_rows import Placement, ReplicaAt
@@ -30,6 +30,7 @@ class StoreContext(NamedTuple):
     catalog: Catalog
     network: Network
     health: SidecarHealth
+    leaving: Leaving
     directory: SidecarDirectory
     clock: Clock
     ids: Ids

@@ -8,6 +8,7 @@ from cassq.errors import BackendError, BackendUnavailableError, PipeSealedError
 from cassq.extents.protocol.words import Append, Code, Ends, Mark, Request
 from cassq.extents.server_writer import ServerWriter
 from cassq.extents.sidecar.net.network import CallResult, Patience
+from cassq.extents.sidecar.placing import takers
 from cassq.extents.sidecar.store_context import (
     WRITER_EPOCH,
     StoreContext,
@@ -56,8 +57,10 @@ class SidecarWriter(ServerWriter):
         return Place(end_seq, end_seq)
 
     def sealed(self) -> bool:
-        """True also when a replica's sidecar drains, or failed before anything was written. Cost:
-        where nothing was written for a while, a short request now and then."""
+        """True also when a replica's sidecar drains, or failed before anything was written; and
+        when there are too few replicas, and sidecars for all of a new pipe. Cost: where nothing was
+        written for a while, a short request now and then; with too few replicas, as
+        `SidecarDirectory.rows`."""
         if self._end.seq == 0 and not self._dead:
             health = self._context.health
             if any(health.avoided(replica.sidecar) for replica in self._placement.replicas):
@@ -65,7 +68,20 @@ class SidecarWriter(ServerWriter):
         idle_ms = self._context.clock.boot_ms() - self._asked_ms
         if not (self._dead or self._sealed) and idle_ms >= self._context.look_ms:
             self._look()
+        if len(self._placement.replicas) < self._placement.wanted and not self._leaving:
+            self._leaving = self._may_be_full()
         return self._dead or self._sealed or self._leaving
+
+    def _may_be_full(self) -> bool:
+        """Whether enough sidecars now take a new pipe for it to have all its replicas."""
+        context = self._context
+        if not context.leaving.due():
+            return False
+        able = takers(context.directory.rows(), context.catalog.now_ms())
+        if sum(not context.health.avoided(row.name) for row in able) < self._placement.wanted:
+            return False
+        context.leaving.attempted()
+        return True
 
     def was_sealed(self) -> None:
         """Note that this process has sealed the extent."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -17,7 +16,7 @@ from cassq.cassandra.session import Cql
 
 _READ = re.compile(r"Read (\d+) live rows and (\d+) tombstone cells")
 _TABLE = re.compile(r'(?:FROM|INTO|UPDATE) (?:"?\w+"?\.)?(\w+)')
-TRACE_SECONDS = 10.0
+TRACE_SECONDS = 60.0
 
 
 class Read(NamedTuple):
@@ -56,14 +55,6 @@ class Traced(Cql):
             for event in future.get_query_trace(max_wait=TRACE_SECONDS).events:
                 if match := _READ.search(event.description):
                     found.append(Read(table, int(match[1]), int(match[2])))
-
-
-def by_table(reads: list[Read]) -> Counter[str]:
-    """The tombstones of each table; those without any are left out."""
-    tombstones: Counter[str] = Counter()
-    for read in reads:
-        tombstones[read.table] += read.tombstones
-    return +tombstones
 
 
 def _table_of(statement: Any) -> str:

@@ -1,4 +1,4 @@
-"""Pushing much at once to sidecars: how many appends that takes."""
+"""Pushing to sidecars: how many appends that takes, and what comes of those that failed."""
 
 from __future__ import annotations
 
@@ -19,13 +19,7 @@ from tests.contract.backends import SidecarPlace
 MIB = 1024 * 1024
 
 
-@pytest.mark.parametrize(
-    ("replicas", "appends"), [(1, [24, 6]), (2, [12, 12, 6]), (3, [8, 8, 8, 6])]
-)
-def test_an_append_is_of_24_mib_for_all_replicas_together(
-    tmp_path: Path, clock: ManualClock, replicas: int, appends: list[int]
-) -> None:
-    place = SidecarPlace(tmp_path, replicas, replicas)
+def client_on(place: SidecarPlace, clock: ManualClock) -> cassq.Client:
     ids, store = Ids(), place.open(clock)
     ports = Ports(
         place.catalog,
@@ -37,7 +31,17 @@ def test_an_append_is_of_24_mib_for_all_replicas_together(
         upkeep=store.upkeep,
     )
     embedded = Embedded(ports, lambda _queue_id: PollingDoorbell(), lambda: None)
-    with cassq.Client("sidecars", embedded, clock) as client:
+    return cassq.Client("sidecars", embedded, clock)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "appends"), [(1, [24, 6]), (2, [12, 12, 6]), (3, [8, 8, 8, 6])]
+)
+def test_an_append_is_of_24_mib_for_all_replicas_together(
+    tmp_path: Path, clock: ManualClock, replicas: int, appends: list[int]
+) -> None:
+    place = SidecarPlace(tmp_path, replicas, replicas)
+    with client_on(place, clock) as client:
         with client.create_queue("q").pusher() as pusher:
             pushed = pusher.push_many([b"x" * MIB] * 30)
     assert len(pushed) == 30
@@ -47,3 +51,32 @@ def test_an_append_is_of_24_mib_for_all_replicas_together(
         if frames and call.sidecar == "s1":
             found.append(sum(request.messages for request in frames))
     assert found == appends
+
+
+def test_a_message_comes_once_though_its_first_pipe_lost_a_replica_that_has_it(
+    tmp_path: Path,
+) -> None:
+    """Of two: so nobody could fence a majority, and the message went to another pipe."""
+    place = SidecarPlace(tmp_path, sidecars=3)
+    _, second, third = place.sidecars
+    with client_on(place, place.clock) as client:
+        third.down = True
+        queue = client.create_queue("q")
+        pusher, popper = queue.pusher(), queue.popper()
+        pusher.push(b"0")
+        third.down = False
+        second.lost_after = 1000
+        pushed = pusher.push(b"1")
+        assert pusher.tally.carried_over == 1
+        assert pusher.tally.doubtful == 0
+        came = [*popper.pop(10), *popper.pop(10)]
+        popper.commit(came)
+        assert [message.payload for message in came] == [b"0", b"1"]
+        assert came[1].id == pushed
+        second.lost_after = 0
+        place.beat()
+        pusher.close()
+        for _ in range(3):
+            client.reap()
+        assert popper.pop(10).payloads == []
+        popper.close()

@@ -13,6 +13,7 @@ from cassq.errors import BackendError, BackendUnavailableError, PipeSealedError
 from cassq.extents.protocol.words import Append, Fence, RefusedError, Settle
 from cassq.extents.sidecar.net.network import Call
 from cassq.extents.sidecar.sealing import FENCE_LAG, FENCE_PATIENCE
+from cassq.message.frames import Place
 from cassq.model.sidecar_rows import Placement, ReplicaAt
 from tests.catalog_parts import put_part
 from tests.contract.backends import SidecarPlace
@@ -39,6 +40,71 @@ def test_a_dead_writer_s_last_frame_counts_where_a_majority_has_it(
     place.sidecars[2].down = True
     assert place.open(clock).seal(PIPE).seq == TAIL
     assert read_from(place, clock, TAIL) == expected(0, TAIL)
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_a_writer_that_lost_its_replicas_seals_what_it_acknowledged(
+    tmp_path: Path, clock: ManualClock, replicas: int
+) -> None:
+    """The frame that it then writes to another pipe never turns up in this one."""
+    place = SidecarPlace(tmp_path, sidecars=replicas, replicas=replicas)
+    store = place.open(clock)
+    writer = store.create(PIPE, "q")
+    append(writer, ACKED)
+    for sidecar in place.sidecars[1:]:
+        sidecar.lost_after = 1
+    with pytest.raises(BackendUnavailableError) as caught:
+        append(writer, TAIL - ACKED)
+    assert caught.value.outcome_unknown
+    for sidecar in place.sidecars[1:]:
+        sidecar.down = True
+    with pytest.raises(BackendUnavailableError):
+        store.seal(PIPE)
+    writer.close()
+    assert store.seal(PIPE).seq == ACKED
+    for sidecar in place.sidecars:
+        sidecar.down = False
+    kept = [sidecar.replica(PIPE) for sidecar in place.sidecars]
+    assert [each and each.end for each in kept] == [ACKED, TAIL, TAIL][:replicas]
+    assert place.open(clock).seal(PIPE).seq == ACKED
+    assert read_from(place, clock, ACKED) == expected(0, ACKED)
+
+
+def test_another_sealer_s_end_counts_if_it_came_first(
+    place: SidecarPlace, clock: ManualClock
+) -> None:
+    store = place.open(clock)
+    writer = store.create(PIPE, "q")
+    append(writer, ACKED)
+    for sidecar in place.sidecars:
+        sidecar.lost_after = 1
+    with pytest.raises(BackendUnavailableError):
+        append(writer, TAIL - ACKED)
+    writer.close()
+    assert place.open(clock).seal(PIPE).seq == TAIL
+    for sidecar in place.sidecars:
+        sidecar.down = True
+    assert store.seal(PIPE).seq == TAIL
+
+
+def test_an_append_that_its_writer_was_closed_in_is_not_acknowledged(
+    place: SidecarPlace, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pipe may have been sealed without it meanwhile."""
+    writer = pushed(place, clock)
+    write = writer._write
+
+    def closed_in(frames: Sequence[tuple[bytes, bytes]], end_seq: int) -> Place:
+        end = write(frames, end_seq)
+        writer.close()
+        return end
+
+    monkeypatch.setattr(writer, "_write", closed_in)
+    with pytest.raises(BackendUnavailableError) as caught:
+        append(writer, 3)
+    assert caught.value.outcome_unknown
+    with pytest.raises(PipeSealedError):
+        append(writer, 1)
 
 
 @pytest.mark.parametrize("late", [1, 2, 3])

@@ -18,6 +18,7 @@ from cassq.errors import (
 )
 from cassq.extents.protocol.words import Appended, Request
 from cassq.extents.sidecar import SidecarStore
+from cassq.extents.sidecar.health import LEAVE_LATER_MS, LEAVE_SOON_TRIES
 from tests.contract.backends import SidecarPlace
 from tests.contract.extents.on_sidecars import (
     append,
@@ -224,3 +225,62 @@ def test_a_replica_that_answers_with_less_than_it_was_sent_does_not_count(
         append(writer, 4)
     assert caught.value.outcome_unknown
     assert writer.end.seq == 3
+
+
+# --- too few replicas -------------------------------------------------------------------------
+
+
+def short_of_one(tmp_path: Path) -> tuple[SidecarPlace, SidecarStore]:
+    """Three sidecars, one of which was killed some time ago."""
+    place = SidecarPlace(tmp_path, sidecars=3)
+    store = place.open(place.clock)
+    place.sidecars[2].down = True
+    place.clock.advance(place.sidecars[2].row().lease_ms / 1000)
+    place.beat()
+    return place, store
+
+
+def test_a_writer_with_two_replicas_leaves_when_there_may_be_three(
+    tmp_path: Path,
+) -> None:
+    place, store = short_of_one(tmp_path)
+    clock = place.clock
+    writer = store.create(PIPE, "q")
+    append(writer, 2)
+    for _ in range(100):
+        clock.advance(0.5)
+        place.beat()
+        assert not writer.sealed(), "there is nowhere better"
+        append(writer, 1)
+    place.sidecars[2].down = False
+    place.beat()
+    clock.advance(1)
+    assert writer.sealed()
+    assert len(placement_of(place).replicas) == 2
+    writer.close()
+    assert store.seal(PIPE).seq == 102
+    full = store.create(OTHER, "q")
+    assert len(placement_of(place, OTHER).replicas) == 3
+    append(full, 1)
+    assert not full.sealed()
+
+
+def test_a_writer_does_not_leave_again_and_again_for_a_sidecar_that_it_cannot_reach(
+    tmp_path: Path,
+) -> None:
+    """It is alive, as others see."""
+    place, store = short_of_one(tmp_path)
+    clock = place.clock
+    opened = left = 0
+    writer = store.create(PIPE, "q")
+    for _ in range(1200):
+        place.catalog.sidecars.beat(place.sidecars[2].row())
+        place.beat()
+        append(writer, 1)
+        clock.advance(0.5)
+        if writer.sealed():
+            left += 1
+            writer.close()
+            opened += 1
+            writer = store.create(f"{opened:024x}", "q")
+    assert LEAVE_SOON_TRIES <= left <= LEAVE_SOON_TRIES + 600_000 // LEAVE_LATER_MS

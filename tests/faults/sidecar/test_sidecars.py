@@ -64,6 +64,30 @@ def test_a_killed_sidecar_costs_its_pushers_a_moment_and_others_nothing(scene: S
 
 
 @pytest.mark.long(reason="processes, and repairs that are waited for")
+def test_pushes_go_on_with_all_replicas_when_sidecars_are_back(scene: Scene) -> None:
+    """Of four sidecars two are killed, so that pipes have two replicas; and none is ever full."""
+    queue = scene.queue(max_push_time_of_pipe=600.0)
+    actor = scene.pushes(queue, "p")
+    gone = scene.sidecars.nodes[:2]
+    for node in gone:
+        node.kill()
+    scene.goes_on(actor, 50)
+
+    def replicas() -> int:
+        scene.goes_on(actor)
+        return len(scene.open_pipe(queue).replicas)
+
+    eventually("a pipe has two replicas", lambda: replicas() == 2, seconds=PATIENCE)
+    for node in gone:
+        node.start()
+    eventually("a pipe has three replicas", lambda: replicas() == 3, seconds=PATIENCE)
+    scene.end()
+    scene.repaired()
+    assert {len(each.replicas) for each in scene.placements(queue)} == {3}
+    scene.nothing_is_lost()
+
+
+@pytest.mark.long(reason="processes, and repairs that are waited for")
 def test_a_paused_sidecar_catches_up_when_it_resumes(scene: Scene) -> None:
     """It took no part in the seal, and has in its sockets what was sent to it before."""
     queue = scene.queue(max_push_time_of_pipe=600.0)
