@@ -150,7 +150,9 @@ def test_with_one_quorum_across_both_sides_neither_has_it_and_ap_pushes_are_spil
             assert spool is not None
             eventually(
                 "it is forwarded",
-                lambda s=spool: not s.overflow.down and not any(each.waiting for each in s.contents()),
+                lambda s=spool: (
+                    not s.overflow.down and not any(each.waiting for each in s.contents())
+                ),
                 seconds=PATIENCE,
             )
         assert drained(queues[0]) == Counter([0, 1, *range(10, 50)])
