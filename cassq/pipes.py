@@ -543,22 +543,22 @@ class PipeWriters:
 
     def tend(self) -> Tended:
         """Housekeeping of all writers, as `PipeWriter.tend`."""
-        again, chores = 1.0, self._follow_wish()
+        again, chores = 1.0, self._follow_desired_pipes()
         for appender in self._all():
             tended = appender.tend()
             again = min(again, tended.again)
             chores += tended.chores
         return Tended(again, chores)
 
-    def _follow_wish(self) -> list[Chore]:
-        """Take this pusher's share of the queue's wished pipes; returns chores that seal the
+    def _follow_desired_pipes(self) -> list[Chore]:
+        """Take this pusher's share of the queue's desired pipes; returns chores that seal the
         excess.
 
-        Cost: none while one pipe is wished for, else one query of a partial index.
+        Cost: none while one pipe is desired, else one query of a partial index.
         """
         queue = self._queue()
         pipes: list[PipeRow] = []
-        if not self._group_id and max(queue.wished_pipes, queue.policy.min_open_pipes) > 1:
+        if not self._group_id and max(queue.desired_pipes, queue.policy.min_open_pipes) > 1:
             pipes = self._ports.catalog.pipes.unsealed([queue.id])
         self._share = 1 if self._group_id else share_of(queue, pipes, self._owner)
         chores: list[Chore] = []

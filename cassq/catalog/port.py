@@ -101,9 +101,9 @@ class Queues(abc.ABC):
         more than one open pipe."""
 
     @abc.abstractmethod
-    def wish_pipes(self, queue: QueueRow, pipes: int, at_ms: int) -> bool:
+    def set_desired_pipes(self, queue: QueueRow, pipes: int, at_ms: int) -> bool:
         """Set the number of open pipes the queue should have, if the row still has
-        `queue.wished_pipes` and `wished_ms`. Unsynced."""
+        `queue.desired_pipes` and `desired_ms`. Unsynced."""
 
     @abc.abstractmethod
     def live(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Stopping: SIGINT and SIGTERM as a wish, looked at where nothing is half done.
+"""Stopping: SIGINT and SIGTERM as a request, checked where nothing is half done.
 
 An exception raised by a signal at any instruction could fall between a claim and the popper's note
 of it. So the handler only takes note, and raises `Stopped` where the command says that it may:
@@ -29,7 +29,7 @@ class Stopped(Exception):  # noqa: N818 - not an error
 
 
 class StopSignal:
-    """The wish to end, for a `with` block. signum: the signal that came, 0 while none has."""
+    """A request to end, for a `with` block. signum: the signal that came, 0 while none has."""
 
     def __init__(self) -> None:
         self.signum: int = 0

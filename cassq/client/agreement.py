@@ -147,7 +147,8 @@ class Agreement:
         if here:
             raise UsageError(
                 f"the locks cannot change while somebody is popping: {_some(here)}",
-                hint=f"stop all clients; what was killed counts for {GONE_MS // 1000} seconds",
+                hint="stop all clients; a killed one counts as active for"
+                f" {GONE_MS // 1000} seconds",
             )
         if wished != LEASES:
             self._service(url, clock, ids).close()
@@ -177,7 +178,7 @@ class Agreement:
         else:
             changed = self._notes.change(key, old, value)
         if not changed:
-            raise UsageError(f"another client changes the {key}", hint="try again")
+            raise UsageError(f"another client is changing the {key}", hint="try again")
         self._noted[key] = value
 
 

@@ -404,7 +404,7 @@ def directory_of(rest: str) -> Path:
     if expanded.startswith("~"):
         user = path.partition("/")[0]
         raise ConfigError(
-            f"there is no user {user.removeprefix('~')!r}, whose directory {user} would be",
+            f"{user} is not a directory: there is no user {user.removeprefix('~')!r}",
             hint=f"write file:./{path} for a directory of that name",
         )
     return Path(expanded)

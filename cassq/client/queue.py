@@ -198,7 +198,7 @@ class Queue:
             new = changed(row.policy, policy)
             if new.consistency != row.policy.consistency:
                 raise ConfigError(
-                    "consistency cannot be changed", hint="create another queue and move over"
+                    "consistency cannot be changed", hint="create another queue and use that one"
                 )
             check_compression(new.compression)
             if new == row.policy:

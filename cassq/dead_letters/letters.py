@@ -71,23 +71,27 @@ def letter_from_json(line: str | bytes) -> Letter:
     except ValueError as exc:
         raise UsageError(f"this is not JSON: {exc}") from exc
     if not isinstance(fields, dict):
-        raise UsageError("a letter is a JSON object")
+        raise UsageError("a dead letter must be a JSON object")
     letter_id, headers, death = fields.get("id"), fields.get("headers", {}), fields.get("death", {})
     if not isinstance(letter_id, str) or not 0 < len(letter_id) <= ID_LENGTH_MAX:
-        raise UsageError(f"a letter's id is a text of at most {ID_LENGTH_MAX} characters")
+        raise UsageError(
+            f"the id of a dead letter must be a string of 1 to {ID_LENGTH_MAX} characters"
+        )
     if not isinstance(headers, dict) or not isinstance(death, dict):
-        raise UsageError("a letter's headers, and its death, are JSON objects")
+        raise UsageError("the headers and the death of a dead letter must be JSON objects")
     payload = _bytes_of(fields, "payload")
     if payload is None:
-        raise UsageError("a letter has a payload, or payload_base64")
+        raise UsageError("a dead letter must have either a payload or payload_base64")
     deaths = _without_times(death)
     encode_headers(_with_death(headers, deaths))
     try:
         pushed_at = datetime.fromisoformat(fields["pushed_at"])
     except (KeyError, TypeError, ValueError) as exc:
-        raise UsageError("a letter's pushed_at is a time in ISO 8601, with a zone") from exc
+        raise UsageError(
+            "the pushed_at of a dead letter must be a time in ISO 8601, with a zone"
+        ) from exc
     if pushed_at.tzinfo is None:
-        raise UsageError("a letter's pushed_at needs a zone, as +00:00")
+        raise UsageError("the pushed_at of a dead letter needs a zone, such as +00:00")
     key = check_key(_bytes_of(fields, "key"))
     return Letter(letter_id, check_payload(payload), headers, key, pushed_at, deaths)
 
@@ -95,13 +99,13 @@ def letter_from_json(line: str | bytes) -> Letter:
 def _bytes_of(fields: Mapping[str, Any], name: str) -> bytes | None:
     text, encoded = fields.get(name), fields.get(f"{name}_base64")
     if not isinstance(text, str | None) or not isinstance(encoded, str | None):
-        raise UsageError(f"a letter's {name} is a text")
+        raise UsageError(f"the {name} of a dead letter must be a string")
     try:
         if encoded is not None:
             return base64.b64decode(encoded, validate=True)
         return None if text is None else text.encode()
     except (binascii.Error, UnicodeEncodeError) as exc:
-        raise UsageError(f"a letter's {name} cannot be read: {exc}") from exc
+        raise UsageError(f"the {name} of a dead letter cannot be read: {exc}") from exc
 
 
 def batch_of(letters: Iterable[Letter]) -> Batch:
@@ -159,7 +163,9 @@ def _ms_of(name: str, value: object) -> int:
     except ValueError:
         when = None
     if when is None or when.tzinfo is None:
-        raise UsageError(f"{name!r} in a letter's death is a time in ISO 8601, with a zone")
+        raise UsageError(
+            f"{name!r} in the death of a dead letter must be a time in ISO 8601, with a zone"
+        )
     return round(when.timestamp() * 1000)
 
 
@@ -191,7 +197,7 @@ class Filter:
         for name in ("reason", "text"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
-                raise UsageError(f"{name} is a text that is not empty, not {value!r}")
+                raise UsageError(f"{name} must be a string that is not empty, not {value!r}")
         for name in ("older_than", "newer_than"):
             if getattr(self, name) is not None:
                 check_seconds(name, getattr(self, name), AGE_MAX_SECONDS)

@@ -103,9 +103,9 @@ class ExtentWriter(abc.ABC):
     def turn_wanted(self) -> bool:
         """Whether another pusher asks for the next turn (cp queues). May lag, like `sealed`.
 
-        Whose turn it is, the catalog alone decides: its owner is the queue's newest pipe. Only the
-        wish is kept with the extent, where its writer looks anyway, so that an append costs no read
-        of the catalog. A wrong or lost wish costs time, never the order.
+        The catalog alone decides who has the turn: the owner of the queue's newest pipe. Only the
+        request for the next turn is kept with the extent. Its writer looks there anyway, so an
+        append needs no read of the catalog. A wrong or lost request costs time, never the order.
         """
 
     @abc.abstractmethod

@@ -17,7 +17,7 @@ from cassq.model.sidecar_rows import Placement, ReplicaAt
 from cassq.plurals import counted
 
 if TYPE_CHECKING:
-    from cassq.extents.protocol.words import Told
+    from cassq.extents.protocol.words import ListedExtent
 
 # What may be found; all but the last two need repair.
 UNREADABLE, SHORT, DAMAGED = "unreadable", "under-replicated", "damaged"
@@ -74,7 +74,7 @@ def inspect(catalog: Catalog, upkeep: Upkeep) -> Inspection:
     the extents of every live sidecar."""
     fleet, made = upkeep.fleet(), Inspection()
     placements = {each.pipe_id: each for each in catalog.sidecars.placements()}
-    there: dict[ReplicaAt, dict[str, Told]] = {}
+    there: dict[ReplicaAt, dict[str, ListedExtent]] = {}
     for row in fleet.sidecars.values():
         if not row.alive(fleet.now_ms):
             continue
@@ -110,13 +110,15 @@ def _sorted(placements: Iterable[Placement]) -> list[Placement]:
     return sorted(placements, key=lambda placement: placement.pipe_id)
 
 
-def _damage(there: Mapping[ReplicaAt, Mapping[str, Told]], at: ReplicaAt, pipe_id: str) -> str:
+def _damage(
+    there: Mapping[ReplicaAt, Mapping[str, ListedExtent]], at: ReplicaAt, pipe_id: str
+) -> str:
     report = there.get(at, {}).get(pipe_id)
     return report.damage if report is not None else ""
 
 
 def _missing(
-    catalog: Catalog, placement: Placement, there: Mapping[ReplicaAt, Mapping[str, Told]]
+    catalog: Catalog, placement: Placement, there: Mapping[ReplicaAt, Mapping[str, ListedExtent]]
 ) -> list[ReplicaAt]:
     """The replicas that their sidecars do not have, except those dropped or moved since the
     placements were read."""
@@ -127,7 +129,7 @@ def _missing(
 
 
 def _is_begun(
-    catalog: Catalog, placement: Placement, there: Mapping[ReplicaAt, Mapping[str, Told]]
+    catalog: Catalog, placement: Placement, there: Mapping[ReplicaAt, Mapping[str, ListedExtent]]
 ) -> bool:
     """Whether an extent was made for a pipe that has no row, and is empty: its pusher died in
     between, or is about to write the row. It needs no repair."""
@@ -154,7 +156,7 @@ def _judged(fleet: Fleet, placement: Placement, state: ReplicaSet) -> Iterator[E
 
 def _compared(
     placement: Placement,
-    there: Mapping[ReplicaAt, Mapping[str, Told]],
+    there: Mapping[ReplicaAt, Mapping[str, ListedExtent]],
     missing: Collection[ReplicaAt],
 ) -> Iterator[ExtentFinding]:
     """Whether each replica is what it should be."""
@@ -170,7 +172,7 @@ def _compared(
 def _orphans(
     catalog: Catalog,
     placements: Mapping[str, Placement],
-    there: Mapping[ReplicaAt, Mapping[str, Told]],
+    there: Mapping[ReplicaAt, Mapping[str, ListedExtent]],
 ) -> Iterator[ExtentFinding]:
     """Extents without a placement there; recent ones may be about to get one."""
     for at, extents in there.items():

@@ -66,8 +66,8 @@ class QueueRow:
     groups_version: int  # grows when a group comes or goes, and when a pipe retires
     tail: str = ""  # cp: the newest pipe, the one that the next must succeed
     deleted: bool = False
-    wished_pipes: int = 1  # how many should be open side by side, as a reaper found ...
-    wished_ms: int = 0  # ... and when this many were last needed
+    desired_pipes: int = 1  # how many should be open side by side, as a reaper found ...
+    desired_ms: int = 0  # ... and when this many were last needed
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ class QueueLoad(NamedTuple):
     idle: int = 0
 
 
-def wished_pipes(load: QueueLoad, policy: QueuePolicy) -> int:
+def desired_pipes(load: QueueLoad, policy: QueuePolicy) -> int:
     """How many pipes the load requires, within the policy's limits. Pure."""
     if policy.strict:
         return 1
@@ -44,16 +44,16 @@ def wished_pipes(load: QueueLoad, policy: QueuePolicy) -> int:
     return max(policy.min_open_pipes, min(asked, most))
 
 
-def next_wish(queue: QueueRow, asked: int, now_ms: int) -> int | None:
-    """The wish to write if a load requires `asked` pipes: more at once, fewer only once they were
+def next_desired(queue: QueueRow, asked: int, now_ms: int) -> int | None:
+    """The number to write if a load requires `asked` pipes: more at once, fewer only once they were
     not needed for `LEASES_KEPT` leases; None: write nothing.
 
     now_ms: catalog time.
     """
     kept_ms = round(LEASES_KEPT * queue.policy.lease * 1000)
-    age_ms = now_ms - queue.wished_ms
+    age_ms = now_ms - queue.desired_ms
     least = queue.policy.min_open_pipes
-    present = max(queue.wished_pipes, least)
+    present = max(queue.desired_pipes, least)
     if asked > present:
         return asked
     if asked == present:
@@ -63,14 +63,14 @@ def next_wish(queue: QueueRow, asked: int, now_ms: int) -> int | None:
 
 
 def share_of(queue: QueueRow, pipes: Iterable[PipeRow], owner: str) -> int:
-    """How many of a queue's wished pipes one of its pushers should have open; at least one.
+    """How many of a queue's desired pipes one of its pushers should have open; at least one.
 
     pipes: the unsealed ones, whose owners are the pushers.
     """
     policy = queue.policy
     if policy.strict:
         return 1
-    wish = max(policy.min_open_pipes, min(queue.wished_pipes, policy.max_open_pipes))
+    desired = max(policy.min_open_pipes, min(queue.desired_pipes, policy.max_open_pipes))
     at_once = (pipe for pipe in pipes if pipe.timer_ms is None and not pipe.group_id)
     owners = sorted({pipe.owner for pipe in at_once} | {owner})
-    return max(1, wish // len(owners) + (owners.index(owner) < wish % len(owners)))
+    return max(1, desired // len(owners) + (owners.index(owner) < desired % len(owners)))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from cassq.consumer.presence import GONE_MS
 from cassq.lifecycle.sealing import seen_end
 from cassq.model.rows import GroupRow, Member, PipeRow, QueueRow
-from cassq.model.scaling import QueueLoad, next_wish, wished_pipes
+from cassq.model.scaling import QueueLoad, desired_pipes, next_desired
 from cassq.reaper.actions import Action, PlannedPass, Scope
 
 LOOKED_MAX = 64
@@ -55,9 +55,9 @@ def plan(snapshot: Sequence[Busy], now_ms: int) -> list[Action]:
     found: list[Action] = []
     for busy in snapshot:
         queue = busy.queue
-        wish = next_wish(queue, wished_pipes(load_of(busy), queue.policy), now_ms)
-        if wish is not None:
-            found.append(Action("scale", f"{wish} open pipes", queue.name, row=(queue, wish)))
+        desired = next_desired(queue, desired_pipes(load_of(busy), queue.policy), now_ms)
+        if desired is not None:
+            found.append(Action("scale", f"{desired} open pipes", queue.name, row=(queue, desired)))
     return found
 
 
@@ -104,10 +104,12 @@ class Scale(PlannedPass[Sequence[Busy]]):
 
     def apply(self, action: Action) -> str | None:
         """Cost: one unsynced write."""
-        queue, wish = action.row
-        if not self._ports.catalog.queues.wish_pipes(queue, wish, self._ports.catalog.now_ms()):
+        queue, desired = action.row
+        if not self._ports.catalog.queues.set_desired_pipes(
+            queue, desired, self._ports.catalog.now_ms()
+        ):
             return None
-        return f"{queue.wished_pipes} before" if wish != queue.wished_pipes else "still"
+        return f"{queue.desired_pipes} before" if desired != queue.desired_pipes else "still"
 
     def apply_all(self, actions: Sequence[Action]) -> list[Action]:
         """Unchanged numbers are left out."""

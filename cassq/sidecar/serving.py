@@ -146,7 +146,9 @@ def _identify(options: Options, opener: Opener, clock: Clock) -> tuple[Catalog |
     known = opener.identity(options.data)
     default = options.listen
     if known is None and not options.name and host_and_port(default)[1] == 0:
-        raise ConfigError("port 0 gives no name that lasts", hint="give the sidecar a --name")
+        raise ConfigError(
+            "with port 0 a sidecar has no permanent name", hint="give the sidecar a --name"
+        )
     catalog: Catalog | None = None
     try:
         catalog = open_catalog(options.catalog, clock)

@@ -25,7 +25,7 @@ from tests.integration.deadlines import DEADLINE_SECONDS
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tests.faults.parts"])
 
-Told = tuple[Any, ...]
+Report = tuple[Any, ...]
 
 
 class Actor:
@@ -36,7 +36,7 @@ class Actor:
         self._inbox, outbox = _context.Pipe(duplex=False)
         hears, self._voice = _context.Pipe(duplex=False)
         self.part = part
-        self.heard: list[Told] = []
+        self.heard: list[Report] = []
         self._stopped = False
         self._process = _context.Process(
             target=_play, args=(part, outbox, hears, args), daemon=True
@@ -60,9 +60,9 @@ class Actor:
         """Send a word to the actor."""
         self._voice.send(word)
 
-    def listen(self, seconds: float = 0.0) -> list[Told]:
+    def listen(self, seconds: float = 0.0) -> list[Report]:
         """What it told since the last look; waits up to `seconds` for something."""
-        fresh: list[Told] = []
+        fresh: list[Report] = []
         with contextlib.suppress(EOFError, OSError):  # when it is gone, what it told still counts
             while self._inbox.poll(0.0 if fresh else seconds):
                 fresh.append(self._inbox.recv())
@@ -76,12 +76,12 @@ class Actor:
         """It met an error that its part does not expect."""
         pytest.fail(f"the {self.part} failed:\n{trace}")
 
-    def reports(self, word: str) -> list[Told]:
+    def reports(self, word: str) -> list[Report]:
         """Everything it told so far that begins with `word`."""
         self.listen()
         return [report for report in self.heard if report[0] == word]
 
-    def expect(self, word: str, *, seconds: float = DEADLINE_SECONDS) -> Told:
+    def expect(self, word: str, *, seconds: float = DEADLINE_SECONDS) -> Report:
         """Wait until it tells something that begins with `word`, if it has not yet; the last."""
         watch = Stopwatch()
         while not (found := self.reports(word)):
@@ -153,10 +153,10 @@ def act() -> Iterator[Act]:
         actor.end()
 
 
-def listen_to(actors: Iterable[Actor], seconds: float) -> list[Told]:
+def listen_to(actors: Iterable[Actor], seconds: float) -> list[Report]:
     """What any of these actors told; waits up to `seconds` for something."""
     by_inbox = {actor._inbox: actor for actor in actors if not actor._stopped}
-    reports: list[Told] = []
+    reports: list[Report] = []
     for inbox in wait(list(by_inbox), seconds):
         assert isinstance(inbox, Connection)
         reports += by_inbox[inbox].listen()

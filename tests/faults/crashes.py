@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import cassq
 from cassq.base.clock import Stopwatch
-from tests.faults.actors import Act, Actor, Told, listen_to
+from tests.faults.actors import Act, Actor, Report, listen_to
 from tests.integration.deadlines import eventually
 from tests.integration.stage import drain, payloads, reap
 
@@ -36,7 +36,7 @@ class Oracle:
         self.unsure: dict[str, Counter[bytes]] = defaultdict(Counter)
         self.deliveries = 0
 
-    def hear(self, report: Told) -> None:
+    def hear(self, report: Report) -> None:
         match report:
             case ("try", name, first, last):
                 self.tried |= _payloads(name, first, last)

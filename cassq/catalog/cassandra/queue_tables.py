@@ -81,7 +81,7 @@ DROP_GROUP = "DELETE FROM queues WHERE queue_id = ? AND group_name = ? IF group_
 NOTE_PLACE = "INSERT INTO group_places (group_id, queue_id, name) VALUES (?, ?, ?)"
 UNNOTE_PLACE = "DELETE FROM group_places WHERE group_id = ?"
 
-# Sets the wished number of pipes, by compare-and-set.
+# Sets the desired number of pipes, by compare-and-set.
 WISH = (
     "UPDATE queues SET wished_pipes = ?, wished_ms = ? WHERE queue_id = ?"
     " IF wished_pipes = ? AND wished_ms = ? AND deleted = false"
@@ -321,20 +321,20 @@ class CassandraQueues(Queues):
     def busy(self, queue_ids: Collection[str] | None = None) -> list[str]:
         """Cost: as `Pipes.unsealed`, and as `limited`."""
         rows = self._rows.queues.those(queue_ids)
-        wished = {row.id for row in rows if row.wished_pipes > 1}
-        rest = [row.id for row in rows if row.id not in wished]
+        several = {row.id for row in rows if row.desired_pipes > 1}
+        rest = [row.id for row in rows if row.id not in several]
         pushed = {row.queue_id for row in self._pipes.unsealed(rest) if row.rate > 0}
-        return sorted(wished | pushed)
+        return sorted(several | pushed)
 
-    def wish_pipes(self, queue: QueueRow, pipes: int, at_ms: int) -> bool:
+    def set_desired_pipes(self, queue: QueueRow, pipes: int, at_ms: int) -> bool:
         """Cost: one conditional write."""
-        values = (pipes, at_ms, queue.id, queue.wished_pipes, queue.wished_ms)
+        values = (pipes, at_ms, queue.id, queue.desired_pipes, queue.desired_ms)
 
-        def is_wished() -> bool:
+        def is_set() -> bool:
             row = self._rows.queues.by_id(queue.id)
-            return row is not None and (row.wished_pipes, row.wished_ms) == (pipes, at_ms)
+            return row is not None and (row.desired_pipes, row.desired_ms) == (pipes, at_ms)
 
-        return self._cql.apply_settled(WISH, values, is_wished)
+        return self._cql.apply_settled(WISH, values, is_set)
 
     def live(self) -> list[str]:
         """Cost: as `Pipes.unsealed`."""

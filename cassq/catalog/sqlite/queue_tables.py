@@ -31,11 +31,11 @@ SELECT {QUEUE_COLUMNS} FROM queues INDEXED BY queues_limited WHERE deleted = 0 A
     OR json_extract(policy, '$.retain_unconsumed') IS NOT NULL
     OR json_extract(policy, '$.max_length') IS NOT NULL
     OR json_extract(policy, '$.dedup_window') > 0)"""
-# Queues that are pushed to, or wish for several pipes: two partial indexes.
+# Queues that are pushed to, or should have several pipes: two partial indexes.
 BUSY = """
 SELECT DISTINCT queue_id FROM pipes INDEXED BY pipes_unsealed WHERE state < 2 AND rate > 0
 UNION SELECT id FROM queues WHERE wished_pipes > 1 AND deleted = 0"""
-# Sets the wished number of pipes, by compare-and-set: by key.
+# Sets the desired number of pipes, by compare-and-set: by key.
 WISH = """
 UPDATE queues SET wished_pipes = ?1, wished_ms = ?2
 WHERE id = ?3 AND wished_pipes = ?4 AND wished_ms = ?5 AND deleted = 0"""
@@ -203,9 +203,9 @@ class SqliteQueues(Queues):
         found = [queue_id for (queue_id,) in self._db.read(BUSY)]
         return [each for each in found if queue_ids is None or each in queue_ids]
 
-    def wish_pipes(self, queue: QueueRow, pipes: int, at_ms: int) -> bool:
+    def set_desired_pipes(self, queue: QueueRow, pipes: int, at_ms: int) -> bool:
         with self._db.lock, self._db.write(synced=False) as tx:
-            values = (pipes, at_ms, queue.id, queue.wished_pipes, queue.wished_ms)
+            values = (pipes, at_ms, queue.id, queue.desired_pipes, queue.desired_ms)
             return tx.execute(WISH, values).rowcount == 1
 
     def live(self) -> list[str]:

@@ -273,8 +273,8 @@ def _show(found: Status, replication: str, advice: list[str]) -> None:
         ("agree on the schema", "yes" if found.agreed else "no"),
         ("commitlog_sync", _values(found, "commitlog_sync")),
         ("paxos_variant", _values(found, "paxos_variant")),
-        ("locks", found.locks or "those of the first client"),
-        ("store", found.store or "that of the first client"),
+        ("locks", found.locks or "the first client chooses them"),
+        ("store", found.store or "the first client chooses it"),
     ]
     output.table(("keyspace", found.keyspace), rows)
     for line in advice:

@@ -185,7 +185,7 @@ def _refuse(fleet: Fleet, name: str, left: list[Placement]) -> None:
     if left:
         raise UsageError(
             f"{so_many(len(left))} have a replica on sidecar {name!r}",
-            hint="drain it first; or give it up with all it has: --force",
+            hint="drain it first, or give up everything that it has with --force",
             left=len(left),
         )
     if row.alive(fleet.now_ms):

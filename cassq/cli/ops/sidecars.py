@@ -22,7 +22,7 @@ from cassq.model.sidecar_rows import SidecarRow
 from cassq.plurals import counted
 
 if TYPE_CHECKING:
-    from cassq.extents.protocol.words import Told
+    from cassq.extents.protocol.words import ListedExtent
 
 URL = "'cassandra://db1,db2/cassq?store=sidecar'"
 SHOWN_MAX = 100
@@ -139,7 +139,7 @@ def show(ctx: click.Context, name: str) -> None:
         row = row_of(fleet, name)
         found = last_round(client.ports.catalog)
         info: dict[str, Any] = {}
-        extents: dict[str, list[Told]] = {"damaged": [], "unsealed": []}
+        extents: dict[str, list[ListedExtent]] = {"damaged": [], "unsealed": []}
         error = ""
         try:
             info = dict(upkeep.info(row))
@@ -170,7 +170,7 @@ def _cell(value: object) -> object:
     return value if value is None or isinstance(value, bool | int | float) else str(value)
 
 
-def _show_extents(only: str, those: list[Told]) -> None:
+def _show_extents(only: str, those: list[ListedExtent]) -> None:
     if those:
         output.say("")
         rows = [(e.pipe_id, e.queue_name, e.end, size(e.size_bytes), e.damage) for e in those]

@@ -39,25 +39,27 @@ def _rate(value: str) -> float:
 
 
 _GROUP = click.option(
-    "--group", default="default", show_default=True, help="The group whose dead letters."
+    "--group", default="default", show_default=True, help="Use the dead letters of this group."
 )
 _FILTERS = [
     click.option(
         "--reason",
-        help="Only those that died for this reason (delivery_limit, rejected, maxlen), or whose"
-        " last failure it was (rejected, expired).",
+        help="Only letters that died for this reason (delivery_limit, rejected, maxlen), or whose"
+        " last failure had it (rejected, expired).",
     ),
-    click.option("--older-than", type=seconds, help="Only those that died at least this long ago."),
-    click.option("--newer-than", type=seconds, help="Only those that died within this time."),
+    click.option(
+        "--older-than", type=seconds, help="Only letters that died at least this long ago."
+    ),
+    click.option("--newer-than", type=seconds, help="Only letters that died within this time."),
     click.option(
         "--header",
         "headers",
         type=header,
         multiple=True,
         metavar="NAME=VALUE",
-        help="Only those with this header; if given several times, with all of them.",
+        help="Only letters with this header; if given several times, with all of them.",
     ),
-    click.option("--text", help="Only those with this text in the payload, or in their error."),
+    click.option("--text", help="Only letters with this text in the payload or the error."),
     click.option(
         "--id",
         "ids",
@@ -222,7 +224,7 @@ def purge(
     yes: bool,
     **settings: Any,
 ) -> None:
-    """Delete dead letters for good: all of them, or those that match a filter.
+    """Delete dead letters permanently: all of them, or those that match a filter.
 
     Shows how many there are and asks first; without a terminal --yes is needed.
     """

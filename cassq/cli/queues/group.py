@@ -104,7 +104,7 @@ def list_(call: Invocation, queue: str) -> None:
 @group_options(leave_out=("exclusive",), defaults=False)
 @click.pass_obj
 def update(call: Invocation, /, queue: str, name: str, **settings: Any) -> None:
-    """Change settings of a group; those not named stay.
+    """Change settings of a group; the others stay as they are.
 
     Running poppers adopt them within a second.
     """
@@ -120,7 +120,7 @@ def update(call: Invocation, /, queue: str, name: str, **settings: Any) -> None:
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @click.pass_context
 def delete(ctx: click.Context, queue: str, name: str, yes: bool) -> None:
-    """Delete a group; it never gets what it has not committed.
+    """Delete a group, with its place in the queue: nothing more is delivered to it.
 
     Its dead letters stay, as their own queue. Asks first; without a terminal --yes is needed.
     """

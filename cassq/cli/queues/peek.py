@@ -35,7 +35,7 @@ from cassq.settings import State
     "--group",
     default="default",
     show_default=True,
-    help="The consumer group whose messages to show.",
+    help="Show the messages of this consumer group.",
 )
 @click.option(
     "--max",

@@ -33,7 +33,8 @@ def pipe() -> None:
 def list_(ctx: click.Context, queue: str, damaged: bool) -> None:
     """List the pipes of a queue that are not retired, oldest first.
 
-    LEFT is what the slowest consumer group has not committed, LOST what `cassq pipe skip` gave up.
+    LEFT counts the messages that the slowest consumer group has not committed, LOST those that
+    `cassq pipe skip` gave up.
     The messages of a pipe are counted once it is sealed. With --damaged every message is read, and
     the exit code is 1 if any pipe is damaged.
     """

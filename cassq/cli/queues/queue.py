@@ -84,7 +84,7 @@ def show(call: Invocation, name: str) -> None:
 @queue_options(leave_out=("consistency",), defaults=False)
 @click.pass_obj
 def update(call: Invocation, /, name: str, **settings: Any) -> None:
-    """Change settings of a queue; those not named stay.
+    """Change settings of a queue; the others stay as they are.
 
     Running pushers and poppers adopt them within two seconds. The consistency of a queue cannot
     be changed.

@@ -197,7 +197,9 @@ def replay(
     ],
 )
 @queue_argument("queue")
-@click.option("--group", default="default", show_default=True, help="The group whose dead letters.")
+@click.option(
+    "--group", default="default", show_default=True, help="Use the dead letters of this group."
+)
 @click.option("--where", default="", metavar="SQL", help="Only letters for which this is true.")
 @click.option(
     "--top", type=click.IntRange(1), default=10, show_default=True, help="How many to show of each."

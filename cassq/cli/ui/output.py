@@ -246,7 +246,7 @@ class Sink:
     def close(self) -> None:
         """Give a pipe that was made smaller its room back: others may write to it."""
         if self._room:
-            with suppress(OSError):  # it is a wish: it works as it is
+            with suppress(OSError):  # it is only an improvement: without it, output works as well
                 fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, self._room)
 
     def check(self) -> None:

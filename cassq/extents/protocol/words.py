@@ -221,7 +221,7 @@ class List(_Message, frozen=True):
     only: str
 
 
-class Told(_Message, frozen=True):
+class ListedExtent(_Message, frozen=True):
     """What a sidecar reports about an extent."""
 
     pipe_id: str
@@ -236,9 +236,9 @@ class Told(_Message, frozen=True):
 
 
 class Listed(_Message, frozen=True):
-    """Each as `Told`."""
+    """Each as `ListedExtent`."""
 
-    extents: Sequence[Told]
+    extents: Sequence[ListedExtent]
 
 
 class Info(_Message, frozen=True):

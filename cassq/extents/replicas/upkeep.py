@@ -14,7 +14,7 @@ from cassq.extents.replicas.fleet import Fleet, Need
 from cassq.model.sidecar_rows import Placement, ReplicaAt, SidecarRow
 
 if TYPE_CHECKING:
-    from cassq.extents.protocol.words import Told
+    from cassq.extents.protocol.words import ListedExtent
 
 
 class RepairOutcome(NamedTuple):
@@ -71,6 +71,6 @@ class Upkeep(abc.ABC):
         """What a sidecar reports about itself. Raises BackendError. Cost: a request."""
 
     @abc.abstractmethod
-    def extents(self, row: SidecarRow, only: str = "") -> Iterator[Told]:
+    def extents(self, row: SidecarRow, only: str = "") -> Iterator[ListedExtent]:
         """The extents of a sidecar by id; `only` as in `cassq.extents.protocol.words.List`. Raises
         BackendError. Cost: a request per thousand."""

@@ -123,7 +123,7 @@ class Reopening:
             engine.close()
             raise ConfigError(
                 "the data directory is not the one that was here",
-                hint="start the sidecar again: what it had is copied to it then",
+                hint="start the sidecar again; its former extents are then copied to it",
             )
         return engine
 

@@ -5,7 +5,7 @@ Each check raises RefusedError.
 
 from __future__ import annotations
 
-from cassq.extents.protocol.words import Append, Code, Open, RefusedError, Told
+from cassq.extents.protocol.words import Append, Code, ListedExtent, Open, RefusedError
 from cassq.message.frames import BODY_BYTES_MAX, HEADER_SIZE, FrameError, pipe_key, verify
 from cassq.sidecar.engine.port import Replica
 
@@ -59,9 +59,9 @@ def is_listed(replica: Replica, only: str) -> bool:
     return True
 
 
-def listed_entry(replica: Replica) -> Told:
+def listed_entry(replica: Replica) -> ListedExtent:
     """A replica's entry in `Listed`."""
-    return Told(
+    return ListedExtent(
         replica.pipe_id,
         replica.queue_name,
         replica.end,

@@ -243,28 +243,28 @@ def test_a_pipe_is_added_with_its_rate(two: Catalog) -> None:
     assert two.queues.busy() == [Q]
 
 
-def test_a_wish_is_made_by_compare_and_set(two: Catalog, other: Catalog) -> None:
+def test_the_desired_pipes_are_set_by_compare_and_set(two: Catalog, other: Catalog) -> None:
     before = two.queues.by_id(Q)
     assert before is not None
-    assert (before.wished_pipes, before.wished_ms) == (1, 0)
-    assert two.queues.wish_pipes(before, 4, 100)
-    assert not other.queues.wish_pipes(before, 9, 100)
+    assert (before.desired_pipes, before.desired_ms) == (1, 0)
+    assert two.queues.set_desired_pipes(before, 4, 100)
+    assert not other.queues.set_desired_pipes(before, 9, 100)
     after = other.queues.by_id(Q)
-    assert after == replace(before, wished_pipes=4, wished_ms=100)
+    assert after == replace(before, desired_pipes=4, desired_ms=100)
     assert other.queues.busy() == [Q], "it is to be looked at though nobody pushes"
-    assert other.queues.wish_pipes(after, 4, 200)
-    assert not two.queues.wish_pipes(after, 4, 300), "the time counts too"
+    assert other.queues.set_desired_pipes(after, 4, 200)
+    assert not two.queues.set_desired_pipes(after, 4, 300), "the time counts too"
     again = two.queues.by_id(Q)
     assert again is not None
-    assert two.queues.wish_pipes(again, 1, 300)
+    assert two.queues.set_desired_pipes(again, 1, 300)
     assert two.queues.busy() == []
 
 
-def test_nothing_is_wished_for_a_deleted_queue(two: Catalog) -> None:
+def test_nothing_is_set_for_a_deleted_queue(two: Catalog) -> None:
     row = two.queues.by_id(Q)
     assert row is not None
     two.queues.delete(Q)
-    assert not two.queues.wish_pipes(row, 4, 100)
+    assert not two.queues.set_desired_pipes(row, 4, 100)
     assert two.queues.busy() == []
 
 

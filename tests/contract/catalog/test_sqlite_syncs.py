@@ -47,7 +47,7 @@ class WatchedLog(Log):
         self.synced += 1
 
 
-class Told:
+class Syncs:
     """A catalog with a queue and a pipe, and whether each of its commits was synced. log: its."""
 
     def __init__(self, path: Path) -> None:
@@ -71,13 +71,13 @@ class Told:
 
 
 @pytest.fixture
-def syncs(tmp_path: Path) -> Iterator[Told]:
-    syncs = Told(tmp_path / "catalog.sqlite")
+def syncs(tmp_path: Path) -> Iterator[Syncs]:
+    syncs = Syncs(tmp_path / "catalog.sqlite")
     yield syncs
     syncs.catalog.close()
 
 
-def test_queues_and_groups(syncs: Told) -> None:
+def test_queues_and_groups(syncs: Syncs) -> None:
     catalog = syncs.catalog
     row = queue_row("r")
     assert syncs.by(lambda: catalog.queues.create(row, group_row("default", "r"))) == [True]
@@ -91,7 +91,7 @@ def test_queues_and_groups(syncs: Told) -> None:
     assert syncs.by(lambda: [catalog.queues.delete(row.id)]) == [True]
 
 
-def test_the_life_of_a_pipe(syncs: Told) -> None:
+def test_the_life_of_a_pipe(syncs: Syncs) -> None:
     catalog = syncs.catalog
     assert syncs.by(lambda: catalog.pipes.add(pipe_row("new"))) == [True]
     assert syncs.by(lambda: catalog.pipes.record_end("new", place(5))) == [True]
@@ -102,7 +102,7 @@ def test_the_life_of_a_pipe(syncs: Told) -> None:
     assert syncs.by(lambda: catalog.pipes.repoint("new", "id of r", "r/default")) == [True]
 
 
-def test_acks_take_overs_and_moves(syncs: Told) -> None:
+def test_acks_take_overs_and_moves(syncs: Syncs) -> None:
     catalog, consumer = syncs.catalog, syncs.consumer
     row = consumer.claim(4)
     freed = consumer.freed(row)
@@ -116,7 +116,7 @@ def test_acks_take_overs_and_moves(syncs: Told) -> None:
     assert syncs.by(lambda: catalog.claims.fence(consumer.cursor, "other")) == [True]
 
 
-def test_a_first_claim_is_synced_if_that_is_asked_for(syncs: Told) -> None:
+def test_a_first_claim_is_synced_if_that_is_asked_for(syncs: Syncs) -> None:
     consumer = syncs.consumer
     for synced in (False, True, False):
         cursor = consumer.cursor
@@ -129,14 +129,14 @@ def test_a_first_claim_is_synced_if_that_is_asked_for(syncs: Told) -> None:
         assert syncs.by(claim) == [synced]
 
 
-def test_dedup_ids(syncs: Told) -> None:
+def test_dedup_ids(syncs: Syncs) -> None:
     row = Dedup("id of q", "a", "p", 0, at_ms=5)
     others = [replace(row, dedup_id=name) for name in "bc"]
     assert syncs.by(lambda: syncs.catalog.records.dedup(row)) == [True]
     assert syncs.by(lambda: [syncs.catalog.records.dedup_many(others, {})]) == [True]
 
 
-def test_writes_that_are_published_or_given_up(syncs: Told) -> None:
+def test_writes_that_are_published_or_given_up(syncs: Syncs) -> None:
     catalog = syncs.catalog
     wanted = WriteRow("id of q", "w", 0, 0, WriteState.OPEN, "driver", begun_ms=3)
     assert syncs.by(lambda: catalog.writes.begin(wanted)) == [True]
@@ -156,14 +156,14 @@ def test_writes_that_are_published_or_given_up(syncs: Told) -> None:
 
 
 @pytest.fixture
-def log(syncs: Told) -> WatchedLog:
+def log(syncs: Syncs) -> WatchedLog:
     if syncs.log is None:
         pytest.skip("without fdatasync the log is left to SQLite")
     return syncs.log
 
 
 def test_others_write_while_an_ack_is_being_synced(
-    syncs: Told, log: WatchedLog, tmp_path: Path
+    syncs: Syncs, log: WatchedLog, tmp_path: Path
 ) -> None:
     with closing(SqliteCatalog(tmp_path / "catalog.sqlite", ManualClock(), lock_wait=0)) as other:
         theirs = Consumer(other)
@@ -184,7 +184,7 @@ def test_others_write_while_an_ack_is_being_synced(
 
 
 def test_an_ack_of_an_exclusive_group_is_durable_before_others_see_it(
-    syncs: Told, log: WatchedLog
+    syncs: Syncs, log: WatchedLog
 ) -> None:
     mine = syncs.catalog.claims.fence(syncs.consumer.cursor, "me")
     assert mine is not None
@@ -196,7 +196,7 @@ def test_an_ack_of_an_exclusive_group_is_durable_before_others_see_it(
 
 
 def test_threads_that_commit_during_a_sync_share_the_next_one(
-    syncs: Told, log: WatchedLog, tmp_path: Path
+    syncs: Syncs, log: WatchedLog, tmp_path: Path
 ) -> None:
     rows = [syncs.consumer.claim(2) for _ in range(4)]
     syncing, go_on = threading.Event(), threading.Event()
@@ -226,7 +226,7 @@ def test_threads_that_commit_during_a_sync_share_the_next_one(
 
 
 def test_after_a_sync_that_failed_nothing_passes_for_durable(
-    syncs: Told, log: WatchedLog, tmp_path: Path
+    syncs: Syncs, log: WatchedLog, tmp_path: Path
 ) -> None:
     row = syncs.consumer.claim(4)
     acked = syncs.consumer.acked(row, 0, 4)
@@ -249,7 +249,7 @@ def test_after_a_sync_that_failed_nothing_passes_for_durable(
 
 
 def test_what_has_an_unknown_outcome_is_synced_when_it_is_read_back(
-    syncs: Told, log: WatchedLog
+    syncs: Syncs, log: WatchedLog
 ) -> None:
     syncs.consumer.claim(1)
     syncs.catalog.claims.ensure_durable()

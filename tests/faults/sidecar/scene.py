@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import cassq
-from cassq.extents.protocol.words import Told
+from cassq.extents.protocol.words import ListedExtent
 from cassq.model.sidecar_rows import Placement, SidecarRow
 from tests.faults.actors import Act, Actor
 from tests.faults.crashes import Oracle, finish
@@ -126,7 +126,7 @@ class Scene:
         """The end that is recorded of a pipe by now."""
         return self.placement(pipe.pipe_id).end
 
-    def settled(self, node: SidecarNode, pipe: Placement) -> Told | None:
+    def settled(self, node: SidecarNode, pipe: Placement) -> ListedExtent | None:
         """What a sidecar tells of its replica, once it knows that there is an end."""
         held = self.prover.held(node.told_name)
         return next((t for t in held if t.pipe_id == pipe.pipe_id and t.final >= 0), None)

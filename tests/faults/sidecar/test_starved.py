@@ -18,11 +18,11 @@ from cassq.extents.protocol.words import (
     Fenced,
     Info,
     List,
+    ListedExtent,
     Mark,
     Open,
     Read,
     RefusedError,
-    Told,
 )
 from cassq.extents.sidecar.net.asking import Asking, ask
 from cassq.model.sidecar_rows import SidecarState
@@ -105,7 +105,7 @@ def fence_until_refused(served: Served) -> list[int]:
     pytest.fail("what was left of the disk was enough")
 
 
-def listed(served: Served) -> dict[str, Told]:
+def listed(served: Served) -> dict[str, ListedExtent]:
     return {each.pipe_id: each for each in ask(served.address, List("", 1000, "")).extents}
 
 

@@ -10,7 +10,7 @@ import cassq
 from cassq.base.clock import Stopwatch
 from cassq.client.sidecar_options import settings_of
 from cassq.errors import BackendError
-from cassq.extents.protocol.words import List, Request, Scrub, Told
+from cassq.extents.protocol.words import List, ListedExtent, Request, Scrub
 from cassq.extents.sidecar.net.connection import Access
 from cassq.extents.sidecar.net.connection_pool import ConnectionPool
 from cassq.extents.sidecar.net.network import Call, Patience
@@ -79,9 +79,9 @@ class Prover:
             frozenset(catalog.pipes.ids()),  # looked for later, as they are made later
         )
 
-    def held(self, name: str) -> list[Told]:
+    def held(self, name: str) -> list[ListedExtent]:
         """What a sidecar tells of all its replicas. Raises BackendError."""
-        found: list[Told] = []
+        found: list[ListedExtent] = []
         after = ""
         while True:
             page = self._ask(name, "", List(after, PAGE, "")).extents

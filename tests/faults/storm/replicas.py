@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from cassq.extents.protocol.words import Told
+from cassq.extents.protocol.words import ListedExtent
 from cassq.extents.sidecar.store_context import majority
 from cassq.model.sidecar_rows import Placement, ReplicaAt
 
@@ -18,7 +18,7 @@ class ReplicaView:
 
     placements: list[Placement]
     generations: Mapping[str, str]
-    held: Mapping[str, Mapping[str, Told]] = field(default_factory=dict)
+    held: Mapping[str, Mapping[str, ListedExtent]] = field(default_factory=dict)
     pipes: Collection[str] = ()
 
     def strays(self) -> set[str]:

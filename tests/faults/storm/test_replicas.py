@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from cassq.extents.protocol.words import Told
+from cassq.extents.protocol.words import ListedExtent
 from cassq.model.sidecar_rows import Placement, ReplicaAt
 from tests.faults.storm.replicas import ReplicaView, complaints, dependants, orphans, unequal
 
 NAMES = ("one", "two", "three")
-TOLD = Told("p", "q", 7, 7, True, 700, 1, "", False)
+TOLD = ListedExtent("p", "q", 7, 7, True, 700, 1, "", False)
 
 
 def right() -> ReplicaView:
@@ -31,7 +31,7 @@ def test_what_is_right_is_accepted() -> None:
     assert [each.pipe_id for each in right().sealed()] == ["p"]
 
 
-def replaced(view: ReplicaView, found: Told | None) -> ReplicaView:
+def replaced(view: ReplicaView, found: ListedExtent | None) -> ReplicaView:
     held = {name: dict(extents) for name, extents in view.held.items()}
     if found is None:
         del held["two"]["p"]
@@ -47,7 +47,7 @@ def placed(view: ReplicaView, **changes: object) -> ReplicaView:
 EMPTY = structs.replace(TOLD, end=0, final=-1)
 
 
-def begun(held: Told) -> ReplicaView:
+def begun(held: ListedExtent) -> ReplicaView:
     """A pipe that has a placement, and no row; its replicas are such."""
     view = replace(placed(right(), end=None), pipes=set())
     return replace(view, held={name: {"p": held} for name in NAMES} | {"four": {}})

@@ -90,10 +90,10 @@ def test_pipes_follow_a_load_that_rises_and_falls(client: cassq.Client) -> None:
     eventually("there is a pipe for each", lambda: open_pipes(client, queue) == POPPERS)
     # More is pushed than one can do, so messages wait; and nobody is idle.
     eventually("all work at once", lambda: crew.working == POPPERS)
-    assert queue.row.wished_pipes == POPPERS
+    assert queue.row.desired_pipes == POPPERS
     load.end()  # the pusher stays, and pushes nothing
     eventually("everything is done", lambda: len(crew.seen) >= load.pushed, seconds=120)
-    eventually("fewer are wished", lambda: queue.row.wished_pipes == 1)
+    eventually("fewer are desired", lambda: queue.row.desired_pipes == 1)
     eventually("one is left", lambda: open_pipes(client, queue) == 1)
     crew.end()
     assert sorted(crew.seen) == sorted(numbers(load.pushed))
@@ -117,7 +117,7 @@ def test_a_queue_has_its_least_number_of_open_pipes_while_it_is_pushed_to(
     assert open_pipes(client, queue) == 0
 
 
-def test_several_pushers_share_what_is_wished(client: cassq.Client, connect: Connect) -> None:
+def test_several_pushers_share_the_desired_pipes(client: cassq.Client, connect: Connect) -> None:
     queue = client.create_queue("jobs", min_open_pipes=4, lease=0.5)
     pushers = [connect().queue("jobs").pusher() for _ in range(2)]
 
@@ -157,7 +157,7 @@ def test_one_pusher_and_one_popper_keep_their_order(client: cassq.Client) -> Non
         client.reap()
         seen += payloads(drain(popper))
     assert seen == numbers(90_000)
-    assert queue.row.wished_pipes == 1
+    assert queue.row.desired_pipes == 1
 
 
 @pytest.mark.waits(reason="poppers tell of themselves every few seconds")

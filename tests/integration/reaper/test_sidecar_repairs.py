@@ -13,7 +13,7 @@ import pytest
 
 import cassq
 from cassq.errors import CorruptionError
-from cassq.extents.protocol.words import Drop, List, Scrub, Told
+from cassq.extents.protocol.words import Drop, List, ListedExtent, Scrub
 from cassq.inspect.inspection import inspect
 from cassq.reaper.actions import DONE, FAILED
 from tests.integration.deadlines import eventually
@@ -64,7 +64,7 @@ def popped(sidecars: SidecarProcesses) -> list[bytes]:
         return sorted(found)
 
 
-def extents_of(sidecars: SidecarProcesses, name: str, only: str = "") -> list[Told]:
+def extents_of(sidecars: SidecarProcesses, name: str, only: str = "") -> list[ListedExtent]:
     return list(sidecars[name].ask(List("", 1000, only)).extents)
 
 

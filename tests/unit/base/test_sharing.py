@@ -16,12 +16,12 @@ def test_a_thread_that_comes_during_the_work_is_served_with_the_others_that_wait
     served: list[tuple[list[int], str | None]] = []
     at_it, go_on = threading.Event(), threading.Event()
 
-    def serve(wishes: list[int], last: str | None) -> str:
-        served.append((wishes, last))
-        if wishes == [0]:
+    def serve(requests: list[int], last: str | None) -> str:
+        served.append((requests, last))
+        if requests == [0]:
             at_it.set()
             assert go_on.wait(30)
-        return f"after {wishes}"
+        return f"after {requests}"
 
     threads = [
         threading.Thread(target=sharing.together, args=("pipe", number, serve))
@@ -39,16 +39,16 @@ def test_a_thread_that_comes_during_the_work_is_served_with_the_others_that_wait
     assert served == [([0], None), ([1, 2, 3], "after [0]")]
 
 
-def test_wishes_for_different_things_do_not_wait_for_one_another() -> None:
+def test_requests_for_different_things_do_not_wait_for_one_another() -> None:
     sharing: Sharing[str, int, None] = Sharing()
     served: list[int] = []
 
-    def inner(wishes: list[int], _last: None) -> None:
-        served.extend(wishes)
+    def inner(requests: list[int], _last: None) -> None:
+        served.extend(requests)
 
-    def outer(wishes: list[int], _last: None) -> None:
+    def outer(requests: list[int], _last: None) -> None:
         sharing.together("another", 2, inner)
-        served.extend(wishes)
+        served.extend(requests)
 
     sharing.together("one", 1, outer)
     assert served == [2, 1]
@@ -57,11 +57,11 @@ def test_wishes_for_different_things_do_not_wait_for_one_another() -> None:
 def test_an_error_is_raised_in_its_own_thread_and_nothing_is_left_behind() -> None:
     sharing: Sharing[str, int, str] = Sharing()
 
-    def fail(wishes: list[int], last: str | None) -> str:
-        raise ValueError(wishes)
+    def fail(requests: list[int], last: str | None) -> str:
+        raise ValueError(requests)
 
-    def serve(wishes: list[int], last: str | None) -> str:
-        assert (wishes, last) == ([2], None)
+    def serve(requests: list[int], last: str | None) -> str:
+        assert (requests, last) == ([2], None)
         return "served"
 
     with pytest.raises(ValueError, match="1"):
@@ -191,7 +191,7 @@ def test_a_thread_that_waited_for_an_answer_that_never_came_asks_for_it_itself()
     at_it, go_on = threading.Event(), threading.Event()
     raised: list[Exception] = []
 
-    def hold(_wishes: list[object], _last: object) -> None:
+    def hold(_requests: list[object], _last: object) -> None:
         at_it.set()
         assert go_on.wait(30)
 

@@ -71,7 +71,7 @@ def test_a_death_that_an_older_cassq_exported_is_read() -> None:
 @pytest.mark.parametrize("at", ["noon", 5, None, "2026-01-01T00:00:00"])
 def test_a_death_at_no_time_is_refused(at: Any) -> None:
     printed = {**json.loads(LETTER.to_json()), "death": {"at": at}}
-    with pytest.raises(UsageError, match="'at' in a letter's death"):
+    with pytest.raises(UsageError, match="'at' in the death of a dead letter"):
         letter_from_json(json.dumps(printed))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cassq.extents.protocol.words import Done, Listed, Replicate, Replicated, Scrubbed, Told
+from cassq.extents.protocol.words import Done, Listed, ListedExtent, Replicate, Replicated, Scrubbed
 from cassq.extents.replicas.fleet import Need
 from cassq.extents.sidecar.net.network import CallResult
 from cassq.extents.sidecar.repair.copying import Copying, CopyStep
@@ -19,9 +19,9 @@ ADDRESSES = {"a": "a:1", "b": "b:1", "c": "c:1"}
 WHOLE: dict[str, Any] = {"end": END, "final": END, "damage": "", "copying": False}
 
 
-def an_extent(**changes: Any) -> Told:
+def an_extent(**changes: Any) -> ListedExtent:
     facts = WHOLE | changes
-    return Told(
+    return ListedExtent(
         PIPE, "q", facts["end"], facts["final"], True, 1000, 5, facts["damage"], facts["copying"]
     )
 
@@ -32,7 +32,7 @@ def a_copying() -> Copying:
     return Copying(Need(placement, 2, sources=[A, B], anew=C), ADDRESSES, random.Random(0))
 
 
-def looked(copying: Copying, *extents: Told | None) -> None:
+def looked(copying: Copying, *extents: ListedExtent | None) -> None:
     """Have it hear what each source has; the damaged one tells that it is so."""
     answers = [
         CallResult(at.sidecar, [Done(), Listed([found] if found else [])], None)
@@ -72,7 +72,7 @@ def test_a_whole_replica_is_the_source() -> None:
     ],
     ids=["damaged", "a copy that is not whole", "shorter", "not settled", "not there"],
 )
-def test_one_that_is_not_whole_is_not_a_source(bad: Told | None) -> None:
+def test_one_that_is_not_whole_is_not_a_source(bad: ListedExtent | None) -> None:
     copying = a_copying()
     looked(copying, bad, an_extent())
     assert source_of(copying) == "b"

@@ -18,7 +18,15 @@ from cassq.extents.protocol.wire import (
     refusal_parts,
     request_parts,
 )
-from cassq.extents.protocol.words import REPLIES, REQUESTS, Append, Code, Hello, RefusedError, Told
+from cassq.extents.protocol.words import (
+    REPLIES,
+    REQUESTS,
+    Append,
+    Code,
+    Hello,
+    ListedExtent,
+    RefusedError,
+)
 from cassq.sidecar.engine import checks
 from cassq.sidecar.sessions import connection
 from cassq.sidecar.sessions.handshake import WINDOW_BYTES
@@ -80,7 +88,7 @@ def test_the_type_of_every_field_is_reported() -> None:
         "Sequence[tuple[Number, Number, bool, bool, Number] | None]": (
             "array of [acked, end, fenced, closed, idle_ms] or nil"
         ),
-        "Sequence[Told]": f"array of [{', '.join(names(Told))}]",
+        "Sequence[ListedExtent]": f"array of [{', '.join(names(ListedExtent))}]",
         "Mapping[str, Any]": "map by name",
     }
     seen = set()

@@ -37,18 +37,18 @@ from cassq.extents.protocol.words import (
     Frames,
     Info,
     List,
+    ListedExtent,
     Open,
     Read,
     RefusedError,
     Scrub,
-    Told,
 )
 
 NAMES = st.text(max_size=40)
 NUMBERS = st.integers(min_value=0, max_value=2**63)
 ENDS = st.tuples(NUMBERS, NUMBERS, st.booleans(), st.booleans(), NUMBERS)
 TOLD = st.builds(
-    Told,
+    ListedExtent,
     *(NAMES, NAMES, NUMBERS, st.integers(-1, 2**40), st.booleans()),
     *(NUMBERS, NUMBERS, NAMES, st.booleans()),
 )
@@ -66,7 +66,7 @@ BY_KIND: dict[str, st.SearchStrategy[Any]] = {
     "Sequence[tuple[Number, Number, bool, bool, Number] | None]": st.lists(
         ENDS | st.none(), max_size=5
     ),
-    "Sequence[Told]": st.lists(TOLD, max_size=3),
+    "Sequence[ListedExtent]": st.lists(TOLD, max_size=3),
     "Mapping[str, Any]": FACTS,
 }
 

@@ -32,6 +32,7 @@ from cassq.extents.protocol.words import (
     InfoIs,
     List,
     Listed,
+    ListedExtent,
     Mark,
     Open,
     Read,
@@ -41,7 +42,6 @@ from cassq.extents.protocol.words import (
     Scrub,
     Scrubbed,
     Settle,
-    Told,
     Turn,
     TurnAsked,
     Welcome,
@@ -139,8 +139,8 @@ REPLIED: list[tuple[Any, int, str]] = [
     (
         Listed(
             [
-                Told("p", "mail", 9, -1, False, 10**12, 1700000000000, "", True),
-                Told("q", "ü", 5, 5, True, 0, 0, "torn", False),
+                ListedExtent("p", "mail", 9, -1, False, 10**12, 1700000000000, "", True),
+                ListedExtent("q", "ü", 5, 5, True, 0, 0, "torn", False),
             ]
         ),
         128,

@@ -1,4 +1,4 @@
-"""How many pipes are wished for, from loads just below, at and above each threshold."""
+"""How many pipes are desired, for loads just below, at and above each threshold."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from cassq.model.scaling import (
     LEASES_KEPT,
     PIPE_MESSAGES_PER_SECOND,
     QueueLoad,
-    next_wish,
+    desired_pipes,
+    next_desired,
     share_of,
-    wished_pipes,
 )
 from cassq.reaper.scale import Busy, Crowd, load_of, plan
 
@@ -24,9 +24,9 @@ NOW_MS = 1_000_000
 KEPT_MS = round(LEASES_KEPT * POLICY.lease * 1000)
 
 
-def a_queue(wished: int = 1, wished_ms: int = NOW_MS, **policy: object) -> QueueRow:
+def a_queue(desired: int = 1, desired_ms: int = NOW_MS, **policy: object) -> QueueRow:
     return QueueRow(
-        "q", "mail", replace(POLICY, **policy), 1, 1, wished_pipes=wished, wished_ms=wished_ms
+        "q", "mail", replace(POLICY, **policy), 1, 1, desired_pipes=desired, desired_ms=desired_ms
     )
 
 
@@ -39,62 +39,64 @@ def a_pipe(owner: str, rate: int = 0, **changes: object) -> PipeRow:
 
 
 @pytest.mark.parametrize(
-    ("rate", "wished"),
+    ("rate", "desired"),
     [(0, 1), (FULL, 1), (FULL + 1, 2), (3 * FULL, 3), (3 * FULL + 1, 4), (100 * FULL, 6)],
 )
-def test_pipes_follow_throughput_up_to_the_policy_s_most(rate: int, wished: int) -> None:
-    assert wished_pipes(QueueLoad(rate, poppers=20), POLICY) == wished
+def test_pipes_follow_throughput_up_to_the_policy_s_most(rate: int, desired: int) -> None:
+    assert desired_pipes(QueueLoad(rate, poppers=20), POLICY) == desired
 
 
 @pytest.mark.parametrize(
-    ("busy", "idle", "wished"), [(0, 0, 1), (1, 0, 1), (1, 1, 2), (1, 3, 4), (4, 0, 4), (9, 9, 6)]
+    ("busy", "idle", "desired"), [(0, 0, 1), (1, 0, 1), (1, 1, 2), (1, 3, 4), (4, 0, 4), (9, 9, 6)]
 )
-def test_pipes_follow_the_poppers_that_need_one_each(busy: int, idle: int, wished: int) -> None:
-    assert wished_pipes(QueueLoad(1, 20, busy, idle), POLICY) == wished
+def test_pipes_follow_the_poppers_that_need_one_each(busy: int, idle: int, desired: int) -> None:
+    assert desired_pipes(QueueLoad(1, 20, busy, idle), POLICY) == desired
 
 
 def test_there_are_no_more_pipes_than_poppers_or_than_a_popper_considers() -> None:
     load = QueueLoad(100 * FULL, poppers=3)
-    assert wished_pipes(load, POLICY) == 3
-    assert wished_pipes(load._replace(poppers=1), POLICY) == 1, "one keeps its order"
-    assert wished_pipes(load._replace(poppers=0), POLICY) == 1
-    assert wished_pipes(load, replace(POLICY, max_pop_width=2)) == 2
+    assert desired_pipes(load, POLICY) == 3
+    assert desired_pipes(load._replace(poppers=1), POLICY) == 1, "one keeps its order"
+    assert desired_pipes(load._replace(poppers=0), POLICY) == 1
+    assert desired_pipes(load, replace(POLICY, max_pop_width=2)) == 2
 
 
 def test_there_are_never_fewer_than_the_policy_s_least() -> None:
-    assert wished_pipes(QueueLoad(), replace(POLICY, min_open_pipes=4)) == 4
-    assert wished_pipes(QueueLoad(0, 1), replace(POLICY, min_open_pipes=4, max_pop_width=1)) == 4
+    assert desired_pipes(QueueLoad(), replace(POLICY, min_open_pipes=4)) == 4
+    assert desired_pipes(QueueLoad(0, 1), replace(POLICY, min_open_pipes=4, max_pop_width=1)) == 4
 
 
 def test_a_strict_queue_has_one() -> None:
     strict = QueuePolicy(consistency="cp", min_open_pipes=3)
-    assert wished_pipes(QueueLoad(100 * FULL, 20, 20, 20), strict) == 1
+    assert desired_pipes(QueueLoad(100 * FULL, 20, 20, 20), strict) == 1
     assert share_of(replace(a_queue(4), policy=strict), [], "me") == 1
 
 
 # --- up at once, down later -------------------------------------------------------------------
 
 
-def test_more_are_wished_at_once() -> None:
-    assert next_wish(a_queue(2, NOW_MS), 5, NOW_MS) == 5
+def test_more_are_desired_at_once() -> None:
+    assert next_desired(a_queue(2, NOW_MS), 5, NOW_MS) == 5
 
 
-@pytest.mark.parametrize(("age_ms", "wish"), [(KEPT_MS - 1, None), (KEPT_MS, 2), (KEPT_MS + 1, 2)])
-def test_fewer_are_wished_when_they_were_not_needed_for_a_while(
-    age_ms: int, wish: int | None
+@pytest.mark.parametrize(
+    ("age_ms", "desired"), [(KEPT_MS - 1, None), (KEPT_MS, 2), (KEPT_MS + 1, 2)]
+)
+def test_fewer_are_desired_when_they_were_not_needed_for_a_while(
+    age_ms: int, desired: int | None
 ) -> None:
-    assert next_wish(a_queue(5, NOW_MS - age_ms), 2, NOW_MS) == wish
+    assert next_desired(a_queue(5, NOW_MS - age_ms), 2, NOW_MS) == desired
 
 
-def test_a_wish_that_still_holds_is_renewed_now_and_then() -> None:
-    assert next_wish(a_queue(5, NOW_MS - KEPT_MS // 4 + 1), 5, NOW_MS) is None
-    assert next_wish(a_queue(5, NOW_MS - KEPT_MS // 4), 5, NOW_MS) == 5
+def test_a_number_that_still_holds_is_renewed_now_and_then() -> None:
+    assert next_desired(a_queue(5, NOW_MS - KEPT_MS // 4 + 1), 5, NOW_MS) is None
+    assert next_desired(a_queue(5, NOW_MS - KEPT_MS // 4), 5, NOW_MS) == 5
 
 
-def test_the_least_there_may_be_needs_no_wish() -> None:
-    assert next_wish(a_queue(1, 0), 1, NOW_MS) is None
-    assert next_wish(a_queue(1, 0, min_open_pipes=3), 3, NOW_MS) is None
-    assert next_wish(a_queue(3, 0, min_open_pipes=3), 3, NOW_MS) is None
+def test_the_least_there_may_be_needs_no_number() -> None:
+    assert next_desired(a_queue(1, 0), 1, NOW_MS) is None
+    assert next_desired(a_queue(1, 0, min_open_pipes=3), 3, NOW_MS) is None
+    assert next_desired(a_queue(3, 0, min_open_pipes=3), 3, NOW_MS) is None
 
 
 # --- what a load is ---------------------------------------------------------------------------
@@ -120,7 +122,7 @@ def test_poppers_are_idle_only_while_messages_wait() -> None:
     assert load_of(Busy(a_queue(), [], [])) == QueueLoad()
 
 
-def test_a_plan_names_the_wish() -> None:
+def test_a_plan_names_the_desired_number() -> None:
     crowd = Crowd(True, members(1, 3), waits=True)
     (action,) = plan([Busy(a_queue(), [a_pipe("a", 1)], [crowd])], NOW_MS)
     assert (action.verb, action.subject, action.queue) == ("scale", "4 open pipes", "mail")
@@ -131,7 +133,7 @@ def test_a_plan_names_the_wish() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wished", "owners", "shares"),
+    ("desired", "owners", "shares"),
     [
         (1, "a", [1]),
         (5, "a", [5]),
@@ -140,9 +142,9 @@ def test_a_plan_names_the_wish() -> None:
         (2, "abcd", [1, 1, 1, 1]),
     ],
 )
-def test_pushers_share_the_wished_pipes(wished: int, owners: str, shares: list[int]) -> None:
+def test_pushers_share_the_desired_pipes(desired: int, owners: str, shares: list[int]) -> None:
     pipes = [a_pipe(owner) for owner in owners for _ in range(2)]
-    assert [share_of(a_queue(wished), pipes, owner) for owner in owners] == shares
+    assert [share_of(a_queue(desired), pipes, owner) for owner in owners] == shares
 
 
 def test_a_pusher_that_has_no_pipe_yet_counts_itself() -> None:
@@ -155,6 +157,6 @@ def test_timer_pipes_and_those_of_one_group_do_not_count() -> None:
     assert share_of(a_queue(4), others, "me") == 4
 
 
-def test_a_pusher_keeps_to_the_policy_whatever_the_wish() -> None:
+def test_a_pusher_keeps_to_the_policy_whatever_is_desired() -> None:
     assert share_of(a_queue(1, min_open_pipes=3), [], "me") == 3
     assert share_of(a_queue(9, max_open_pipes=2), [], "me") == 2

@@ -22,12 +22,12 @@ from cassq.extents.protocol.words import (
     Frames,
     Info,
     List,
+    ListedExtent,
     Mark,
     Open,
     Read,
     Request,
     Settle,
-    Told,
     Turn,
 )
 from cassq.message.frames import decode, pipe_key
@@ -190,7 +190,7 @@ def test_extents_are_listed_page_by_page_in_order(sidecar: Sidecar) -> None:
     sidecar.does(Settle(PIPE, 10))
     [extent] = [each for each in sidecar.does(List("", 99, "")).extents if each.pipe_id == PIPE]
     wall_ms = sidecar.clock.wall_ms()
-    assert extent == Told(PIPE, "orders", 10, 10, True, len(a_frame(0)), wall_ms, "", False)
+    assert extent == ListedExtent(PIPE, "orders", 10, 10, True, len(a_frame(0)), wall_ms, "", False)
     unsealed = [extent.pipe_id for extent in sidecar.does(List("", 99, "unsealed")).extents]
     assert unsealed == [pipe_id for pipe_id in ids if pipe_id != PIPE]
     assert sidecar.does(List("", 1, "unsealed")).extents[0].final == -1

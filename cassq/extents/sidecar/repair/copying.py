@@ -18,7 +18,7 @@ import random
 from collections.abc import Collection, Mapping, Sequence
 
 from cassq.errors import BackendError, BackendTimeoutError
-from cassq.extents.protocol.words import List, Replicate, Request, Scrub, Settle, Told
+from cassq.extents.protocol.words import List, ListedExtent, Replicate, Request, Scrub, Settle
 from cassq.extents.replicas.fleet import Need
 from cassq.extents.sidecar.net.network import Call, CallResult
 from cassq.extents.sidecar.placing import chosen
@@ -211,7 +211,7 @@ class Copying:
         self.step = CopyStep.COPY
 
     def _chosen(
-        self, rows: Sequence[SidecarRow], there: Mapping[str, Told | None]
+        self, rows: Sequence[SidecarRow], there: Mapping[str, ListedExtent | None]
     ) -> SidecarRow | None:
         """The sidecar whose begun copy is furthest; without one, as for a new extent."""
 
@@ -225,16 +225,18 @@ class Copying:
             return furthest
         return chosen(rows, 1, self._rng, beside=self.need.beside)[0]
 
-    def _extent(self, answer: CallResult) -> Told | None:
+    def _extent(self, answer: CallResult) -> ListedExtent | None:
         listed = answer.replies[-1].extents
         return listed[0] if listed and listed[0].pipe_id == self._pipe_id else None
 
-    def _is_good(self, extent: Told | None) -> bool:
+    def _is_good(self, extent: ListedExtent | None) -> bool:
         if extent is None or extent.damage or extent.copying:
             return False
         return extent.end == extent.final == self.end
 
-    def _complaints(self, answers: Sequence[CallResult], there: Mapping[str, Told | None]) -> str:
+    def _complaints(
+        self, answers: Sequence[CallResult], there: Mapping[str, ListedExtent | None]
+    ) -> str:
         """The problems of all sidecars, as text."""
         complaints = []
         for answer in answers:

@@ -14,7 +14,7 @@ from cassq.base.clock import Clock
 from cassq.base.ids import Ids
 from cassq.catalog.port import Catalog
 from cassq.errors import BackendError
-from cassq.extents.protocol.words import EXTENTS_MAX, Drop, Ends, Info, List, Told
+from cassq.extents.protocol.words import EXTENTS_MAX, Drop, Ends, Info, List, ListedExtent
 from cassq.extents.replicas.fleet import Fleet, Need, ReplicaStanding, fleet_of, mended
 from cassq.extents.replicas.upkeep import RepairOutcome, Upkeep
 from cassq.extents.sidecar.net.network import Call, CallResult, Network, Patience
@@ -119,7 +119,7 @@ class Repairing(Upkeep):
     def info(self, row: SidecarRow) -> Mapping[str, Any]:
         return dict(self._ask(_call(row, Info())).facts)
 
-    def extents(self, row: SidecarRow, only: str = "") -> Iterator[Told]:
+    def extents(self, row: SidecarRow, only: str = "") -> Iterator[ListedExtent]:
         after = ""
         while True:
             page = self._ask(_call(row, List(after, EXTENTS_MAX, only))).extents
