@@ -27,7 +27,7 @@ from cassq.sidecar.care.reopening import Reopening, damage_of
 from cassq.sidecar.catalog_thread import CatalogThread
 from cassq.sidecar.catalogs import open_catalog
 from cassq.sidecar.engine.port import Engine
-from cassq.sidecar.exposure import check_exposure, client_tls, server_tls
+from cassq.sidecar.exposure import check_exposure, client_tls, is_loopback, server_tls
 from cassq.sidecar.memory import keep_memory
 from cassq.sidecar.registration import LEASE_MS, Registration
 from cassq.sidecar.running import Sidecar
@@ -270,6 +270,8 @@ class _Running:
             self._advertised = _advertised(self._options, self._listen)
             if self._options.http and not self._http:
                 self._http = await http.listen(self._options.http)
+                if not is_loopback(host_and_port(self._http)[0]):
+                    logger.warning("anybody who can connect to %s reads its status", self._http)
             await registration.beat()
             tasks += map(_task, (registration.run(), *self._housework(sidecar, catalog)))
             self._tell_ready()

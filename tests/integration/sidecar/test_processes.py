@@ -95,6 +95,12 @@ def test_health_is_answered_beside_idle_connections(start: Start) -> None:
         each.close()
 
 
+def test_a_status_that_anybody_can_read_is_warned_of(start: Start) -> None:
+    served = start("--http", "0.0.0.0:0")
+    served.signal(signal.SIGTERM)
+    assert "anybody who can connect to 0.0.0.0:" in served.ended()[1]
+
+
 def test_what_was_acknowledged_survives_a_kill(catalog: SqliteCatalog, start: Start) -> None:
     served = start()
     acknowledged = 0
