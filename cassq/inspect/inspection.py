@@ -13,7 +13,7 @@ from cassq.catalog.port import Catalog
 from cassq.errors import BackendError
 from cassq.extents.replicas.fleet import Fleet, ReplicaSet, ReplicaStanding
 from cassq.extents.replicas.upkeep import Upkeep
-from cassq.model.sidecar_rows import Placement, ReplicaAt
+from cassq.model.sidecar_rows import Placement, ReplicaAt, is_behind
 from cassq.plurals import counted
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 # What may be found; all but the last two need repair.
 UNREADABLE, SHORT, DAMAGED = "unreadable", "under-replicated", "damaged"
-MISSING, BEGUN, ORPHANED = "missing", "begun", "orphaned"
-KINDS = (UNREADABLE, SHORT, DAMAGED, MISSING, BEGUN, ORPHANED)
+BEHIND, MISSING, BEGUN, ORPHANED = "behind", "missing", "begun", "orphaned"
+KINDS = (UNREADABLE, SHORT, DAMAGED, BEHIND, MISSING, BEGUN, ORPHANED)
 
 NO_ROW = "the extent of an unfinished, empty pipe; `cassq reap` removes it after an hour"
 
@@ -166,7 +166,8 @@ def _compared(
         if at in missing:
             yield ExtentFinding(MISSING, *about, "its sidecar is alive, but does not have it")
         elif damage:
-            yield ExtentFinding(DAMAGED, *about, damage)
+            lagging = is_behind(damage) or there[at][placement.pipe_id].copying
+            yield ExtentFinding(BEHIND if lagging else DAMAGED, *about, damage)
 
 
 def _orphans(

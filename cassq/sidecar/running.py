@@ -20,7 +20,7 @@ from cassq.sidecar.load import ByteLoad
 from cassq.sidecar.sessions.dispatcher import Dispatcher
 from cassq.sidecar.sessions.group_sync import GroupSync
 from cassq.sidecar.sessions.handshake import Handshake
-from cassq.sidecar.sessions.server import Server
+from cassq.sidecar.sessions.server import CONNECTIONS_MAX, Server
 from cassq.sidecar.status import SidecarStatus
 
 logger: logging.Logger = logging.getLogger("cassq")
@@ -33,10 +33,17 @@ _LOOK_SECONDS = 0.1
 class Sidecar:
     """A sidecar over an engine; made within a running loop. The engine stays the caller's.
 
-    access: what it presents to other sidecars that it copies from.
+    access: what it presents to other sidecars that it copies from. connections_max: of clients.
     """
 
-    def __init__(self, engine: Engine, handshake: Handshake, clock: Clock, access: Access) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        handshake: Handshake,
+        clock: Clock,
+        access: Access,
+        connections_max: int = CONNECTIONS_MAX,
+    ) -> None:
         self.load: ByteLoad = ByteLoad()
         self.replica_state: ReplicaState = ReplicaState(engine, clock.wall_ms, clock.boot_ms)
         self.scrubbing: Scrubbing = Scrubbing(engine, self.replica_state)
@@ -49,7 +56,7 @@ class Sidecar:
             engine, self.dispatcher, sources, clock, self.load
         )
         self.dispatcher.slow = {Scrub: self.scrubbing, Replicate: self.replicating}
-        self.server: Server = Server(handshake, self.dispatcher)
+        self.server: Server = Server(handshake, self.dispatcher, connections_max)
         self.status: SidecarStatus = SidecarStatus(handshake, engine, self.load)
         self._engine = engine
 

@@ -27,18 +27,21 @@ from cassq.sidecar.care.reopening import Reopening, damage_of
 from cassq.sidecar.catalog_thread import CatalogThread
 from cassq.sidecar.catalogs import open_catalog
 from cassq.sidecar.engine.port import Engine
-from cassq.sidecar.exposure import check_exposure, client_tls, server_tls
+from cassq.sidecar.exposure import check_exposure, client_tls, is_loopback, server_tls
 from cassq.sidecar.memory import keep_memory
 from cassq.sidecar.registration import LEASE_MS, Registration
 from cassq.sidecar.running import Sidecar
 from cassq.sidecar.sessions.handshake import Handshake
 from cassq.sidecar.sessions.http import HttpServer
+from cassq.sidecar.sessions.server import CONNECTIONS_MAX
 from cassq.sidecar.status import count_extents, healthy, metrics
 
 logger: logging.Logger = logging.getLogger("cassq")
 
 DRAIN_SECONDS = 30.0
-FILES_WANTED = 16_384
+# Open files that connections leave to RocksDB (512 tables, see its options), logs, the catalog,
+# HTTP, and copies from other sidecars.
+FILES_RESERVED = 512 + 256
 _WILDCARDS = ("0.0.0.0", "::", "")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -94,7 +97,7 @@ def serve(
     """
     clock = clock or SystemClock()
     token, files = options.token, options.tls
-    _allow_files()
+    connections_max = connections_allowed(_raised_files())
     keep_memory()
     check_exposure(
         options.listen,
@@ -114,6 +117,7 @@ def serve(
     handshake = Handshake(name, engine.generation, options.zone, cluster, token)
     reopening = Reopening(lambda: opener.open(options.data, cluster, name), clock)
     running = _Running(options, engine, handshake, clock, catalog, access, ready, reopening)
+    running.connections_max = connections_max
     try:
         if catalog is not None:
             _wait_for_name(catalog, ReplicaAt(name, engine.generation), clock)
@@ -123,12 +127,20 @@ def serve(
         running.engine.close()
 
 
-def _allow_files() -> None:
-    """Raise the limit of open files as far as allowed, for connections and the engine's files."""
+def _raised_files() -> int:
+    """Raise the limit of open files to the hard limit; return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = FILES_WANTED if hard == resource.RLIM_INFINITY else min(hard, FILES_WANTED)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    if soft == hard:
+        return hard
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
+
+
+def connections_allowed(files_max: int) -> int:
+    """How many connections of clients there may be at once. files_max: the limit of open files."""
+    if files_max == resource.RLIM_INFINITY:
+        return CONNECTIONS_MAX
+    return min(CONNECTIONS_MAX, max(files_max - FILES_RESERVED, files_max // 4))
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -197,6 +209,7 @@ class _Running:
         reopening: Reopening,
     ) -> None:
         self.engine = engine
+        self.connections_max: int = CONNECTIONS_MAX
         self._options = options
         self._handshake = handshake
         self._clock = clock
@@ -241,7 +254,9 @@ class _Running:
         """Serve what the engine has, until a signal, or until it must be reopened; whether it
         is that."""
         engine, handshake = self.engine, self._handshake
-        self._sidecar = sidecar = Sidecar(engine, handshake, self._clock, self._access)
+        self._sidecar = sidecar = Sidecar(
+            engine, handshake, self._clock, self._access, self.connections_max
+        )
         sidecar.status.catalog, sidecar.status.reopened = catalog, self._reopening.times
         learn, state = sidecar.status.learn, self._state
         registration = Registration(
@@ -257,6 +272,8 @@ class _Running:
             self._advertised = _advertised(self._options, self._listen)
             if self._options.http and not self._http:
                 self._http = await http.listen(self._options.http)
+                if not is_loopback(host_and_port(self._http)[0]):
+                    logger.warning("anybody who can connect to %s reads its status", self._http)
             await registration.beat()
             tasks += map(_task, (registration.run(), *self._housework(sidecar, catalog)))
             self._tell_ready()

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from cassq.base.clock import Stopwatch
 from cassq.extents.protocol.words import VERSION
 from cassq.inspect.metrics import COUNTER, GAUGE, Metric
-from cassq.model.sidecar_rows import SidecarState
+from cassq.model.sidecar_rows import SidecarState, is_behind
 from cassq.sidecar.care.scrubbing import Scrubbing
 from cassq.sidecar.catalog_thread import CatalogThread
 from cassq.sidecar.engine.port import Engine, Space
@@ -21,7 +21,8 @@ from cassq.version import __version__
 
 
 class Extents(NamedTuple):
-    """How many extents there are, of which kinds, and their bytes."""
+    """How many extents there are, of which kinds, and their bytes. damaged: without those that only
+    lack their last messages, or are being copied."""
 
     total: int
     unsealed: int
@@ -36,7 +37,7 @@ def count_extents(engine: Engine) -> Extents:
     replicas = engine.replicas().values()
     for replica in replicas:
         unsealed += replica.final is None
-        damaged += bool(replica.damage)
+        damaged += bool(replica.damage) and not (replica.copying or is_behind(replica.damage))
         copying += replica.copying
         size += replica.size_bytes
     return Extents(len(replicas), unsealed, damaged, copying, size)

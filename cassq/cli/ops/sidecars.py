@@ -201,6 +201,7 @@ def check(ctx: click.Context) -> None:
     unreadable        no good replica is known: its messages cannot be read now
     under-replicated  fewer good replicas than there should be
     damaged           a replica is damaged; another one is copied over it
+    behind            a replica lacks the last messages; another one is copied over it
     missing           its sidecar is alive but does not have it; it is copied there, or elsewhere
     begun             too few replicas of an empty pipe, because its pusher died while making it;
                       it is removed after an hour
@@ -236,7 +237,8 @@ def _show_inspection(found: Inspection) -> None:
     for name, why in found.silent.items():
         output.say(f"sidecar {name} did not answer: {why}")
     counts = [f"{len(found.of(kind)):,} {kind}" for kind in KINDS if found.of(kind)]
-    output.say(f"{so_many(found.extents)}: {', '.join(counts) or 'all is well'}")
+    rest = "all is well" if found.is_well else "nothing else is known to be wrong"
+    output.say(f"{so_many(found.extents)}: {', '.join(counts) or rest}")
 
 
 def _line(each: ExtentFinding) -> tuple[str, ...]:

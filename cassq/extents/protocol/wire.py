@@ -34,6 +34,8 @@ from cassq.message.frames import BODY_BYTES_MAX, HEADER_SIZE
 # The size of a message without its frames.
 ENVELOPE_BYTES_MAX = 64 * 1024
 MESSAGE_BYTES_MAX = BODY_BYTES_MAX + HEADER_SIZE + ENVELOPE_BYTES_MAX
+# Larger requests are frames; nothing else is unpacked from them.
+REQUEST_BYTES_MAX = 1024 * 1024
 HELLO_BYTES_MAX = 16 * 1024  # before the client is known
 
 _LENGTH = struct.Struct("<I")
@@ -42,6 +44,8 @@ _BIN_32 = 0xC6
 
 _packed = Encoder().encode
 _unpacked = Decoder().decode
+# Ends at the first value of another type, so a large request cannot become millions of objects.
+_append = Decoder(tuple[int, int, str, int, int, int, int, bytes]).decode
 
 
 class ProtocolError(CorruptionError):
@@ -95,6 +99,8 @@ def body_length(prefix: bytes | bytearray, at: int = 0, *, limit: int = MESSAGE_
 def read_request(body: bytes | memoryview) -> tuple[int, Request]:
     """The id and the request of a message. Raises ProtocolError, with the id in its field `number`
     if that could be read."""
+    if len(body) > REQUEST_BYTES_MAX:
+        _check_large(body)
     array = _array(body)
     kind = REQUESTS.get(array[0])
     if kind is None:
@@ -122,6 +128,13 @@ def read_reply(body: bytes | memoryview) -> tuple[int, list[Any] | RefusedError]
 def reply_of(request: Request, fields: list[Any]) -> Any:
     """The reply to a request. Raises ProtocolError."""
     return _filled(REPLIES[type(request)], fields)
+
+
+def _check_large(body: bytes | memoryview) -> None:
+    try:
+        _append(body)
+    except (DecodeError, ValueError) as exc:
+        raise ProtocolError(f"a message of {len(body)} bytes is not an Append: {exc}") from exc
 
 
 def _array(body: bytes | memoryview) -> list[Any]:

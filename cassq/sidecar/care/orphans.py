@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
-from cassq.model.sidecar_rows import Placement, ReplicaAt
+from cassq.model.sidecar_rows import UNFINISHED, Placement, ReplicaAt, behind
 from cassq.sidecar.engine.port import Replica
 
 
@@ -40,10 +40,12 @@ def plan(replica: Replica, placement: Placement | None, me: ReplicaAt) -> Orphan
     if replica.copying:
         # No placement names a copy before it is whole: this one was begun because the replica was
         # missing, and would not be reported again if its repairer ends.
-        return OrphanStep(OrphanVerb.DAMAGE, pipe_id, damage="it is a copy that is not whole")
+        return OrphanStep(OrphanVerb.DAMAGE, pipe_id, damage=UNFINISHED)
     if replica.final is None:
         if replica.end < end or end < replica.acked:
-            damage = f"it ends at {replica.end}, the catalog says {end}"
+            damage = f"all replicas had {replica.acked}, the catalog says {end}"
+            if end >= replica.acked:
+                damage = behind(replica.end, end)
             return OrphanStep(OrphanVerb.DAMAGE, pipe_id, damage=damage)
         return OrphanStep(OrphanVerb.SETTLE, pipe_id, end)
     if replica.final != end or replica.end != end:

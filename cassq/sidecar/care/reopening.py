@@ -70,7 +70,8 @@ class Reopening:
                 continue
             if not logged:
                 logger.error(
-                    "the sidecar takes nothing: %s. It goes on by itself once its disk has room",
+                    "the sidecar takes nothing: %s. It goes on by itself once its disk has room"
+                    " and files can be opened",
                     starved,
                 )
                 logged = True

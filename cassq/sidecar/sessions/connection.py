@@ -11,9 +11,9 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from cassq.base.clock import Stopwatch
 from cassq.extents.protocol.inbox import Inbox
@@ -27,9 +27,8 @@ from cassq.extents.protocol.wire import (
 from cassq.extents.protocol.words import Code, Hello, RefusedError, Reply
 from cassq.sidecar.sessions.dispatcher import Dispatcher
 from cassq.sidecar.sessions.handshake import Handshake
+from cassq.sidecar.sessions.rare_log import RareLog, short
 from cassq.sidecar.sessions.waiting import Asker
-
-logger: logging.Logger = logging.getLogger("cassq")
 
 HELLO_SECONDS = 10.0
 STALLED_SECONDS = 30.0  # without a byte more of what was begun
@@ -40,11 +39,26 @@ SESSIONS_MAX = 4096
 _SMALL_BYTES = 16 * 1024  # parts that are joined before they are written
 
 
+class Entry(NamedTuple):
+    """How a connection came in. made, known, gone: to call when it is made, when its client was
+    admitted, and when it has ended."""
+
+    peer: str
+    made: Callable[[ServerConnection], None]
+    known: Callable[[], None]
+    gone: Callable[[], None]
+
+
 class ServerConnection(asyncio.BufferedProtocol):
     """The protocol of one connection. sessions: all there are; it adds and removes itself."""
 
     def __init__(
-        self, handshake: Handshake, dispatcher: Dispatcher, sessions: set[ServerConnection]
+        self,
+        handshake: Handshake,
+        dispatcher: Dispatcher,
+        sessions: set[ServerConnection],
+        entry: Entry,
+        log: RareLog,
     ) -> None:
         self.asker: Asker = Asker(self.blocked)
         self.received_bytes: int = 0
@@ -53,6 +67,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._handshake = handshake
         self._dispatcher = dispatcher
         self._sessions = sessions
+        self._entry = entry
+        self._log = log
         self._loop = asyncio.get_running_loop()
         self._transport: Any = None
         self._inbox = Inbox(HELLO_BYTES_MAX)
@@ -68,8 +84,9 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
+        self._entry.made(self)
         self._transport.set_write_buffer_limits(HIGH_BYTES, LOW_BYTES)
-        self.peer = _told(transport.get_extra_info("peername"))
+        self.peer = self._entry.peer
         opened = transport.get_extra_info("socket")
         if opened is not None:
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -85,6 +102,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
         self._sessions.discard(self)
+        self._entry.gone()
         for waiter in list(self.asker.waiters):
             waiter.cancel()
         self.asker.waiters.clear()
@@ -132,7 +150,8 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._progress, self._since = progress, Stopwatch()
         elif self._since.seconds() >= STALLED_SECONDS:
             what = "reads no answers" if self.sent_bytes != flushed else "stopped in a message"
-            logger.warning("client %s %s: its connection is closed", self.peer, what)
+            text = "client %s %s: its connection is closed"
+            self._log.say("stalled connections", text, self.peer, what)
             self._transport.abort()
 
     # --- messages -------------------------------------------------------------------------------
@@ -186,8 +205,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         if not isinstance(request, Hello):
             raise ProtocolError("the first request is not a Hello")
         welcome = self._handshake.admit(request)
-        self.peer += f" ({request.client[:100]})" if request.client else ""
+        self.peer += f" ({short(request.client)})" if request.client else ""
         self._welcome = True
+        self._entry.known()
         self._inbox.limit = self._handshake.message_bytes_max
         self._since = Stopwatch()
         self._write(reply_parts(welcome, number))
@@ -224,7 +244,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Tell why, and end the connection: what the client still sends is not looked at."""
         if self._closing:
             return
-        logger.warning("client %s is refused: %s", self.peer, refusal.message)
+        text = "client %s is refused: %s"
+        self._log.say("refused connections", text, self.peer, refusal.message)
         self._dispatcher.refusals[refusal.code.name] += 1
         self._write(refusal_parts(refusal, number))
         self._flush()
@@ -257,5 +278,6 @@ def _nowhere(_reply: Reply | RefusedError) -> None:
     """For what is not answered."""
 
 
-def _told(peer: Any) -> str:
+def shown_peer(peer: Any) -> str:
+    """An address of a socket, for people."""
     return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) and len(peer) >= 2 else str(peer)

@@ -49,7 +49,7 @@ class HttpServer:
         self._healthy = healthy
         self._metrics = metrics
         self._server: asyncio.Server | None = None
-        self._open: set[asyncio.StreamWriter] = set()
+        self._open: dict[asyncio.StreamWriter, None] = {}  # the oldest first
 
     async def listen(self, address: str) -> str:
         """Start to listen; return the actual host:port. Raises ConfigError."""
@@ -75,9 +75,11 @@ class HttpServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._open) >= CONNECTIONS_MAX:
-            writer.close()
-            return
-        self._open.add(writer)
+            # An idle one would keep the others out.
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            oldest.transport.abort()
+        self._open[writer] = None
         try:
             async with asyncio.timeout(REQUEST_SECONDS):
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -86,7 +88,7 @@ class HttpServer:
         except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError):
             logger.debug("an HTTP request was incomplete, or its client did not read the answer")
         finally:
-            self._open.discard(writer)
+            self._open.pop(writer, None)
             writer.close()
 
     def _answer(self, head: bytes) -> bytes:

@@ -4,43 +4,46 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import socket
 import ssl
 
 from cassq.errors import ConfigError
 from cassq.extents.sidecar.net.connection import host_and_port
-from cassq.sidecar.sessions.connection import HELLO_SECONDS, LINGER_SECONDS, ServerConnection
+from cassq.sidecar.sessions.connection import LINGER_SECONDS, SESSIONS_MAX, ServerConnection
 from cassq.sidecar.sessions.dispatcher import Dispatcher
+from cassq.sidecar.sessions.door import NEWCOMERS_MAX, Door
 from cassq.sidecar.sessions.handshake import Handshake
+from cassq.sidecar.sessions.rare_log import RareLog
 
 SWEEP_SECONDS = 5.0
 BACKLOG = 512
+CONNECTIONS_MAX = SESSIONS_MAX + NEWCOMERS_MAX
 
 
 class Server:
-    """Connections to one address."""
+    """Connections to one address. connections_max: at once, those that are being refused too."""
 
-    def __init__(self, handshake: Handshake, dispatcher: Dispatcher) -> None:
+    def __init__(
+        self,
+        handshake: Handshake,
+        dispatcher: Dispatcher,
+        connections_max: int = CONNECTIONS_MAX,
+    ) -> None:
         self.sessions: set[ServerConnection] = set()
-        self._handshake = handshake
-        self._dispatcher = dispatcher
-        self._server: asyncio.Server | None = None
+        self.log: RareLog = RareLog()
+        self.door: Door = Door(
+            lambda entry: ServerConnection(handshake, dispatcher, self.sessions, entry, self.log),
+            self.log,
+            connections_max,
+        )
         self._sweeper: asyncio.TimerHandle | None = None
 
     async def listen(self, address: str, tls: ssl.SSLContext | None) -> str:
         """Start to listen; return the actual host:port (a port of 0 means any free one). Raises
         ConfigError if this address cannot be used."""
         host, port = host_and_port(address)
-        loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(
-                lambda: ServerConnection(self._handshake, self._dispatcher, self.sessions),
-                host,
-                port,
-                ssl=tls,
-                backlog=BACKLOG,
-                reuse_address=True,
-                ssl_handshake_timeout=HELLO_SECONDS if tls is not None else None,
-            )
+            sockets = await _listening(host, port)
         except OSError as exc:
             taken = exc.errno == errno.EADDRINUSE
             raise ConfigError(
@@ -49,16 +52,17 @@ class Server:
                 if taken
                 else "--listen needs an address of this machine, and a port that you may use",
             ) from exc
-        self._sweeper = loop.call_later(SWEEP_SECONDS, self._sweep)
-        bound = self._server.sockets[0].getsockname()[1]
+        self.door.tls = tls
+        self.door.open(sockets)
+        self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
+        bound = sockets[0].getsockname()[1]
         return f"[{host}]:{bound}" if ":" in host else f"{host}:{bound}"
 
     async def close(self) -> None:
         """Stop accepting, and close all connections."""
         if self._sweeper is not None:
             self._sweeper.cancel()
-        if self._server is not None:
-            self._server.close()
+        self.door.close()
         for session in list(self.sessions):
             session.close()
         asyncio.get_running_loop().call_later(LINGER_SECONDS, self._abort)
@@ -70,4 +74,30 @@ class Server:
     def _sweep(self) -> None:
         for session in list(self.sessions):
             session.sweep()
+        self.door.sweep()
+        self.log.flush()
         self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
+
+
+async def _listening(host: str, port: int) -> list[socket.socket]:
+    """Sockets that listen at all addresses of a host that this machine has."""
+    loop = asyncio.get_running_loop()
+    places = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    opened: list[socket.socket] = []
+    try:
+        for family, place in dict.fromkeys((each[0], each[4]) for each in places):
+            try:
+                each = socket.create_server(place, family=family, backlog=BACKLOG)
+            except OSError as exc:
+                if exc.errno != errno.EADDRNOTAVAIL or len(places) == 1:
+                    raise
+                continue
+            each.setblocking(False)
+            opened.append(each)
+        if not opened:
+            raise OSError(errno.EADDRNOTAVAIL, "the host has no address of this machine")
+    except BaseException:
+        for each in opened:
+            each.close()
+        raise
+    return opened

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -83,6 +84,21 @@ def test_it_registers_serves_and_ends_with_sigterm(catalog: SqliteCatalog, start
     served.signal(signal.SIGTERM)
     assert served.ended() == (0, "")
     assert not row(catalog).alive(catalog.now_ms()), "it said that it stops"
+
+
+def test_health_is_answered_beside_idle_connections(start: Start) -> None:
+    served = start()
+    host, _, port = served.http.rpartition(":")
+    idle = [socket.create_connection((host, int(port))) for _ in range(40)]
+    assert served.health()[0] == 200
+    for each in idle:
+        each.close()
+
+
+def test_a_status_that_anybody_can_read_is_warned_of(start: Start) -> None:
+    served = start("--http", "0.0.0.0:0")
+    served.signal(signal.SIGTERM)
+    assert "anybody who can connect to 0.0.0.0:" in served.ended()[1]
 
 
 def test_what_was_acknowledged_survives_a_kill(catalog: SqliteCatalog, start: Start) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import ssl
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ from cassq.extents.protocol.words import (
 from cassq.extents.sidecar.net.asking import ask
 from cassq.extents.sidecar.net.connection import Access
 from cassq.sidecar.exposure import check_exposure, client_tls, server_tls
+from cassq.sidecar.sessions import door
 from tests.integration.deadlines import eventually, in_threads
 from tests.integration.sidecar.certificates import authority, signed
 from tests.integration.sidecars import Running, append, call, links_to, reply
@@ -141,6 +143,34 @@ def test_a_client_silent_in_the_handshake_costs_little(guarded: Running, files: 
     assert ask(guarded.address, Info(), client(files, "client"))
     for each in silent:
         each.close()
+
+
+def test_connections_are_counted_before_tls_and_failed_handshakes_are_logged(
+    guarded: Running,
+    files: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    caplog.set_level(logging.WARNING, logger="cassq")
+    monkeypatch.setattr(door, "NEWCOMERS_MAX", 5)
+    monkeypatch.setattr(door, "NEWCOMER_SECONDS", 0.0)
+    host, _, port = guarded.address.rpartition(":")
+    silent = [socket.create_connection((host, int(port)), timeout=20) for _ in range(30)]
+    assert ask(guarded.address, Info(), client(files, "client"))
+    assert all(each.recv(1) == b"" for each in silent[:25])
+    assert len(guarded.sidecar.server.door.visits) <= 5
+    with socket.create_connection((host, int(port)), timeout=20) as garbage:
+        garbage.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        name = ":".join(map(str, garbage.getsockname()))
+        while garbage.recv(100):
+            pass
+    eventually(
+        "it is logged",
+        lambda: [line for line in caplog.messages if f"handshake with {name} failed" in line],
+    )
+    for each in silent:
+        each.close()
+    eventually("all are gone", lambda: not guarded.sidecar.server.door.visits)
 
 
 def test_a_wrong_token_is_reported_over_tls(files: Path) -> None:

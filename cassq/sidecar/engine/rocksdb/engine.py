@@ -265,7 +265,7 @@ class RocksEngine(Engine):
 
     def _failed(self, exc: Exception, what: str) -> CassqError:
         error = self._trouble.met(exc, what)
-        if self._trouble.starved:
+        if self._trouble.starved and isinstance(error, StorageFullError):
             self._room.exhausted()
         return error
 

@@ -7,6 +7,7 @@ from rocksdict import DbClosedError
 from cassq.errors import BackendError, BackendUnavailableError, CassqError, StorageFullError
 from cassq.message.frames import FrameError
 
+_FILES = ("too many open files",)  # of the process or the system
 _FULL = ("no space left", "disk quota", "file too large")
 # RocksDB's only message for a file to which an earlier write failed.
 _BEFORE = "writer has previous error"
@@ -28,8 +29,8 @@ class Trouble:
     """The reason why a database accepts no more writes: after the first failed write or sync, the
     state of the disk is unknown. False while there is none.
 
-    failure: set if a write failed for any reason but lack of space. starved: set if only space was
-    lacking.
+    failure: set if a write failed for a reason that lasts. starved: set if only space was lacking,
+    or open files.
     """
 
     def __init__(self) -> None:
@@ -52,7 +53,7 @@ class Trouble:
         earlier failure, the earlier one is kept."""
         error = explained(exc, what)
         again = self._reason and _BEFORE in error.message.lower()
-        if isinstance(error, StorageFullError) or again:
+        if isinstance(error, StorageFullError) or _lacks_files(error.message) or again:
             self._reason = self._reason or error.message
         elif not self._broken:
             self._reason, self._broken = error.message, True
@@ -67,5 +68,9 @@ class Trouble:
                 f"a write failed, so no more are accepted: {self._reason}",
                 hint="restart the sidecar once the disk is fixed"
                 if self._broken
-                else "writing resumes once there is room on the disk",
+                else "writing resumes once there is room on the disk, and files can be opened",
             )
+
+
+def _lacks_files(text: str) -> bool:
+    return any(sign in text.lower() for sign in _FILES)

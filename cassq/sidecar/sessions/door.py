@@ -1,0 +1,167 @@
+"""The door: accepts connections, and bounds them before anything is spent on them.
+
+Invariants:
+
+1. Each connection is counted when it is accepted, before TLS; there are at most `connections_max`.
+2. At most NEWCOMERS_MAX have not said who they are. One more is let in only when the oldest of
+   these was closed, so silent clients keep nobody out for long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from cassq.base.clock import Stopwatch
+from cassq.sidecar.memory import return_memory
+from cassq.sidecar.sessions.connection import HELLO_SECONDS, Entry, ServerConnection, shown_peer
+from cassq.sidecar.sessions.rare_log import RareLog
+
+NEWCOMERS_MAX = 256
+NEWCOMER_SECONDS = 1.0  # that each of them has, even if others wait
+MANY = 64  # newcomers at once, after which memory is returned
+PAUSE_SECONDS = 0.05
+
+
+class Visit:
+    """A connection, from its accept to its end."""
+
+    def __init__(self, door: Door, opened: socket.socket, peer: str) -> None:
+        self.opened = opened
+        self.peer: str = peer
+        self.since: Stopwatch = Stopwatch()
+        self.session: ServerConnection | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.entered: bool = False
+        self._door = door
+
+    def made(self, session: ServerConnection) -> None:
+        """It became a session."""
+        self.session = session
+
+    def known(self) -> None:
+        """Its client was admitted."""
+        self._door.newcomers.pop(self, None)
+
+    def gone(self) -> None:
+        """It has ended."""
+        self.known()
+        self._door.visits.discard(self)
+
+    def end(self) -> None:
+        """End it at once."""
+        if self.session is not None:
+            self.session.abort()
+        if self.task is not None:
+            self.task.cancel()
+        with contextlib.suppress(OSError):
+            self.opened.shutdown(socket.SHUT_RDWR)
+        self.gone()
+
+
+class Door:
+    """Accepts connections at some sockets. make: a session. tls: of connections from
+    now on. connections_max: at once."""
+
+    def __init__(
+        self, make: Callable[[Entry], ServerConnection], log: RareLog, connections_max: int
+    ) -> None:
+        self.tls: ssl.SSLContext | None = None
+        self.connections_max: int = connections_max
+        self.visits: set[Visit] = set()
+        self.newcomers: dict[Visit, None] = {}  # the oldest first
+        self._make = make
+        self._log = log
+        self._most = 0
+        self._tasks: list[asyncio.Task[None]] = []
+        self._sockets: Sequence[socket.socket] = ()
+
+    def open(self, sockets: Sequence[socket.socket]) -> None:
+        """Begin to accept."""
+        self._sockets = sockets
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._accept(each)) for each in sockets]
+
+    def close(self) -> None:
+        """Accept nothing more, and end what has not become a session."""
+        for task in self._tasks:
+            task.cancel()
+        for each in self._sockets:
+            each.close()
+        for visit in [visit for visit in self.visits if visit.session is None]:
+            visit.end()
+
+    def sweep(self) -> None:
+        """Return memory that many newcomers needed; called every few seconds."""
+        if self._most >= MANY and len(self.newcomers) < MANY:
+            self._most = 0
+            return_memory()
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                opened, place = await loop.sock_accept(listening)
+            except OSError as exc:
+                self._log.say("accepting", "no connection can be accepted: %s", exc)
+                await asyncio.sleep(PAUSE_SECONDS)
+                continue
+            peer = shown_peer(place)
+            if len(self.visits) >= self.connections_max:
+                opened.close()
+                text = "client %s is refused: %s connections are open already"
+                self._log.say("refused at the door", text, peer, self.connections_max)
+                await asyncio.sleep(0)
+                continue
+            await self._room()
+            self._let_in(opened, peer)
+            await asyncio.sleep(0)  # one that is accepted at once would let nothing else run
+
+    async def _room(self) -> None:
+        """Wait until there is room for a newcomer."""
+        while len(self.newcomers) >= NEWCOMERS_MAX:
+            oldest = next(iter(self.newcomers))
+            if oldest.since.seconds() < NEWCOMER_SECONDS:
+                await asyncio.sleep(PAUSE_SECONDS)
+                continue
+            oldest.end()
+            text = "client %s said nothing while others waited: its connection is closed"
+            self._log.say("closed for others", text, oldest.peer)
+
+    def _let_in(self, opened: socket.socket, peer: str) -> None:
+        visit = Visit(self, opened, peer)
+        self.visits.add(visit)
+        self.newcomers[visit] = None
+        self._most = max(self._most, len(self.newcomers))
+        visit.task = asyncio.get_running_loop().create_task(self._enter(visit))
+
+        def over(_task: Any) -> None:
+            if not visit.entered:
+                opened.close()
+                visit.gone()
+
+        visit.task.add_done_callback(over)
+
+    async def _enter(self, visit: Visit) -> None:
+        visit.entered = True
+        tls = self.tls
+        entry = Entry(visit.peer, visit.made, visit.known, visit.gone)
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: self._make(entry),
+                visit.opened,
+                ssl=tls,
+                ssl_handshake_timeout=HELLO_SECONDS if tls is not None else None,
+            )
+        except OSError as exc:
+            visit.gone()
+            what = "the TLS handshake with" if tls is not None else "the connection of"
+            why = str(exc) or type(exc).__name__
+            self._log.say("failed handshakes", f"{what} %s failed: %s", visit.peer, why)
+        except asyncio.CancelledError:
+            visit.gone()
+            raise

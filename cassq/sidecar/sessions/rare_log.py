@@ -1,0 +1,53 @@
+"""Log lines about strangers: short, in one line each, and few."""
+
+from __future__ import annotations
+
+import logging
+
+from cassq.base.clock import Stopwatch
+
+logger: logging.Logger = logging.getLogger("cassq")
+
+LINES_MAX = 5  # of one kind
+EACH_SECONDS = 10.0
+SHOWN_MAX = 200
+
+
+def short(text: str) -> str:
+    """At most SHOWN_MAX characters of a text, without line breaks and control characters."""
+    start = text[:SHOWN_MAX]
+    shown = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in start)
+    return shown if len(text) <= SHOWN_MAX else f"{shown}... ({len(text)} characters)"
+
+
+class _Kind:
+    def __init__(self) -> None:
+        self.since = Stopwatch()
+        self.lines = 0
+        self.left_out = 0
+
+
+class RareLog:
+    """Logs warnings; of each kind at most LINES_MAX in EACH_SECONDS, and how many more there
+    were."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, _Kind] = {}
+
+    def say(self, kind: str, text: str, *values: object) -> None:
+        """Log a warning, with values that are shown in short. kind: what it is about."""
+        self.flush()
+        now = self._kinds.setdefault(kind, _Kind())
+        if now.lines >= LINES_MAX:
+            now.left_out += 1
+            return
+        now.lines += 1
+        logger.warning(text, *(short(str(value)) for value in values))
+
+    def flush(self) -> None:
+        """Say what was left out in times that are over; called every few seconds."""
+        for kind, now in list(self._kinds.items()):
+            if now.since.seconds() >= EACH_SECONDS:
+                del self._kinds[kind]
+                if now.left_out:
+                    logger.warning("%s: %d more like these", kind, now.left_out)
