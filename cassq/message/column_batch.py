@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cassq.message.batches import FRAME_BYTES_TARGET, FRAME_MESSAGES_MAX
-from cassq.message.frames import HEADERS, KEYS, TIME_ONE, UNIFORM, framed
+from cassq.message.frames import DUES, HEADERS, KEYS, TIME_ONE, UNIFORM, framed
 
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
@@ -39,7 +39,8 @@ class Strings:
 class ColumnBatch:
     """Messages to append (see `batches.Appendable`). time_ms: wall milliseconds, for all.
 
-    length: of each payload, if they are known to have the same.
+    length: of each payload, if they are known to have the same. dues: the due time of each, in
+    catalog milliseconds, as little-endian 64-bit numbers.
     """
 
     payloads: Strings
@@ -47,6 +48,7 @@ class ColumnBatch:
     headers: Strings | None = None
     keys: Strings | None = None
     length: int | None = None
+    dues: memoryview | None = None
 
     @property
     def count(self) -> int:
@@ -73,6 +75,9 @@ class ColumnBatch:
         else:
             parts = [self.payloads.lengths_of(at, last)]
         parts.append(_U64.pack(self.time_ms))
+        if self.dues is not None:
+            flags |= DUES
+            parts.append(self.dues[8 * at : 8 * last])
         for flag, column in ((HEADERS, self.headers), (KEYS, self.keys)):
             if column is not None:
                 flags |= flag

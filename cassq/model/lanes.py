@@ -6,17 +6,17 @@ state a time before which nothing in it is due.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 # Lane n > 0 takes messages that wait at least `LANE_MS * 4 ** (n - 1)`; lane 0 those due sooner.
 LANE_MS = 600_000
 LANES = 12
+LANE_WAITS_MS: tuple[int, ...] = tuple(LANE_MS * 4**n for n in range(LANES))
 
 
 def lane_of(delay_ms: int) -> int:
     """The lane for messages due in `delay_ms` milliseconds."""
-    lane = 0
-    while lane < LANES and delay_ms >= LANE_MS * 4**lane:
-        lane += 1
-    return lane
+    return bisect_right(LANE_WAITS_MS, delay_ms)
 
 
 def lane_start_ms(lane: int, now_ms: int) -> int:

@@ -134,9 +134,9 @@ def abort(ports: Ports, write: WriteRow) -> bool:
 class _StagedWriter(PipeWriter):
     """Appends to invisible pipes."""
 
-    def __init__(self, ports: Ports, queue: QueueRow, stage: str) -> None:
+    def __init__(self, ports: Ports, queue: QueueRow, stage: str, lane: int | None) -> None:
         # Not patient: if a frame may be in one pipe, it must not be written to another.
-        super().__init__(ports, lambda: queue, patient=False)
+        super().__init__(ports, lambda: queue, lane=lane, patient=False)
         self._name = queue.name
         self._stage = stage
 
@@ -172,15 +172,21 @@ class Stage:
     """
 
     def __init__(self, ports: Ports, queue: QueueRow, write: WriteRow) -> None:
-        self._appender = _StagedWriter(ports, queue, write.stage)
+        self._ports, self._queue, self._stage = ports, queue, write.stage
+        self._lanes: dict[int | None, _StagedWriter] = {}
         self._counts: dict[str, int] = {}
         self._sizes: dict[str, int] = {}
 
-    def append(self, messages: Appendable) -> list[AppendReceipt]:
-        """Append messages; durable on return. Raises FencedError if the write is over."""
-        before = self._appender.written_bytes
-        receipts = self._appender.append(messages)
-        size = self._appender.written_bytes - before
+    def append(self, messages: Appendable, lane: int | None = None) -> list[AppendReceipt]:
+        """Append messages; durable on return. lane: for messages with due times, that of all of
+        them. Raises FencedError if the write is over."""
+        writer = self._lanes.get(lane)
+        if writer is None:
+            writer = _StagedWriter(self._ports, self._queue, self._stage, lane)
+            self._lanes[lane] = writer
+        before = writer.written_bytes
+        receipts = writer.append(messages)
+        size = writer.written_bytes - before
         for receipt in receipts:
             pipe_id, _, count = receipt
             self._counts[pipe_id] = self._counts.get(pipe_id, 0) + count
@@ -189,13 +195,15 @@ class Stage:
         return receipts
 
     def finish(self) -> list[StagedPipe]:
-        """Seal the open pipe; returns the filled pipes, in order."""
-        self._appender.seal()
+        """Seal the open pipes; returns the filled pipes, in order."""
+        for writer in self._lanes.values():
+            writer.seal()
         return [StagedPipe(each, count, self._sizes[each]) for each, count in self._counts.items()]
 
     def close(self) -> None:
         """Abandon the attempt."""
-        try:
-            self._appender.close()
-        except CassqError as exc:
-            logger.info("a pipe is left for the end of its write to remove: %s", exc)
+        for writer in self._lanes.values():
+            try:
+                writer.close()
+            except CassqError as exc:
+                logger.info("a pipe is left for the end of its write to remove: %s", exc)

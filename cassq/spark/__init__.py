@@ -1,8 +1,9 @@
 """Spark: queues read and written by data pipelines, through PySpark.
 
 `pusher` pushes the contents of an RDD's partitions, and `publish` makes those of a pusher with a
-write id visible at once; `register` adds the data source `cassq`, for batches and streams, to a
-session. `docs/spark.md` describes its options and guarantees.
+write id visible at once; `is_published` says whether a write is there. `register` adds the data
+source `cassq`, for batches and streams, to a session. `docs/spark.md` describes its options and
+guarantees.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cassq.base import extras
-from cassq.spark.pushing import Receipt, publish, pusher
+from cassq.spark.pushing import Receipt, is_published, publish, pusher
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Receipt", "json_rows", "publish", "pusher", "register"]
+__all__ = ["Receipt", "is_published", "json_rows", "publish", "pusher", "register"]
 
 
 def register(spark: SparkSession) -> None:

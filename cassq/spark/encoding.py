@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import combinations
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cassq.base.arguments import DELAY_MAX_SECONDS
 from cassq.errors import ConfigError, InvalidPayloadError, MessageTooLargeError
 from cassq.message.column_batch import ColumnBatch, Strings
 from cassq.message.columns import ABSENT, COLUMN_BYTES_MAX
 from cassq.message.frames import MESSAGE_BYTES_MAX
+from cassq.model.lanes import LANE_WAITS_MS
 from cassq.spark.options import WriteOptions
 
+_UNITS = ("day", "hour", "minute", "second")
+INTERVALS: tuple[str, ...] = (
+    *(f"interval {unit}" for unit in _UNITS),
+    *(f"interval {unit} to {other}" for unit, other in combinations(_UNITS, 2)),
+)
+_SHORTER = {*INTERVALS} - {"interval day to second"}
+SECONDS = ("double", "float", "bigint", "int", "smallint", "tinyint")
+AT_ONCE = -1  # the lane of messages that are not delayed
 APPEND_BYTES = 8 * 1024 * 1024
 # Columns of a frame that was read from a queue, which a write does not use.
 _READ_ONLY = {"id", "pipe", "seq", "pushed_at", "attempts"}
@@ -26,6 +38,8 @@ class Columns(NamedTuple):
     payload: str
     headers: str | None
     key: str | None
+    delay: str | None = None
+    due: str | None = None
 
 
 def chosen(options: WriteOptions, types: dict[str, str]) -> Columns:
@@ -41,35 +55,58 @@ def chosen(options: WriteOptions, types: dict[str, str]) -> Columns:
     found = Columns(
         options.payload,
         options.headers if options.headers in types else None,
-        options.key if options.key in types else None,
+        *(name if name in types else None for name in (options.key, options.delay, options.due)),
     )
     wanted = {
         found.payload: ("binary", "string"),
         found.headers: ("map<string,string>",),
         found.key: ("binary", "string"),
+        found.delay: (*SECONDS, *INTERVALS),
+        found.due: ("timestamp",),
     }
     for name, allowed in wanted.items():
         if name is not None and types[name] not in allowed:
-            raise ConfigError(
-                f"column {name!r} is {types[name]}, but must be {' or '.join(allowed)}"
-            )
+            listed = " or ".join(each for each in allowed if each not in _SHORTER)
+            raise ConfigError(f"column {name!r} is {types[name]}, but must be {listed}")
     rest = [name for name in types if name not in wanted and name not in _READ_ONLY]
+    if "dedup_id" in rest:
+        raise ConfigError(
+            "column 'dedup_id' cannot be written: which of a frame's messages are duplicates would"
+            " have to be known before they are published",
+            hint="name the write with writeId; or drop the column, after dropDuplicates(); or push"
+            " rows with a dedup_id from an RDD, with cassq.spark.pusher and without a write_id",
+        )
     if rest:
         raise ConfigError(
-            f"column {rest[0]!r} cannot be pushed: a message has a payload, headers and a key",
+            f"column {rest[0]!r} cannot be pushed: a message has a payload, headers, a key and a"
+            " delay or due time",
             hint="drop it, or push whole rows as JSON: cassq.spark.json_rows(df)",
         )
     return found
 
 
-def runs(
-    batches: Iterator[pa.RecordBatch], columns: Columns, time_ms: Any, where: str
-) -> Iterator[ColumnBatch]:
-    """The messages of record batches, in runs of about `APPEND_BYTES`.
+class Now(NamedTuple):
+    """One moment, by the wall clock and in catalog time."""
 
-    time_ms: returns the push time, called for each run. where: what rows are counted in, for
-    errors. Raises InvalidPayloadError and MessageTooLargeError, which name the row. Cost: memory
-    for two runs.
+    wall_ms: int
+    catalog_ms: int
+
+
+class Run(NamedTuple):
+    """Messages to append together. lane: as for `Stage.append`."""
+
+    messages: ColumnBatch
+    lane: int | None
+
+
+def runs(
+    batches: Iterator[pa.RecordBatch], columns: Columns, now: Callable[[], Now], where: str
+) -> Iterator[Run]:
+    """The messages of record batches, of about `APPEND_BYTES` at a time, and apart by lane.
+
+    now: called for each of these. where: what rows are counted in, for errors. Raises
+    InvalidPayloadError and MessageTooLargeError, which name the row. Cost: memory for two runs, and
+    a copy of messages that are due at different times.
     """
     row, size, some = 0, 0, list[pa.RecordBatch]()
     for batch in batches:
@@ -78,17 +115,78 @@ def runs(
         some.append(batch)
         size += batch.nbytes
         if size >= APPEND_BYTES:
-            yield run_of(some, columns, time_ms(), f"{where}, row {{}}", row)
+            yield from _by_lane(some, columns, now(), f"{where}, row {{}}", row)
             row, size, some = row + sum(b.num_rows for b in some), 0, []
     if some:
-        yield run_of(some, columns, time_ms(), f"{where}, row {{}}", row)
+        yield from _by_lane(some, columns, now(), f"{where}, row {{}}", row)
+
+
+def _by_lane(
+    batches: list[pa.RecordBatch], columns: Columns, now: Now, where: str, first: int
+) -> Iterator[Run]:
+    """The messages of some record batches, checked, for each lane."""
+    whole = run_of(batches, columns, now.wall_ms, where, first)
+    if columns.delay is None and columns.due is None:
+        yield Run(whole, None)
+        return
+    table = pa.Table.from_batches(batches)
+    delays_ms = delays_of(table, columns, now.wall_ms, where, first)
+    lanes = lanes_of(delays_ms)
+    for lane in pc.unique(lanes).to_pylist():
+        mine = pc.equal(lanes, lane)
+        messages = whole
+        if not pc.all(mine).as_py():
+            messages = run_of(table.filter(mine).to_batches(), columns, now.wall_ms, where, first)
+        if lane != AT_ONCE:
+            dues = pc.add(delays_ms.filter(mine), now.catalog_ms)
+            view = memoryview(dues.buffers()[1])[8 * dues.offset :][: 8 * len(dues)]
+            messages = replace(messages, dues=view)
+        yield Run(messages, None if lane == AT_ONCE else lane)
+
+
+def lanes_of(delays_ms: pa.Array) -> pa.Array:
+    """The lane of each message; `AT_ONCE` where there is no delay. Pure."""
+    lanes = pc.if_else(pc.greater(delays_ms, 0), 0, AT_ONCE)
+    for wait_ms in LANE_WAITS_MS:
+        lanes = pc.add(lanes, pc.greater_equal(delays_ms, wait_ms).cast(pa.int64()))
+    return lanes
+
+
+def delays_of(table: pa.Table, columns: Columns, wall_ms: int, where: str, first: int) -> pa.Array:
+    """How long each message is delayed, in milliseconds. Raises InvalidPayloadError for a time that
+    a push would not take, and for two in one row."""
+    nothing = pa.nulls(table.num_rows, pa.int64())
+    delays = dues = nothing
+
+    def check(bad: pa.Array, what: str) -> None:
+        if pc.any(bad).as_py():
+            raise InvalidPayloadError(
+                f"{where.format(first + pc.index(bad, True).as_py())}: {what}"
+            )
+
+    if columns.delay is not None:
+        found = _whole(table.column(columns.delay))
+        if pa.types.is_duration(found.type):
+            found = pc.divide(found.cast(pa.duration("us")).cast(pa.int64()), 1e6)
+        found = found.cast(pa.float64())
+        fits = pc.and_(pc.greater_equal(found, 0), pc.less_equal(found, DELAY_MAX_SECONDS))
+        check(pc.invert(fits), f"the delay is not between 0 and {DELAY_MAX_SECONDS:.0f} seconds")
+        delays = pc.ceil(pc.multiply(found, 1000)).cast(pa.int64())
+    if columns.due is not None:
+        found = _whole(table.column(columns.due)).cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+        wait_us = pc.subtract(found, 1000 * wall_ms)
+        dues = pc.ceil(pc.divide(pc.max_element_wise(wait_us, 0, skip_nulls=False), 1e3))
+        dues = dues.cast(pa.int64())
+        check(pc.greater(dues, round(DELAY_MAX_SECONDS * 1000)), "due is over ten years away")
+    check(pc.and_(delays.is_valid(), dues.is_valid()), "it has both a delay and a due time")
+    return pc.fill_null(pc.coalesce(delays, dues), 0)
 
 
 def run_of(
     batches: list[pa.RecordBatch], columns: Columns, time_ms: int, where: str, first: int
 ) -> ColumnBatch:
-    """The messages of some record batches. where: has a placeholder for a row number, counted from
-    `first`."""
+    """The messages of some record batches, without due times. where: has a placeholder for a row
+    number, counted from `first`."""
     table = pa.Table.from_batches(batches)
     payload = _whole(table.column(columns.payload))
     if payload.null_count:

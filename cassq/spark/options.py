@@ -13,6 +13,7 @@ from cassq.spark.clients import absolute
 # Spark's own options, which every source gets.
 _SPARKS = {"path", "checkpointlocation", "queryname"}
 _PLACE = {"url", "queue"}
+_READS = {"group", "messagesperpartition", "minpartitions", "failondataloss"}
 STORED, UNFINISHED, DEAD = "stored", "unfinished", "dead"
 STATES = (STORED, UNFINISHED, "waiting", "pending", "delayed", DEAD)
 MESSAGES_PER_PARTITION = 500_000
@@ -26,6 +27,8 @@ class WriteOptions(NamedTuple):
     payload: str = "payload"  # names of columns
     headers: str = "headers"
     key: str = "key"
+    delay: str = "delay"
+    due: str = "due"
     write_id: str = ""
 
 
@@ -39,6 +42,7 @@ class ReadOptions(NamedTuple):
     since_ms: int | None = None
     until_ms: int | None = None
     messages_per_partition: int = MESSAGES_PER_PARTITION
+    min_partitions: int = 1
     fail_on_data_loss: bool = True
 
 
@@ -50,25 +54,24 @@ class StreamOptions(NamedTuple):
     group: str = "default"
     messages_per_trigger: int | None = None
     messages_per_partition: int = MESSAGES_PER_PARTITION
+    min_partitions: int = 1
     fail_on_data_loss: bool = True
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
     """Raises ConfigError for an option that is unknown, missing or wrong."""
-    _check(options, {"payloadcolumn", "headerscolumn", "keycolumn", "writeid"})
+    columns = ("payload", "headers", "key", "delay", "due")
+    _check(options, {"writeid", *(f"{name}column" for name in columns)})
     return WriteOptions(
         *_place(options),
-        payload=options.get("payloadColumn", "payload"),
-        headers=options.get("headersColumn", "headers"),
-        key=options.get("keyColumn", "key"),
+        **{name: options.get(f"{name}Column", name) for name in columns},
         write_id=options.get("writeId", ""),
     )
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
     """Raises ConfigError for an option that is unknown, missing or wrong."""
-    names = {"group", "state", "since", "until", "messagesperpartition", "failondataloss"}
-    _check(options, names)
+    _check(options, _READS | {"state", "since", "until"})
     state = options.get("state", STORED)
     if state not in STATES:
         raise ConfigError(f"state must be one of {', '.join(STATES)}, not {state!r}")
@@ -79,19 +82,20 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         since_ms=_time(options, "since"),
         until_ms=_time(options, "until"),
         messages_per_partition=_per_partition(options),
+        min_partitions=_count(options, "minPartitions", "partitions") or 1,
         fail_on_data_loss=_truth(options, "failOnDataLoss", default=True),
     )
 
 
 def stream_options(options: Mapping[str, str]) -> StreamOptions:
     """Raises ConfigError for an option that is unknown, missing or wrong."""
-    names = {"group", "maxmessagespertrigger", "messagesperpartition", "failondataloss"}
-    _check(options, names)
+    _check(options, _READS | {"maxmessagespertrigger"})
     return StreamOptions(
         *_place(options),
         group=check_group_name(options.get("group", "default")),
         messages_per_trigger=_count(options, "maxMessagesPerTrigger"),
         messages_per_partition=_per_partition(options),
+        min_partitions=_count(options, "minPartitions", "partitions") or 1,
         fail_on_data_loss=_truth(options, "failOnDataLoss", default=True),
     )
 
@@ -112,12 +116,12 @@ def _place(options: Mapping[str, str]) -> tuple[str, str]:
     return absolute(options.get("url")), queue
 
 
-def _count(options: Mapping[str, str], name: str) -> int | None:
+def _count(options: Mapping[str, str], name: str, of: str = "messages") -> int | None:
     text = options.get(name)
     if text is None:
         return None
     if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise ConfigError(f"{name} must be a number of messages, at least 1, not {text!r}")
+        raise ConfigError(f"{name} must be a number of {of}, at least 1, not {text!r}")
     return int(text)
 
 

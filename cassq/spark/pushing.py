@@ -21,7 +21,7 @@ from cassq.plurals import counted
 from cassq.producer import staging
 from cassq.producer.admission import batched, check_payloads
 from cassq.producer.staging import Stage, StagedPipe
-from cassq.spark.clients import Location, absolute, client_at, located
+from cassq.spark.clients import Location, absolute, client_at, client_of, located
 
 BATCH_MESSAGES = 10_000
 LOOKED_AT = 256  # messages that are looked at together for their size
@@ -117,7 +117,7 @@ def pusher(
     staging.check_queue(client_at(location).queue(queue).row)
     driver = driver_id(keeper().directory, location.url)
     # The data source's writes of an id are the same writes.
-    write = StagedWrite(location, queue, f"batch:{write_id}", driver)
+    write = StagedWrite(location, queue, batch_id(write_id), driver)
     return PartitionPusher(location, queue, batch, write)
 
 
@@ -194,6 +194,22 @@ def publish(receipts: Iterable[Receipt], *, partitions: int | None = None) -> in
         return 0
     client.runtime.doorbell(row.id).ring()
     return sum(counts.values())
+
+
+def is_published(url: str | None, queue: str, write_id: str) -> bool:
+    """Whether a write of this id, by `publish` or by a frame's `writeId`, is in the queue.
+
+    url: as for `pusher`. False: it was never begun, was aborted, or goes on. Raises as
+    `cassq.connect`, and QueueNotFoundError. Cost: a read or two.
+    """
+    client = client_of(absolute(url))
+    row = client.ports.catalog.writes.by_id(client.queue(queue).id, batch_id(write_id))
+    return row is not None and staging.is_over(row, 0)
+
+
+def batch_id(write_id: str) -> str:
+    """The catalog's name of a write that is not a stream's, by the user's."""
+    return f"batch:{write_id}"
 
 
 def _checked(found: list[Receipt], partitions: int | None) -> StagedReceipt | None:

@@ -5,7 +5,7 @@ effect on the queue.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -19,7 +19,7 @@ from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.sealing import seen_end
 from cassq.message.frames import Place
 from cassq.model import ledger
-from cassq.model.rows import GroupRow, PipeRow
+from cassq.model.rows import Cursor, GroupRow, PipeRow
 from cassq.spark.clients import Location, client_at, client_of, located
 from cassq.spark.decoding import arrow_schema, record_batch, within
 from cassq.spark.options import DEAD, STORED, UNFINISHED, ReadOptions
@@ -65,7 +65,7 @@ class BatchReader(DataSourceReader):
         options = self._options
         client = client_of(options.url)
         pieces = snapshot(client, options)
-        return list(parts(pieces, options.messages_per_partition))
+        return list(cut(pieces, options.messages_per_partition, options.min_partitions))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         options = self._options
@@ -102,7 +102,12 @@ def snapshot(client: Client, options: ReadOptions) -> list[PipeRange]:
         group = letters
     elif options.state != UNFINISHED:
         states = (options.state,)
-    return [piece for pipe in _for(ports, group) for piece in _left(ports, group, pipe, states)]
+    cursors = {cursor.pipe_id: cursor for cursor in ports.catalog.claims.cursors(group.id)}
+    return [
+        piece
+        for pipe in _for(ports, group)
+        for piece in _left(ports, group, pipe, cursors.get(pipe.id), states)
+    ]
 
 
 def group_of(ports: Ports, queue_id: str, queue: str, name: str) -> GroupRow:
@@ -117,12 +122,12 @@ def _for(ports: Ports, group: GroupRow) -> list[PipeRow]:
     return [pipe for pipe in ports.catalog.pipes.live(group.queue_id) if pipe.is_for(group.id)]
 
 
-def _left(ports: Ports, group: GroupRow, pipe: PipeRow, states: Iterable[str]) -> list[PipeRange]:
+def _left(
+    ports: Ports, group: GroupRow, pipe: PipeRow, cursor: Cursor | None, states: Iterable[str]
+) -> list[PipeRange]:
     """The messages of a pipe that a group has in these states. Messages with due times of their own
     count as delayed until a popper of the group has looked at them."""
     catalog = ports.catalog
-    cursors = {cursor.pipe_id: cursor for cursor in catalog.claims.cursors(group.id)}
-    cursor = cursors.get(pipe.id)
     rows = catalog.claims.rows(group.id, pipe.id) if cursor else []
     end_seq = seen_end(ports.store, pipe)
     timed = pipe.timer_ms is not None
@@ -132,6 +137,13 @@ def _left(ports: Ports, group: GroupRow, pipe: PipeRow, states: Iterable[str]) -
         if part.fate in states
         for start, end in part.runs
     ]
+
+
+def cut(pieces: Sequence[PipeRange], most: int, least_parts: int) -> Iterator[ScanTask]:
+    """Pieces in parts of at most `most` messages, and in `least_parts` parts or more if there are
+    as many messages. Pure."""
+    messages = sum(piece.messages for piece in pieces)
+    return parts(pieces, min(most, max(1, messages // least_parts)))
 
 
 def parts(pieces: Iterable[PipeRange], most: int) -> Iterator[ScanTask]:

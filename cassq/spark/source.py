@@ -14,6 +14,7 @@ from cassq.spark.decoding import SCHEMA
 from cassq.spark.encoding import chosen
 from cassq.spark.heartbeats import driver_id, keeper
 from cassq.spark.options import WriteOptions, read_options, stream_options, write_options
+from cassq.spark.pushing import batch_id
 from cassq.spark.reading import BatchReader
 from cassq.spark.streaming import StreamReader
 from cassq.spark.writing import BatchWriter, StreamWriter, WriteTarget, check_target
@@ -45,7 +46,7 @@ class CassqSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         options = write_options(self.options)
         target = self._target(options, schema, overwrite)
-        return BatchWriter(target, f"batch:{options.write_id or uuid4().hex}")
+        return BatchWriter(target, batch_id(options.write_id or uuid4().hex))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
         options = write_options(self.options)

@@ -24,7 +24,7 @@ from cassq.spark.following import (
     pieces_between,
 )
 from cassq.spark.options import StreamOptions
-from cassq.spark.reading import ScanTask, parts, read_pieces
+from cassq.spark.reading import ScanTask, cut, read_pieces
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -61,7 +61,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         check_identity(end, self._location)
-        return list(parts(pieces_between(start, end), self._options.messages_per_partition))
+        options, pieces = self._options, pieces_between(start, end)
+        return list(cut(pieces, options.messages_per_partition, options.min_partitions))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read_pieces(

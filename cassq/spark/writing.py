@@ -25,7 +25,7 @@ from cassq.model.rows import WriteRow, WriteState
 from cassq.producer import staging
 from cassq.producer.staging import Stage, StagedPipe
 from cassq.spark.clients import Location, client_at, client_of
-from cassq.spark.encoding import Columns, runs
+from cassq.spark.encoding import Columns, Now, runs
 
 # Local properties that Spark gives to the tasks of a stream.
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
@@ -62,9 +62,13 @@ def fill(target: WriteTarget, write_id: str, number: int, batches: Iterator[Any]
     context = TaskContext.get()
     where = f"partition {context.partitionId() if context else '?'}"
     stage = Stage(ports, row, write)
+
+    def now() -> Now:
+        return Now(ports.clock.wall_ms(), ports.catalog.now_ms())
+
     try:
-        for run in runs(batches, target.columns, ports.clock.wall_ms, where):
-            stage.append(run)
+        for run in runs(batches, target.columns, now, where):
+            stage.append(run.messages, run.lane)
         pipes = stage.finish()
     except BaseException:
         stage.close()

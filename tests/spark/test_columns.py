@@ -17,8 +17,9 @@ from cassq.errors import ConfigError, InvalidPayloadError, MessageTooLargeError
 from cassq.extents.port import Slice
 from cassq.message.columns import encode_headers
 from cassq.message.frames import Frame, decode
+from cassq.model.lanes import LANE_MS, lane_of
 from cassq.spark.decoding import SCHEMA, arrow_schema, record_batch, within
-from cassq.spark.encoding import Columns, chosen, headers_of, run_of, runs
+from cassq.spark.encoding import INTERVALS, Columns, Now, chosen, headers_of, run_of, runs
 from cassq.spark.options import WriteOptions
 
 TIME_MS = 1_700_000_000_123
@@ -103,21 +104,71 @@ def test_a_row_that_cannot_be_pushed_is_named_by_its_number() -> None:
     bad = batch(payload=pa.array([b"a", None]))
     columns = Columns("payload", None, None)
     with pytest.raises(InvalidPayloadError, match="partition 3, row 11: the payload is null"):
-        list(runs(iter([good, bad]), columns, lambda: 7, "partition 3"))
+        list(runs(iter([good, bad]), columns, lambda: Now(7, 7), "partition 3"))
     large = batch(payload=pa.array([b"a", b"x" * 17_000_000]))
     with pytest.raises(MessageTooLargeError, match="row 11: the payload of 17000000 bytes"):
-        list(runs(iter([good, large]), columns, lambda: 7, "partition 3"))
+        list(runs(iter([good, large]), columns, lambda: Now(7, 7), "partition 3"))
     nothing = batch(
         payload=pa.array([b"a", b"b"]), headers=pa.array([[("x", "1")], [("y", None)]], MAP)
     )
     with pytest.raises(InvalidPayloadError, match="row 1: the header y is null"):
-        list(runs(iter([nothing]), Columns("payload", "headers", None), lambda: 7, "here"))
+        list(runs(iter([nothing]), Columns("payload", "headers", None), lambda: Now(7, 7), "here"))
+
+
+TIMED = Columns("payload", None, None, "delay", "due")
+
+
+def test_messages_are_apart_by_lane_and_keep_their_due_times() -> None:
+    waits_ms = [0, 1, LANE_MS - 1, LANE_MS, 5, 40 * LANE_MS, 0]
+    whole = batch(
+        payload=pa.array([b"%d" % ms for ms in waits_ms]),
+        delay=pa.array([ms / 1000 if ms % 2 else None for ms in waits_ms]),
+        due=pa.array(
+            [None if ms % 2 else 1000 * (TIME_MS + ms) for ms in waits_ms],
+            pa.timestamp("us", "UTC"),
+        ),
+    )
+    found: dict[int | None, list[tuple[bytes, int | None]]] = {}
+    for run in runs(iter([whole]), TIMED, lambda: Now(TIME_MS, TIME_MS + 77), "here"):
+        frame = decode(b"".join(run.messages.frame(0, 0, run.messages.count, 0, "none")))
+        payloads = frame.payloads(0, frame.count)
+        found[run.lane] = [(each, frame.due_ms(n)) for n, each in enumerate(payloads)]
+    wanted: dict[int | None, list[tuple[bytes, int | None]]] = {}
+    for ms in waits_ms:
+        due_ms = TIME_MS + 77 + ms if ms else None
+        wanted.setdefault(lane_of(ms) if ms else None, []).append((b"%d" % ms, due_ms))
+    assert found == wanted
+
+
+@pytest.mark.parametrize(
+    ("delay", "due_ms", "message"),
+    [
+        (-1.0, None, "row 1: the delay is not between"),
+        (float("nan"), None, "row 1: the delay is not between"),
+        (4e8, None, "row 1: the delay is not between"),
+        (None, TIME_MS + 10**12, "row 1: due is over ten years away"),
+        (1.0, TIME_MS, "row 1: it has both"),
+    ],
+)
+def test_a_row_with_a_time_that_no_push_takes_is_named(
+    delay: float | None, due_ms: int | None, message: str
+) -> None:
+    due_us = None if due_ms is None else 1000 * due_ms
+    bad = batch(
+        payload=pa.array([b"good", b"bad"]),
+        delay=pa.array([None, delay], pa.float64()),
+        due=pa.array([None, due_us], pa.timestamp("us", "UTC")),
+    )
+    with pytest.raises(InvalidPayloadError, match=message):
+        list(runs(iter([bad]), TIMED, lambda: Now(TIME_MS, 0), "here"))
 
 
 def test_runs_are_bounded() -> None:
     megabyte = batch(payload=pa.array([b"x" * 1000] * 1000))
-    found = list(runs(iter([megabyte] * 20), Columns("payload", None, None), lambda: 7, "here"))
-    assert [run.count for run in found] == [9000, 9000, 2000]
+    found = list(
+        runs(iter([megabyte] * 20), Columns("payload", None, None), lambda: Now(7, 7), "here")
+    )
+    assert [run.messages.count for run in found] == [9000, 9000, 2000]
 
 
 def test_a_time_range_is_cut_out() -> None:
@@ -135,3 +186,12 @@ def test_columns_are_chosen_by_name_and_checked_by_type() -> None:
     assert chosen(options, types) == Columns("payload", None, "key")
     with pytest.raises(ConfigError, match="'payload' is double, but must be binary or string"):
         chosen(options, {"payload": "double"})
+    for kind in ("double", "int", *INTERVALS):
+        timed = {"payload": "binary", "delay": kind, "due": "timestamp"}
+        assert chosen(options, timed) == Columns("payload", None, None, "delay", "due")
+    with pytest.raises(ConfigError, match="'delay' is interval month, .* or interval day to sec"):
+        chosen(options, {"payload": "binary", "delay": "interval month"})
+    with pytest.raises(ConfigError, match="'due' is timestamp_ntz, but must be timestamp"):
+        chosen(options, {"payload": "binary", "due": "timestamp_ntz"})
+    with pytest.raises(ConfigError, match="'dedup_id' cannot be written"):
+        chosen(options, {"payload": "binary", "dedup_id": "string"})

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import cassq
-from cassq.errors import ConfigError
-from cassq.spark import pusher
+from cassq.errors import ConfigError, QueueNotFoundError
+from cassq.producer import staging
+from cassq.spark import is_published, publish, pusher
 from cassq.spark.clients import Location, client_at, located
 from tests.integration.stage import numbers, push
 
@@ -21,6 +22,7 @@ from pyspark.sql.types import StructType
 from cassq.spark.decoding import SCHEMA
 from cassq.spark.jobs import audit_tasks, rollup_rows
 from cassq.spark.options import read_options, stream_options
+from cassq.spark.pushing import batch_id
 from cassq.spark.reading import BatchReader, ScanTask
 from cassq.spark.streaming import StreamReader
 from cassq.spark.writing import BatchWriter, Columns, WriteTarget
@@ -42,6 +44,28 @@ def test_the_queues_that_the_driver_found_are_used(client: cassq.Client) -> None
     location = located(client.url)
     identity = client.ports.catalog.records.identity()
     assert client_at(location).ports.catalog.records.identity() == identity
+
+
+def test_a_driver_learns_whether_a_write_is_published(
+    client: cassq.Client, queue: cassq.Queue
+) -> None:
+    def there(write_id: str) -> bool:
+        return is_published(client.url, queue.name, write_id)
+
+    assert not there("w")
+    push_staged = pusher(client.url, queue.name, write_id="w")
+    receipts = list(push_staged([b"one", b"two"]))
+    assert not there("w")
+    assert publish(receipts) == 2
+    assert (there("w"), there("other")) == (True, False)
+    given_up = pusher(client.url, queue.name, write_id="other")
+    list(given_up([b"three"]))
+    row = client.ports.catalog.writes.by_id(queue.id, batch_id("other"))
+    assert row is not None
+    assert staging.abort(client.ports, row)
+    assert not there("other")
+    with pytest.raises(QueueNotFoundError):
+        is_published(client.url, "nope", "w")
 
 
 def test_a_copy_of_a_directory_on_another_machine_is_refused(client: cassq.Client) -> None:

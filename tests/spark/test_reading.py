@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import cassq
+from cassq.errors import ConfigError
 from tests.integration.deadlines import eventually
 from tests.integration.stage import drain, numbers, payloads, push, reap
 from tests.spark.places import everywhere
@@ -62,6 +63,30 @@ def test_partitions_are_cut_by_messages(
     rows = frame.collect()
     assert Counter(bytes(row.payload) for row in rows) == Counter(numbers(1000))
     assert Counter(row.seq for row in rows) == Counter([*range(700), *range(300)])
+
+
+def test_there_are_at_least_as_many_partitions_as_are_asked_for(
+    client: cassq.Client, queue: cassq.Queue
+) -> None:
+    pytest.importorskip("pyspark")
+    from pyspark.sql.types import StructType
+
+    from cassq.spark.options import read_options
+    from cassq.spark.reading import BatchReader
+
+    def sizes(**options: str) -> list[int]:
+        given = read_options({"url": client.url, "queue": queue.name, **options})
+        tasks = BatchReader(given, StructType()).partitions()
+        return [sum(piece.messages for piece in task.pieces) for task in tasks]
+
+    push(queue, *numbers(70))
+    assert sizes(minPartitions="1") == [70]
+    assert sizes(minPartitions="7", state="waiting") == [10] * 7
+    assert sizes(minPartitions="8") == [8] * 8 + [6]
+    assert sizes(minPartitions="7", messagesPerPartition="5") == [5] * 14
+    assert sizes(minPartitions="100") == [1] * 70
+    with pytest.raises(ConfigError, match="minPartitions must be a number of partitions"):
+        sizes(minPartitions="0")
 
 
 @everywhere

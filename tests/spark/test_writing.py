@@ -11,6 +11,7 @@ import pytest
 import cassq
 from cassq.model.rows import WriteState
 from cassq.spark import json_rows
+from tests.integration.deadlines import eventually
 from tests.integration.stage import drain, extents, numbers, payloads, push, reap
 from tests.spark.places import everywhere
 
@@ -52,6 +53,36 @@ def test_headers_keys_and_text_are_written(
         text: (headers or {}, None if key is None else key.encode()) for text, headers, key in rows
     }
     assert found == wanted
+
+
+@everywhere
+def test_delayed_rows_wait_for_their_time_and_are_written_once(
+    spark: Any, client: cassq.Client, queue: cassq.Queue
+) -> None:
+    timed = spark.range(0, 400, numPartitions=2).selectExpr(
+        "cast(id as string) as payload",
+        "if(id % 4 = 1, cast(id as double) * 100, null) as delay",
+        "case id % 4 when 2 then timestamp '2035-01-01 00:00:00Z'"
+        " when 3 then timestamp '2020-01-01 00:00:00Z' end as due",
+    )
+    for _ in range(2):
+        saved(timed, queue, client, writeId="timed")
+    waiting = [b"%d" % n for n in range(400) if n % 4 in (0, 3)]
+    assert Counter(payloads(drain(queue.popper()))) == Counter(waiting)
+    assert queue.stats().groups["default"].delayed == 200
+    soon = timed.selectExpr("payload", "interval '0.2' second as delay").limit(50)
+    saved(soon, queue, client, payloadColumn="payload", delayColumn="delay")
+    popper = queue.popper()
+    found: list[bytes] = []
+
+    def all_came() -> bool:
+        found.extend(payloads(drain(popper)))
+        return len(found) == 50
+
+    eventually("the delayed messages come", all_came)
+    assert queue.stats().groups["default"].delayed == 200
+    audit = queue.audit()
+    assert (audit.pushed, audit.findings) == (450, [])
 
 
 def test_rows_are_written_as_json(spark: Any, client: cassq.Client, queue: cassq.Queue) -> None:

@@ -25,6 +25,7 @@ from cassq.spark.clients import absolute
 from cassq.spark.jobs.replay_sources import Archive, ReplayChunk, Source, Stored, chunks
 from cassq.spark.jobs.sessions import told_as_ours
 from cassq.spark.options import time_ms
+from cassq.spark.pushing import batch_id
 from cassq.spark.writing import check_target
 
 
@@ -75,7 +76,7 @@ class ReplayTarget(NamedTuple):
 
     def state(self, chunk: ReplayChunk | None = None) -> WriteState | None:
         queue_id = self.client.queue(self.queue).row.id
-        row = self.client.ports.catalog.writes.by_id(queue_id, f"batch:{self.name(chunk)}")
+        row = self.client.ports.catalog.writes.by_id(queue_id, batch_id(self.name(chunk)))
         return None if row is None else row.state
 
     def name(self, chunk: ReplayChunk | None) -> str:

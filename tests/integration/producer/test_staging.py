@@ -17,6 +17,7 @@ from cassq.errors import (
     QueuePausedError,
 )
 from cassq.message.batches import Batch
+from cassq.model.lanes import lane_of
 from cassq.model.rows import WriteRow
 from cassq.producer import staging
 from cassq.producer.staging import DRIVER_LEASE_MS, Stage, StagedPipe
@@ -74,6 +75,34 @@ def test_what_is_staged_is_nobodys_and_what_is_published_everybodys(
     reap(client)
     assert there.stats().pipes["retired"] == 1
     assert there.audit().findings == []
+
+
+def test_a_staged_message_with_a_due_time_waits_for_it_after_the_publish(
+    timed: cassq.Client, clock: ManualClock
+) -> None:
+    """Also when the publish comes later than the lane's pipe was opened; losers are removed."""
+    queue = timed.create_queue("jobs", idle_seal=10**6)
+    write = begin(timed, queue)
+    due_ms = timed.ports.catalog.now_ms() + 3_600_000
+    kept: list[StagedPipe] = []
+    for _ in range(2):  # the second attempt counts
+        stage = Stage(timed.ports, queue.row, write)
+        stage.append(Batch([b"now"], 7))
+        later = Batch([b"later", b"last"], 7, dues_ms=[due_ms, due_ms + 60_000])
+        stage.append(later, lane_of(3_600_000))
+        kept = stage.finish()
+    assert [pipe.messages for pipe in kept] == [1, 2]
+    assert publish(timed, queue, write, kept)
+    popper = queue.popper()
+    assert payloads(drain(popper)) == [b"now"]
+    clock.advance(3_599)
+    assert drain(popper) == []
+    clock.advance(2)
+    assert payloads(drain(popper)) == [b"later"]
+    clock.advance(60)
+    assert payloads(drain(popper)) == [b"last"]
+    audit = queue.audit()
+    assert (audit.pushed, audit.findings) == (3, [])
 
 
 def test_losers_are_removed_when_the_winners_are_published(

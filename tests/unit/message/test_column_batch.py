@@ -50,6 +50,20 @@ def test_a_frame_of_a_run_is_that_of_its_messages(
         assert run.frame(7, first, last, 9, compression) == expected
 
 
+def test_a_frame_of_a_run_has_the_due_time_of_each_message() -> None:
+    dues = [TIME_MS + n for n in (5, 1, 9)]
+    run = ColumnBatch(
+        strings([b"a", b"bc", b""]),
+        TIME_MS,
+        keys=strings([b"k", None, b""]),
+        dues=memoryview(array("Q", dues)).cast("B"),
+    )
+    for first, last in [(0, 3), (1, 3)]:
+        frame = decode(b"".join(run.frame(0, first, last, 0, "none")))
+        assert [frame.due_ms(n) for n in range(last - first)] == dues[first:last]
+        assert frame.payloads(0, last - first) == [b"a", b"bc", b""][first:last]
+
+
 def test_payloads_of_one_length_have_one_stored_length() -> None:
     payloads = [b"%04d" % n for n in range(100)]
     run = ColumnBatch(strings(list(payloads)), TIME_MS, length=4)
