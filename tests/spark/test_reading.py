@@ -77,7 +77,7 @@ def test_there_are_at_least_as_many_partitions_as_are_asked_for(
     def sizes(**options: str) -> list[int]:
         given = read_options({"url": client.url, "queue": queue.name, **options})
         tasks = BatchReader(given, StructType()).partitions()
-        return [sum(piece.messages for piece in task.pieces) for task in tasks]
+        return [sum(piece.messages for piece in task.pieces) for task in tasks]  # type: ignore[attr-defined]
 
     push(queue, *numbers(70))
     assert sizes(minPartitions="1") == [70]
