@@ -23,6 +23,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from cassq.base.processes import is_gone, process_name
 from cassq.client.client import Client
 from cassq.errors import (
     BackendError,
@@ -46,6 +47,7 @@ RENEW_SECONDS = 5.0
 LOOK_SECONDS = 0.5
 LISTED_MAX = 1_000_000
 _TRIES = 3
+_IN = "@"  # between the id of a lease's owner and its process
 
 Offset = dict[str, Any]
 
@@ -110,7 +112,8 @@ class Follower:
             )
         self._queue = queue
         self._lease = f"stream:{self._group.id}"
-        self._owner = self._ports.ids.version()
+        process = process_name(self._ports.clock)
+        self._owner = f"{self._ports.ids.version()}{_IN}{process}"
         self._acked: dict[str, int] = {}
         self._targets: dict[str, int] | None = None
         self._lost = False
@@ -122,8 +125,9 @@ class Follower:
     # --- one query a group ----------------------------------------------------------------------
 
     def _take_lease(self) -> None:
-        """Take the lease, waiting out that of a killed query. Raises UsageError while another query
-        follows the group."""
+        """Take the lease. That of a query whose process is known to be gone is released, that of
+        another killed query is waited out. Raises UsageError while another query follows the
+        group. Cost: while another has it, a read twice a second."""
         clock = self._ports.clock
         started_ms = clock.boot_ms()
         while not self._renew():
@@ -133,7 +137,11 @@ class Follower:
                     f" {self._options.queue!r}",
                     hint="stop it, or give this one its own group: each group gets every message",
                 )
-            clock.sleep(LOOK_SECONDS)
+            holder = self._catalog.leases.owner(self._lease)
+            if holder and is_gone(holder.partition(_IN)[2], clock):
+                self._catalog.leases.drop(self._lease, holder)
+            else:
+                clock.sleep(LOOK_SECONDS)
 
     def _renew(self) -> bool:
         """Renew the lease; returns whether it is ours now, for its whole length."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -180,6 +182,25 @@ def test_two_queries_of_one_group_refuse_each_other(
     follower.close()
     follow(other).close()
     other.close()
+
+
+def test_a_query_goes_on_at_once_where_one_was_killed(
+    timed: cassq.Client, follow: Follow, clock: ManualClock
+) -> None:
+    queue = timed.create_queue("jobs")
+    (group,) = timed.ports.catalog.queues.groups(queue.id)
+    tell = (
+        "from cassq.base.clock import ManualClock; from cassq.base.processes import process_name;"
+        "print(process_name(ManualClock()))"
+    )
+    killed = subprocess.run([sys.executable, "-c", tell], capture_output=True, check=True)
+    owner = f"{timed.ports.ids.version()}@{killed.stdout.decode().strip()}"
+    assert timed.ports.catalog.leases.take(f"stream:{group.id}", owner, LEASE_MS)
+    before_ms = clock.boot_ms()
+    push(queue, *numbers(3))
+    follower = follow()
+    assert clock.boot_ms() == before_ms
+    assert read(timed, START, follower.latest(START, None)) == numbers(3)
 
 
 def test_a_query_that_stood_still_is_refused_when_another_has_begun(
