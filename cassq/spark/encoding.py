@@ -73,8 +73,8 @@ def chosen(options: WriteOptions, types: dict[str, str]) -> Columns:
         raise ConfigError(
             "column 'dedup_id' cannot be written: which of a frame's messages are duplicates would"
             " have to be known before they are published",
-            hint="name the write with writeId; or drop the column, after dropDuplicates(); or push"
-            " rows with a dedup_id from an RDD, with cassq.spark.pusher and without a write_id",
+            hint="name the write with writeId, so that it happens once; or drop the column, after"
+            " dropDuplicates()",
         )
     if rest:
         raise ConfigError(
