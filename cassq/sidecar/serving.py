@@ -50,7 +50,8 @@ class Options(NamedTuple):
     """How to run a sidecar. data: its directory. listen, http: HOST:PORT; `http` "" for none.
     advertise: where clients reach it, "" for `listen`. catalog: a URL of queues. name: "" for what
     its directory says, or HOST:PORT. tls: files, see `server_tls`. drain_seconds: how long writers
-    may take to leave. orphan_ms: how long an extent without a placement is kept."""
+    may take to leave. other_token: also valid for clients. orphan_ms: how long an extent without a
+    placement is kept."""
 
     data: Path
     listen: str
@@ -59,6 +60,7 @@ class Options(NamedTuple):
     name: str = ""
     advertise: str = ""
     token: str = ""
+    other_token: str = ""
     tls: Mapping[str, Path] = {}
     insecure: bool = False
     http: str = ""
@@ -114,7 +116,9 @@ def serve(
         if catalog is not None:
             catalog.close()
         raise
-    handshake = Handshake(name, engine.generation, options.zone, cluster, token)
+    handshake = Handshake(
+        name, engine.generation, options.zone, cluster, token, other_token=options.other_token
+    )
     reopening = Reopening(lambda: opener.open(options.data, cluster, name), clock)
     running = _Running(options, engine, handshake, clock, catalog, access, ready, reopening)
     running.connections_max = connections_max

@@ -91,7 +91,7 @@ def sidecar() -> None:
 @click.option(
     "--token-file",
     type=_A_FILE,
-    help="The token that clients must present; else CASSQ_SIDECAR_TOKEN.",
+    help="The token that clients must present, or two valid ones; else CASSQ_SIDECAR_TOKEN.",
 )
 @click.option("--cert", type=_A_FILE, help="Its certificate, for TLS.")
 @click.option("--key", type=_A_FILE, help="The key of the certificate.")
@@ -161,7 +161,7 @@ def serve(
             f"{zone!r} is not a valid zone name",
             hint="it has up to 64 letters, digits, and characters of _.-",
         )
-    token = _token(token_file)
+    token, other_token = _tokens(token_file)
     options = Options(
         data=data,
         listen=listen,
@@ -170,6 +170,7 @@ def serve(
         name=name,
         advertise=advertise,
         token=token,
+        other_token=other_token,
         tls=files,
         insecure=insecure,
         http=http,
@@ -183,12 +184,12 @@ def serve(
     serve(options, opener(free_min), ready=ready)
 
 
-def _token(path: Path | None) -> str:
-    """The token from a file or the environment; "" for none."""
+def _tokens(path: Path | None) -> tuple[str, str]:
+    """The token from a file or the environment, and the second one of the file; "" for none."""
     if path is None:
         token, where = os.environ.get(TOKEN_VARIABLE, ""), TOKEN_VARIABLE
         if not token:
-            return ""
+            return "", ""
     else:
         where = f"--token-file {path}"
         try:
@@ -198,12 +199,14 @@ def _token(path: Path | None) -> str:
             raise ConfigError(
                 f"{where} cannot be read: {why}", hint="write the token to a file of its own"
             ) from exc
-    if not _TOKEN.fullmatch(token):
+    tokens = token.splitlines() if path is not None else [token]
+    if not (1 <= len(tokens) <= 2 and all(map(_TOKEN.fullmatch, tokens))):
         raise ConfigError(
             f"{where} is not a valid token",
-            hint=f"it has 1 to {TOKEN_CHARACTERS_MAX} ASCII characters, and no spaces",
+            hint=f"it has 1 to {TOKEN_CHARACTERS_MAX} ASCII characters, and no spaces;"
+            " a file may have two, a line each",
         )
-    return token
+    return tokens[0], (*tokens, "")[1]
 
 
 def _show(call: Invocation, serving: ServingAddress, *, open_to_all: bool) -> None:

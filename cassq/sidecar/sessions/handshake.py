@@ -12,7 +12,8 @@ WINDOW_BYTES = 8 * 1024 * 1024
 
 
 class Handshake(NamedTuple):
-    """What a sidecar is, and what it asks of its clients. token: "" for none."""
+    """What a sidecar is, and what it asks of its clients. token: "" for none.
+    other_token: one more that is valid, while the token is changed."""
 
     sidecar: str
     generation: str
@@ -21,6 +22,7 @@ class Handshake(NamedTuple):
     token: str = ""
     window_bytes: int = WINDOW_BYTES
     message_bytes_max: int = MESSAGE_BYTES_MAX
+    other_token: str = ""
 
     def __repr__(self) -> str:
         """Never shows the token."""
@@ -35,7 +37,7 @@ class Handshake(NamedTuple):
                 f"this sidecar speaks version {VERSION} of the protocol, not {hello.version}",
                 version=VERSION,
             )
-        if self.token and not hmac.compare_digest(hello.token.encode(), self.token.encode()):
+        if self.token and not self._has(hello.token):
             why = "the token is wrong" if hello.token else "a token is needed"
             raise RefusedError(Code.TOKEN, why)
         if hello.cluster and hello.cluster != self.cluster:
@@ -51,3 +53,7 @@ class Handshake(NamedTuple):
             self.window_bytes,
             self.message_bytes_max,
         )
+
+    def _has(self, given: str) -> bool:
+        valid = [token for token in (self.token, self.other_token) if token]
+        return any(hmac.compare_digest(given.encode(), token.encode()) for token in valid)

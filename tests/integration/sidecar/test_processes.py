@@ -95,6 +95,19 @@ def test_health_is_answered_beside_idle_connections(start: Start) -> None:
         each.close()
 
 
+def test_a_token_file_may_have_two_tokens(start: Start, tmp_path: Path) -> None:
+    tokens = tmp_path / "token"
+    tokens.write_text("new\nold\n")
+    served = start("--token-file", str(tokens))
+    for token in ("new", "old"):
+        assert ask(served.address, Info(), Access(token)).facts["sidecar"] == "a"
+    with pytest.raises(RefusedError, match="token"):
+        ask(served.address, Info(), Access("other"))
+    tokens.write_text("a\nb\nc\n")
+    with pytest.raises(StartError, match="not a valid token"):
+        start("--token-file", str(tokens), name="b")
+
+
 def test_a_status_that_anybody_can_read_is_warned_of(start: Start) -> None:
     served = start("--http", "0.0.0.0:0")
     served.signal(signal.SIGTERM)

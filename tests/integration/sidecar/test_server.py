@@ -153,6 +153,24 @@ def test_a_wrong_token_is_refused(
         guarded.stop()
 
 
+def test_two_tokens_may_be_valid_at_once() -> None:
+    guarded = Running(token="new", other_token="old")
+    try:
+        for token in ("new", "old"):
+            assert ask(guarded.address, Info(), Access(token))
+        for token in ("", "newold", "new\nold"):
+            with pytest.raises(RefusedError, match="token"):
+                ask(guarded.address, Info(), Access(token))
+    finally:
+        guarded.stop()
+    single = Running(token="new")
+    try:
+        with pytest.raises(RefusedError, match="token"):
+            ask(single.address, Info(), Access(""))
+    finally:
+        single.stop()
+
+
 def test_a_client_of_another_version_learns_which_one_is_spoken(sidecar: Running) -> None:
     with closing(Raw(sidecar.address, hello=False)) as raw:
         raw.send(Hello(VERSION + 1, "", "", ""), 1)
