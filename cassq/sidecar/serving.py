@@ -132,11 +132,15 @@ def serve(
 
 
 def _raised_files() -> int:
-    """Raise the limit of open files to the hard limit; return it."""
+    """Raise the limit of open files to the hard limit; return what it is then."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == hard:
         return hard
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (ValueError, OSError) as exc:  # the hard limit may be above what the system allows
+        logger.warning("the limit of open files stays at %d: %s", soft, exc)
+        return soft
     return hard
 
 

@@ -9,15 +9,15 @@ import ssl
 
 from cassq.errors import ConfigError
 from cassq.extents.sidecar.net.connection import host_and_port
+from cassq.sidecar.sessions.acceptor import UNIDENTIFIED_MAX, Acceptor
 from cassq.sidecar.sessions.connection import LINGER_SECONDS, SESSIONS_MAX, ServerConnection
 from cassq.sidecar.sessions.dispatcher import Dispatcher
-from cassq.sidecar.sessions.door import NEWCOMERS_MAX, Door
 from cassq.sidecar.sessions.handshake import Handshake
 from cassq.sidecar.sessions.rare_log import RareLog
 
 SWEEP_SECONDS = 5.0
 BACKLOG = 512
-CONNECTIONS_MAX = SESSIONS_MAX + NEWCOMERS_MAX
+CONNECTIONS_MAX = SESSIONS_MAX + UNIDENTIFIED_MAX
 
 
 class Server:
@@ -31,7 +31,7 @@ class Server:
     ) -> None:
         self.sessions: set[ServerConnection] = set()
         self.log: RareLog = RareLog()
-        self.door: Door = Door(
+        self.acceptor: Acceptor = Acceptor(
             lambda entry: ServerConnection(handshake, dispatcher, self.sessions, entry, self.log),
             self.log,
             connections_max,
@@ -52,8 +52,8 @@ class Server:
                 if taken
                 else "--listen needs an address of this machine, and a port that you may use",
             ) from exc
-        self.door.tls = tls
-        self.door.open(sockets)
+        self.acceptor.tls = tls
+        self.acceptor.open(sockets)
         self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
         bound = sockets[0].getsockname()[1]
         return f"[{host}]:{bound}" if ":" in host else f"{host}:{bound}"
@@ -62,7 +62,7 @@ class Server:
         """Stop accepting, and close all connections."""
         if self._sweeper is not None:
             self._sweeper.cancel()
-        self.door.close()
+        self.acceptor.close()
         for session in list(self.sessions):
             session.close()
         asyncio.get_running_loop().call_later(LINGER_SECONDS, self._abort)
@@ -74,7 +74,7 @@ class Server:
     def _sweep(self) -> None:
         for session in list(self.sessions):
             session.sweep()
-        self.door.sweep()
+        self.acceptor.sweep()
         self.log.flush()
         self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
 

@@ -32,7 +32,7 @@ from cassq.extents.protocol.words import (
 )
 from cassq.extents.sidecar.net.asking import Asking, ask
 from cassq.extents.sidecar.net.connection import Access
-from cassq.sidecar.sessions import connection, door, rare_log
+from cassq.sidecar.sessions import acceptor, connection, rare_log
 from cassq.sidecar.status import healthy
 from tests.integration.deadlines import eventually, in_threads
 from tests.integration.sidecars import CLUSTER, Running, append, call, links_to, reply
@@ -522,8 +522,8 @@ def test_silent_clients_make_room_for_others(
     sidecar: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are closed before their time, the oldest first; a client that was admitted stays."""
-    monkeypatch.setattr(door, "NEWCOMERS_MAX", 5)
-    monkeypatch.setattr(door, "NEWCOMER_SECONDS", 0.0)
+    monkeypatch.setattr(acceptor, "UNIDENTIFIED_MAX", 5)
+    monkeypatch.setattr(acceptor, "UNIDENTIFIED_SECONDS", 0.0)
     with closing(Raw(sidecar.address)) as known:
         silent = [Raw(sidecar.address, hello=False) for _ in range(40)]
         assert ask(sidecar.address, Info()).facts["connections"] <= 7
@@ -532,15 +532,15 @@ def test_silent_clients_make_room_for_others(
         assert known.answer()[0] == 2
     for raw in silent:
         raw.close()
-    eventually("all are gone", lambda: not sidecar.sidecar.server.door.visits)
-    assert not sidecar.sidecar.server.door.newcomers
+    eventually("all are gone", lambda: not sidecar.sidecar.server.acceptor.connections)
+    assert not sidecar.sidecar.server.acceptor.unidentified
 
 
 def test_connections_beyond_the_bound_are_closed_and_logged(
     sidecar: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, logger="cassq")
-    sidecar.sidecar.server.door.connections_max = 3
+    sidecar.sidecar.server.acceptor.connections_max = 3
     there = [Raw(sidecar.address) for _ in range(3)]
     more = [Raw(sidecar.address, hello=False) for _ in range(20)]
     assert all(raw.ended() for raw in more)
@@ -550,7 +550,7 @@ def test_connections_beyond_the_bound_are_closed_and_logged(
     assert there[0].answer()[0] == 2
     for raw in [*there, *more]:
         raw.close()
-    eventually("they are gone", lambda: not sidecar.sidecar.server.door.visits)
+    eventually("they are gone", lambda: not sidecar.sidecar.server.acceptor.connections)
 
 
 def test_a_port_that_is_taken_is_reported(sidecar: Running) -> None:

@@ -27,7 +27,7 @@ from cassq.extents.protocol.words import (
 from cassq.extents.sidecar.net.asking import ask
 from cassq.extents.sidecar.net.connection import Access
 from cassq.sidecar.exposure import check_exposure, client_tls, server_tls
-from cassq.sidecar.sessions import door
+from cassq.sidecar.sessions import acceptor
 from tests.integration.deadlines import eventually, in_threads
 from tests.integration.sidecar.certificates import authority, signed
 from tests.integration.sidecars import Running, append, call, links_to, reply
@@ -152,13 +152,13 @@ def test_connections_are_counted_before_tls_and_failed_handshakes_are_logged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     caplog.set_level(logging.WARNING, logger="cassq")
-    monkeypatch.setattr(door, "NEWCOMERS_MAX", 5)
-    monkeypatch.setattr(door, "NEWCOMER_SECONDS", 0.0)
+    monkeypatch.setattr(acceptor, "UNIDENTIFIED_MAX", 5)
+    monkeypatch.setattr(acceptor, "UNIDENTIFIED_SECONDS", 0.0)
     host, _, port = guarded.address.rpartition(":")
     silent = [socket.create_connection((host, int(port)), timeout=20) for _ in range(30)]
     assert ask(guarded.address, Info(), client(files, "client"))
     assert all(each.recv(1) == b"" for each in silent[:25])
-    assert len(guarded.sidecar.server.door.visits) <= 5
+    assert len(guarded.sidecar.server.acceptor.connections) <= 5
     with socket.create_connection((host, int(port)), timeout=20) as garbage:
         garbage.sendall(b"GET / HTTP/1.1\r\n\r\n")
         name = ":".join(map(str, garbage.getsockname()))
@@ -170,7 +170,7 @@ def test_connections_are_counted_before_tls_and_failed_handshakes_are_logged(
     )
     for each in silent:
         each.close()
-    eventually("all are gone", lambda: not guarded.sidecar.server.door.visits)
+    eventually("all are gone", lambda: not guarded.sidecar.server.acceptor.connections)
 
 
 def test_a_wrong_token_is_reported_over_tls(files: Path) -> None:

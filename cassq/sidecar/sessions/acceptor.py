@@ -1,9 +1,9 @@
-"""The door: accepts connections, and bounds them before anything is spent on them.
+"""Accepting connections: each is counted before anything is spent on it.
 
 Invariants:
 
 1. Each connection is counted when it is accepted, before TLS; there are at most `connections_max`.
-2. At most NEWCOMERS_MAX have not said who they are. One more is let in only when the oldest of
+2. At most UNIDENTIFIED_MAX have not said who they are. One more is admitted only when the oldest of
    these was closed, so silent clients keep nobody out for long.
 """
 
@@ -21,36 +21,36 @@ from cassq.sidecar.memory import return_memory
 from cassq.sidecar.sessions.connection import HELLO_SECONDS, Entry, ServerConnection, shown_peer
 from cassq.sidecar.sessions.rare_log import RareLog
 
-NEWCOMERS_MAX = 256
-NEWCOMER_SECONDS = 1.0  # that each of them has, even if others wait
-MANY = 64  # newcomers at once, after which memory is returned
+UNIDENTIFIED_MAX = 256
+UNIDENTIFIED_SECONDS = 1.0  # that each of them has, even if others wait
+MANY = 64  # unidentified clients at once, after which memory is returned
 PAUSE_SECONDS = 0.05
 
 
-class Visit:
+class Incoming:
     """A connection, from its accept to its end."""
 
-    def __init__(self, door: Door, opened: socket.socket, peer: str) -> None:
+    def __init__(self, acceptor: Acceptor, opened: socket.socket, peer: str) -> None:
         self.opened = opened
         self.peer: str = peer
         self.since: Stopwatch = Stopwatch()
         self.session: ServerConnection | None = None
         self.task: asyncio.Task[None] | None = None
-        self.entered: bool = False
-        self._door = door
+        self.established: bool = False
+        self._acceptor = acceptor
 
     def made(self, session: ServerConnection) -> None:
         """It became a session."""
         self.session = session
 
-    def known(self) -> None:
+    def identified(self) -> None:
         """Its client was admitted."""
-        self._door.newcomers.pop(self, None)
+        self._acceptor.unidentified.pop(self, None)
 
     def gone(self) -> None:
         """It has ended."""
-        self.known()
-        self._door.visits.discard(self)
+        self.identified()
+        self._acceptor.connections.discard(self)
 
     def end(self) -> None:
         """End it at once."""
@@ -63,17 +63,17 @@ class Visit:
         self.gone()
 
 
-class Door:
-    """Accepts connections at some sockets. make: a session. tls: of connections from
-    now on. connections_max: at once."""
+class Acceptor:
+    """Accepts connections at some sockets. make: makes a session of one. tls: for connections
+    from now on; None: without TLS. connections_max: at once."""
 
     def __init__(
         self, make: Callable[[Entry], ServerConnection], log: RareLog, connections_max: int
     ) -> None:
         self.tls: ssl.SSLContext | None = None
         self.connections_max: int = connections_max
-        self.visits: set[Visit] = set()
-        self.newcomers: dict[Visit, None] = {}  # the oldest first
+        self.connections: set[Incoming] = set()
+        self.unidentified: dict[Incoming, None] = {}  # the oldest first
         self._make = make
         self._log = log
         self._most = 0
@@ -92,12 +92,12 @@ class Door:
             task.cancel()
         for each in self._sockets:
             each.close()
-        for visit in [visit for visit in self.visits if visit.session is None]:
-            visit.end()
+        for incoming in [incoming for incoming in self.connections if incoming.session is None]:
+            incoming.end()
 
     def sweep(self) -> None:
-        """Return memory that many newcomers needed; called every few seconds."""
-        if self._most >= MANY and len(self.newcomers) < MANY:
+        """Return memory that many unidentified clients needed; called every few seconds."""
+        if self._most >= MANY and len(self.unidentified) < MANY:
             self._most = 0
             return_memory()
 
@@ -111,57 +111,57 @@ class Door:
                 await asyncio.sleep(PAUSE_SECONDS)
                 continue
             peer = shown_peer(place)
-            if len(self.visits) >= self.connections_max:
+            if len(self.connections) >= self.connections_max:
                 opened.close()
                 text = "client %s is refused: %s connections are open already"
-                self._log.say("refused at the door", text, peer, self.connections_max)
+                self._log.say("refused connections", text, peer, self.connections_max)
                 await asyncio.sleep(0)
                 continue
             await self._room()
-            self._let_in(opened, peer)
+            self._admit(opened, peer)
             await asyncio.sleep(0)  # one that is accepted at once would let nothing else run
 
     async def _room(self) -> None:
-        """Wait until there is room for a newcomer."""
-        while len(self.newcomers) >= NEWCOMERS_MAX:
-            oldest = next(iter(self.newcomers))
-            if oldest.since.seconds() < NEWCOMER_SECONDS:
+        """Wait until there is room for another."""
+        while len(self.unidentified) >= UNIDENTIFIED_MAX:
+            oldest = next(iter(self.unidentified))
+            if oldest.since.seconds() < UNIDENTIFIED_SECONDS:
                 await asyncio.sleep(PAUSE_SECONDS)
                 continue
             oldest.end()
             text = "client %s said nothing while others waited: its connection is closed"
             self._log.say("closed for others", text, oldest.peer)
 
-    def _let_in(self, opened: socket.socket, peer: str) -> None:
-        visit = Visit(self, opened, peer)
-        self.visits.add(visit)
-        self.newcomers[visit] = None
-        self._most = max(self._most, len(self.newcomers))
-        visit.task = asyncio.get_running_loop().create_task(self._enter(visit))
+    def _admit(self, opened: socket.socket, peer: str) -> None:
+        incoming = Incoming(self, opened, peer)
+        self.connections.add(incoming)
+        self.unidentified[incoming] = None
+        self._most = max(self._most, len(self.unidentified))
+        incoming.task = asyncio.get_running_loop().create_task(self._establish(incoming))
 
         def over(_task: Any) -> None:
-            if not visit.entered:
+            if not incoming.established:
                 opened.close()
-                visit.gone()
+                incoming.gone()
 
-        visit.task.add_done_callback(over)
+        incoming.task.add_done_callback(over)
 
-    async def _enter(self, visit: Visit) -> None:
-        visit.entered = True
+    async def _establish(self, incoming: Incoming) -> None:
+        incoming.established = True
         tls = self.tls
-        entry = Entry(visit.peer, visit.made, visit.known, visit.gone)
+        entry = Entry(incoming.peer, incoming.made, incoming.identified, incoming.gone)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: self._make(entry),
-                visit.opened,
+                incoming.opened,
                 ssl=tls,
                 ssl_handshake_timeout=HELLO_SECONDS if tls is not None else None,
             )
         except OSError as exc:
-            visit.gone()
+            incoming.gone()
             what = "the TLS handshake with" if tls is not None else "the connection of"
             why = str(exc) or type(exc).__name__
-            self._log.say("failed handshakes", f"{what} %s failed: %s", visit.peer, why)
+            self._log.say("failed handshakes", f"{what} %s failed: %s", incoming.peer, why)
         except asyncio.CancelledError:
-            visit.gone()
+            incoming.gone()
             raise
