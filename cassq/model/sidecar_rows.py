@@ -36,7 +36,9 @@ class SidecarRow:
     extents: int
     load: int  # bytes a second written recently
     read_only: bool  # its disk is full, or a write failed
-    damaged: int  # number of extents known to be damaged
+    damaged: (
+        int  # number of extents known to be damaged, or to lack something: repairs ask for them
+    )
     http: str = ""  # host:port of health and metrics
     seen_ms: int = 0
 

@@ -359,7 +359,7 @@ class _Running:
             extents=extents.total,
             load=self._sidecar.load.rate(),
             read_only=self.engine.read_only,
-            damaged=extents.damaged,
+            damaged=extents.deficient,
             http=self._http,
         )
 

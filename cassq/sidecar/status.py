@@ -21,11 +21,12 @@ from cassq.version import __version__
 
 
 class Extents(NamedTuple):
-    """How many extents there are, of which kinds, and their bytes. damaged: without those that only
-    lack their last messages, or are being copied."""
+    """How many extents there are, of which kinds, and their bytes. deficient: those that repairs
+    look for; of them damaged: without those that only lack their last messages, or are copied."""
 
     total: int
     unsealed: int
+    deficient: int
     damaged: int
     copying: int
     bytes: int
@@ -33,14 +34,15 @@ class Extents(NamedTuple):
 
 def count_extents(engine: Engine) -> Extents:
     """Cost: a look at each, in memory."""
-    unsealed = damaged = copying = size = 0
+    unsealed = deficient = damaged = copying = size = 0
     replicas = engine.replicas().values()
     for replica in replicas:
         unsealed += replica.final is None
+        deficient += bool(replica.damage)
         damaged += bool(replica.damage) and not (replica.copying or is_behind(replica.damage))
         copying += replica.copying
         size += replica.size_bytes
-    return Extents(len(replicas), unsealed, damaged, copying, size)
+    return Extents(len(replicas), unsealed, deficient, damaged, copying, size)
 
 
 class SidecarStatus:

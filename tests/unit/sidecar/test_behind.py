@@ -36,7 +36,9 @@ def test_one_that_was_away_is_behind_and_does_not_count_as_damaged() -> None:
     ):
         engine = MemoryEngine("a-1")
         engine.create(Replica("p", "q", False, 0, 1, damage=damage))
-        assert count_extents(engine).damaged == counted, damage
+        extents = count_extents(engine)
+        assert extents.damaged == counted, damage
+        assert extents.deficient == 1, "repairs ask for it all the same"
 
 
 def test_nothing_is_said_to_be_well_if_nobody_answered(capsys: pytest.CaptureFixture[str]) -> None:
