@@ -240,7 +240,10 @@ def test_garbage_ends_the_connection_with_a_reason(sidecar: Running, nonsense: b
             assert raw.ended()
 
 
-def test_a_client_that_was_still_sending_reads_the_reason(sidecar: Running) -> None:
+def test_a_client_that_was_still_sending_reads_the_reason(
+    sidecar: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "LINGER_SECONDS", 60.0)  # however slowly this sends
     with closing(Raw(sidecar.address, hello=False)) as raw:
         raw.socket.sendall(b"GET / HTTP/1.1\r\n" + bytes(20_000_000))
         assert raw.refusal() == (0, Code.MALFORMED)
