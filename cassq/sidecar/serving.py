@@ -120,8 +120,10 @@ def serve(
         name, engine.generation, options.zone, cluster, token, other_token=options.other_token
     )
     reopening = Reopening(lambda: opener.open(options.data, cluster, name), clock)
-    running = _Running(options, engine, handshake, clock, catalog, access, ready, reopening)
-    running.connections_max = connections_max
+    running = _Running(
+        *(options, engine, handshake, clock, catalog, access, ready, reopening),
+        connections_max,
+    )
     try:
         if catalog is not None:
             _wait_for_name(catalog, ReplicaAt(name, engine.generation), clock)
@@ -215,9 +217,10 @@ class _Running:
         access: Access,
         ready: Callable[[ServingAddress], None],
         reopening: Reopening,
+        connections_max: int,
     ) -> None:
         self.engine = engine
-        self.connections_max: int = CONNECTIONS_MAX
+        self._connections_max = connections_max
         self._options = options
         self._handshake = handshake
         self._clock = clock
@@ -263,7 +266,7 @@ class _Running:
         is that."""
         engine, handshake = self.engine, self._handshake
         self._sidecar = sidecar = Sidecar(
-            engine, handshake, self._clock, self._access, self.connections_max
+            engine, handshake, self._clock, self._access, self._connections_max
         )
         sidecar.status.catalog, sidecar.status.reopened = catalog, self._reopening.times
         learn, state = sidecar.status.learn, self._state

@@ -48,7 +48,6 @@ class Cursors:
     def __init__(self, rows: CatalogRows, memory: PartitionCaches) -> None:
         self._rows = rows
         self._cql = rows.keyspace.cql
-        self._gaps = rows.keyspace.gaps
         self._horizons = Horizons(rows.keyspace.cql, rows.keyspace.gaps)
         self._memory = memory
         self._group_pipes: dict[str, GroupPipes] = {}
