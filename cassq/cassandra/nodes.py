@@ -21,6 +21,8 @@ NODE_SECONDS, NODE_PAUSE = 3.0, 0.05
 # Settings of the node that answers: a row each.
 NODE_SETTINGS = "SELECT name, value FROM system_views.settings WHERE name IN ({})"
 
+SCHEMA_VERSION = "SELECT schema_version FROM system.local"
+
 
 class Node(NamedTuple):
     """One node. up: it answers; in another data centre, the driver takes it for up. settings: those
@@ -48,6 +50,24 @@ def ask_nodes(session: Session, clock: Clock, near: str, settings: Sequence[str]
         up = host.is_up is not False if future is None else settings_there is not None
         found.append(Node(host.address, host.datacenter or "", up, settings_there or {}))
     return sorted(found, key=lambda node: (node.data_centre, node.address))
+
+
+def schemas_differ(session: Session) -> bool:
+    """Whether nodes to which there are connections have different schemas, by their own word. The
+    word of one node for the others may be older than a change that they have just made. Cost: a
+    read at each, side by side."""
+    asking = [
+        (host, _ask(session, SCHEMA_VERSION, host))
+        for host, pool in session.get_pool_state().items()
+        if pool["open_count"]
+    ]
+    found: set[object] = set()
+    for host, future in asking:
+        try:
+            found |= {version for (version,) in future.result()}
+        except Exception as exc:  # the driver's errors have no common ancestor
+            logger.info("%s does not tell its schema: %s", host.address, ", ".join(reasons(exc)))
+    return len(found) > 1
 
 
 def _ask(session: Session, text: str, host: Host) -> ResponseFuture:

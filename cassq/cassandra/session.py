@@ -41,7 +41,7 @@ from cassq.cassandra.errors import (
     reasons,
     unconnected,
 )
-from cassq.cassandra.nodes import Node, ask_nodes
+from cassq.cassandra.nodes import NODE_PAUSE, Node, ask_nodes, schemas_differ
 from cassq.cassandra.speculation import Speculation
 from cassq.cassandra.tries import (
     ATTEMPTS_MAX,
@@ -393,6 +393,12 @@ class Cql:
 
     def schema_agreed(self, seconds: float) -> bool:
         """Whether all nodes that are up have the same schema within `seconds`."""
+        watch = Stopwatch()
+        while schemas_differ(self._session):
+            if watch.seconds() > seconds:
+                return False
+            self._clock.sleep(NODE_PAUSE)
+        # Those of other data centres, by what the nodes here know of them.
         control = self._cluster.control_connection
         return bool(control.wait_for_schema_agreement(wait_time=seconds))
 

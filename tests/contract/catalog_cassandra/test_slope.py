@@ -234,9 +234,9 @@ def test_claims_behind_one_that_is_stuck_leave_no_tombstones(open_place: Open) -
             (held, done) = open_place().client.ports.catalog.claims.rows(group.id, pipe.id)
             place.client.ports.catalog.claims.rows(group.id, pipe.id)
     assert (held.end, done.end) == (1, 2 * CLAIMS)
-    (read,) = reads
-    assert read.rows <= 4
-    assert read.tombstones <= FEW_TOMBSTONES
+    assert reads
+    assert all(read.rows <= 4 for read in reads)
+    assert all(read.tombstones <= FEW_TOMBSTONES for read in reads)
 
 
 def test_what_a_process_wrote_that_stood_still_is_not_covered(

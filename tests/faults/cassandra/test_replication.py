@@ -15,7 +15,7 @@ from cassq.catalog.cassandra.replication import replicas_of, set_replication
 from cassq.client.cluster import open_session
 from cassq.errors import UsageError
 from tests.contract.keyspaces import tables_of
-from tests.integration.deadlines import DEADLINE_SECONDS
+from tests.integration.deadlines import DEADLINE_SECONDS, eventually
 from tests.servers.kinds.cassandra import CassandraCluster
 
 pytestmark = pytest.mark.long(reason="three Cassandra nodes, and schema changes")
@@ -34,6 +34,23 @@ def popped(client: cassq.Client, count: int) -> list[int]:
         messages = popper.pop(count, wait=DEADLINE_SECONDS)
         popper.commit(messages)
         return [int(message.payload) for message in messages]
+
+
+def test_a_keyspace_is_known_at_every_node_when_it_is_made(cassandra3: CassandraCluster) -> None:
+    """Whichever node is asked how far the others are: it may not know of the change yet."""
+    where = "SELECT keyspace_name FROM system_schema.keyspaces WHERE keyspace_name = %s"
+    with closing(open_session(cassandra3.url("many"), SystemClock())) as cql:
+        eventually("all are connected", lambda: len(cql._session.get_pool_state()) == 3)
+        nodes = list(cql._session.get_pool_state())
+        asked = cql._cluster.get_control_connection_host()
+        cql._schema_node = next(node for node in nodes if node != asked)
+        for name in (f"made_{number}" for number in range(6)):
+            cql.execute(
+                f"CREATE KEYSPACE {name} WITH replication ="
+                " {'class': 'SimpleStrategy', 'replication_factor': 1}"
+            )
+            known = [len(list(cql._session.execute(where, (name,), host=node))) for node in nodes]
+            assert known == [1, 1, 1]
 
 
 def test_one_replica_becomes_three_step_by_step_while_messages_are_there(
