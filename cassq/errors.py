@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 class CassqError(Exception):
     """Something went wrong in cassq."""
 
-    exit_code: ClassVar[int] = 1
+    exit_code: int = 1
     default_hint: ClassVar[str] = ""
 
     def __init__(self, message: str = "", *, hint: str = "", **fields: Any) -> None:
@@ -149,7 +149,8 @@ class PipeSealedError(OwnershipError):
 
 
 class BackendError(CassqError):
-    """The storage or the lock service failed."""
+    """The storage or the lock service failed. `retryable`: the same may succeed later; otherwise
+    the command exits with 1."""
 
     exit_code = 75
 
@@ -165,6 +166,8 @@ class BackendError(CassqError):
         super().__init__(message, hint=hint, **fields)
         self.retryable = retryable
         self.outcome_unknown = outcome_unknown
+        if not retryable:
+            self.exit_code = CassqError.exit_code
 
 
 class BackendUnavailableError(BackendError):

@@ -47,9 +47,9 @@ per line for messages (`pop`, `peek`) and for commands that run until they are s
 | code | meaning |
 |---|---|
 | 0 | done |
-| 1 | it failed, an audit does not balance, or the reader of the output went away |
+| 1 | it failed for good, an audit does not balance, or the reader of the output went away |
 | 2 | the call is wrong (`UsageError`): nothing was changed by it |
-| 75 | the storage cannot be used, or the queue is paused (`BackendError`): try again later |
+| 75 | the storage cannot be used now, or the queue is paused (`BackendError`): try again later |
 | 128 + n | ended by signal n: 130 after Ctrl-C, 143 after SIGTERM |
 
 `pop --follow`, `stats --watch`, `reap --every` and `rollback --every` are meant to be ended by a

@@ -140,7 +140,7 @@ Examples:
 \b
 Exit codes:
    0  done
-   1  it failed, or an audit does not balance
+   1  it failed for good, or an audit does not balance
    2  the call is wrong: nothing was changed by it
   75  the storage cannot be used at the moment: try again later
 """,

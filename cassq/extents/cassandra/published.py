@@ -36,13 +36,15 @@ class PolledEnd:
         with self._lock:
             self.end = max(self.end, end)
 
-    def ask(self) -> None:
-        """Ask for the end if it is not fresh, without waiting: `newest` waits."""
+    def ask(self) -> bool:
+        """Ask for the end if it is not fresh, without waiting: `newest` waits. Returns whether it
+        was asked for now."""
         with self._lock:
             if self._asked is not None or self._look.age() < STALE_SECONDS:
-                return
+                return False
             bound = self._cql.bound(statements.READ_MARKS, self._values)
             self._asked = (self._cql.send(bound), Stopwatch())
+            return True
 
     def newest(self) -> Place:
         """The end. Cost: none, a wait for what was asked, or a read."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from cassandra.cluster import ResponseFuture
 
-from cassq.base.clock import Clock
+from cassq.base.clock import Clock, Stopwatch
 from cassq.cassandra.session import Cql, Row
 from cassq.errors import BackendError
 from cassq.extents.cassandra import statements
@@ -24,6 +24,7 @@ from cassq.message.frames import HEADER_SIZE, Frame, FrameError, Place, decode, 
 _SLICE_MIN, _SLICE_MAX = 128 * 1024, 2 * 1024 * 1024
 _ROWS_MAX = 5000  # a page of the driver's
 _BUCKETS_KNOWN_MAX = 10_000
+IDLE_SECONDS = 1.0  # since the last read: then looks at the end no longer ask for a frame as well
 
 
 class Turns:
@@ -89,6 +90,8 @@ class CassandraReader(ExtentReader):
         self._frame: Frame | None = None
         self._buckets: dict[int, int] = {}  # of frames read, by base seq
         self._coming: _Coming | None = None
+        self._next_frame: _Coming | None = None
+        self._read_watch: Stopwatch | None = None  # since the last read
         self._next_seq = 0  # where a read in order begins
         self._in_order = True
         self._slice_bytes = _SLICE_MIN
@@ -113,8 +116,16 @@ class CassandraReader(ExtentReader):
         return self._published.renewed()
 
     def ask_published(self) -> None:
-        if self._local(self._pipe_id) is None:
-            self._published.ask()
+        """While messages come, also ask for the frame at the end: if it turns out to be
+        acknowledged, a read does not have to wait for it."""
+        if self._local(self._pipe_id) is not None or not self._published.ask():
+            return
+        self._next_frame = None
+        if self._read_watch is None or self._read_watch.seconds() > IDLE_SECONDS:
+            return
+        bucket, base = bucket_and_seq(self._published.end.pos)
+        statement = self._cql.bound(statements.NEXT_FRAME, (self._head.extent, bucket, base))
+        self._next_frame = _Coming(bucket, base, self._cql.send(statement))
 
     def ask_turn(self) -> int:
         writer = self._local(self._pipe_id)
@@ -141,6 +152,7 @@ class CassandraReader(ExtentReader):
             if bucket is not None:
                 self._kept.put(self._head.extent, bucket, frame)
         self._next_seq = slices[-1].end_seq if slices else start.seq
+        self._read_watch = Stopwatch()
         return slices
 
     def place_after(self, start: Place, slices: Sequence[Slice]) -> Place:
@@ -177,7 +189,7 @@ class CassandraReader(ExtentReader):
 
     def close(self) -> None:
         self._ahead.clear()
-        self._frame = self._coming = None
+        self._frame = self._coming = self._next_frame = None
 
     def _holding(self, seq: int, bucket: int, base: int, end_seq: int, limit: int) -> Frame:
         """The verified frame that holds `seq`. bucket, base: of a frame at or before it."""
@@ -190,26 +202,42 @@ class CassandraReader(ExtentReader):
         if kept is not None and seq < kept[1].end_seq:
             self._buckets[base], self._frame = kept
             return kept[1]
-        if base not in self._ahead and not self._take_written(base):
+        if base not in self._ahead and not self._is_at_hand(base):
             self._load(bucket, base, end_seq, limit)
         while self._end_of(base) <= seq:
             base = self._end_of(base)
-            if base not in self._ahead and not self._take_written(base):
+            if base not in self._ahead and not self._is_at_hand(base):
                 bucket, base = self._find(seq, bucket)
                 self._load(bucket, base, end_seq, limit)
         return self._decoded(base)
 
-    def _take_written(self, base: int) -> bool:
-        """Take a frame from its writer, if that is in this process and still has it."""
+    def _is_at_hand(self, base: int) -> bool:
+        """Take a frame from its writer, if that is in this process and still has it, or from what
+        was asked for together with the end."""
         writer = self._local(self._pipe_id)
-        written = writer.wrote(base) if writer is not None else None
-        if written is None:
+        found = writer.wrote(base) if writer is not None else self._asked_for(base)
+        if found is None:
             return False
-        self._ahead = {base: written}
+        self._ahead = {base: found}
         if len(self._buckets) > _BUCKETS_KNOWN_MAX:
             self._buckets = {}
-        self._buckets[base] = written[0]
+        self._buckets[base] = found[0]
         return True
+
+    def _asked_for(self, base: int) -> tuple[int, bytes] | None:
+        """The bucket and the frame, if it was asked for, was there, and has one part."""
+        asked = self._next_frame
+        if asked is None or asked.base_seq != base:
+            return None
+        self._next_frame = None
+        try:
+            rows = self._cql.result(asked.future)
+        except BackendError as exc:
+            if not exc.retryable:
+                raise
+            return None
+        parts, _, data = rows[0] if rows else (None, None, None)
+        return (asked.bucket, data) if parts == 1 and data is not None else None
 
     def _end_of(self, base: int) -> int:
         """The end of a frame that was read but not yet verified."""

@@ -86,6 +86,12 @@ READ_FRAMES = """
 SELECT base_seq, part, parts, frame FROM frames
 WHERE extent = ? AND bucket = ? AND base_seq >= ? AND base_seq < ? LIMIT ?
 """
+# The frame that comes next, or its first part, if it is there; it may not be acknowledged yet. All
+# columns, as in WALK_FRAMES. One row.
+NEXT_FRAME = """
+SELECT parts, count, frame FROM frames
+WHERE extent = ? AND bucket = ? AND base_seq = ? AND part = 0
+"""
 # The further parts of a frame.
 READ_PARTS = """
 SELECT frame FROM frames WHERE extent = ? AND bucket = ? AND base_seq = ? AND part > 0

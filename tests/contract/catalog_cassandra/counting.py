@@ -6,14 +6,16 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from cassq.cassandra.session import Row, Statement
 from tests.contract.cassandra_place import BorrowedCql, Keyspace
 
 
 class CountingCql(BorrowedCql):
-    """waited: how often the thread that made it has waited for an answer, or for several at
-    once. sent: the statements that any thread has sent, by `kind_of`. texts: those of reads."""
+    """waited: how often the thread that made it has waited for an answer, or for several at once:
+    what was sent before it last waited came meanwhile. sent: the statements that any thread has
+    sent, by `kind_of`. texts: those of reads."""
 
     def __init__(self, keyspace: Keyspace) -> None:
         super().__init__(keyspace)
@@ -21,13 +23,16 @@ class CountingCql(BorrowedCql):
         self.waited = 0
         self.sent: Counter[tuple[str, str]] = Counter()
         self.texts: list[str] = []
+        self._waited_before: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
     def count(self) -> None:
         self.waited += threading.get_ident() == self._thread
 
     def send(self, statement: Any) -> Any:
         self.sent[statement.kind] += 1
-        return super().send(statement)
+        future = super().send(statement)
+        self._waited_before[future] = self.waited
+        return future
 
     def read_many(
         self, statements: Iterable[Statement], *, serial: bool = False
@@ -65,5 +70,6 @@ class CountingCql(BorrowedCql):
         return super().apply_batches(found)
 
     def result(self, future: Any, *, conditional: bool = False) -> list[Row]:
-        self.count()
+        if self._waited_before.get(future, self.waited) == self.waited:
+            self.count()
         return super().result(future, conditional=conditional)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 import cassq
-from cassq.base.clock import ManualClock
+from cassq.base.clock import ManualClock, Stopwatch, SystemClock
 from cassq.base.ids import Ids
 from cassq.base.sharing import Background, Sharing
 from cassq.catalog.cassandra import CassandraCatalog
@@ -27,7 +28,8 @@ pytest.importorskip("cassandra")
 
 from cassq.catalog.cassandra.claims.cursor_tables import LIST_PIPES
 from cassq.catalog.cassandra.pipes.pipe_lists import ENTRIES
-from cassq.extents.cassandra import CassandraStore
+from cassq.extents.cassandra import CassandraStore, reader
+from cassq.extents.cassandra.published import STALE_SECONDS
 from cassq.extents.cassandra.statements import READ_FRAMES
 from cassq.extents.port import ExtentReader
 from tests.contract.cassandra_place import CassandraPlace
@@ -130,28 +132,40 @@ def test_no_step_takes_more_round_trips_than_the_docs_say(
     }
 
 
-def ends_after(reader: ExtentReader, seq: int) -> bool:
-    return reader.published().seq > seq
+def ends_after(watching: ExtentReader, seq: int) -> bool:
+    return watching.published().seq > seq
 
 
+@pytest.mark.parametrize(("idle_seconds", "more"), [(math.inf, 0), (-1.0, 1)], ids=["busy", "idle"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_message_of_another_client_s_pusher_takes_two_reads_more(
-    client: cassq.Client, another: cassq.Client, counting: CountingCql, kind: str
+def test_a_message_of_another_client_s_pusher_is_read_together_with_the_end_of_its_pipe(
+    client: cassq.Client,
+    another: cassq.Client,
+    counting: CountingCql,
+    kind: str,
+    idle_seconds: float,
+    more: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """While messages come; after a pause it is read when it is known to be there."""
+    monkeypatch.setattr(reader, "IDLE_SECONDS", idle_seconds)
     queue = client.create_queue("jobs", consistency=kind)
     with another.queue("jobs").pusher() as pusher, queue.popper() as popper:
         pipe_id = pusher.push(b"first").partition(":")[0]
         popper.commit(eventually("the first comes", lambda: popper.pop(1)))
-        reader = client.ports.store.reader(pipe_id)
+        # What it learns, the popper does not know.
+        watching = CassandraStore(counting, SystemClock()).reader(pipe_id)
         for number in range(1, 4):
-            pusher.push(b"a")
-            eventually("its end is known", partial(ends_after, reader, number))
+            pusher.push(b"%d" % number)
+            eventually("its end is known", partial(ends_after, watching, number))
+            watch = Stopwatch()
+            eventually("the popper looks again", lambda of=watch: of.seconds() > STALE_SECONDS)
             counting.texts.clear()
             before = counting.waited
             messages = popper.pop(1)
-            assert len(messages) == 1
-            assert READ_FRAMES in counting.texts
-            assert counting.waited - before <= documented()[ELSEWHERE, kind]
+            assert messages.payloads == [b"%d" % number]
+            assert counting.waited - before == documented()[ELSEWHERE, kind] + more
+            assert (READ_FRAMES in counting.texts) is bool(more)
             popper.commit(messages)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,6 +21,7 @@ from cassq.errors import (
     PipeSealedError,
 )
 from cassq.extents.cassandra import CassandraStore, statements
+from cassq.extents.cassandra import reader as reading
 from cassq.extents.cassandra.places import bucket_and_seq, position
 from cassq.extents.cassandra.published import PolledEnd
 from cassq.extents.cassandra.writer import RECENT_BYTES_MAX, CassandraWriter, Sizes
@@ -559,6 +561,51 @@ def test_an_end_that_was_asked_for_is_waited_for(
     published = PolledEnd(cql, extent_of(cql))
     published.ask()
     assert published.newest().seq == 3
+
+
+@pytest.fixture
+def busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is: readers take messages to come all the time."""
+    monkeypatch.setattr(reading, "IDLE_SECONDS", math.inf)
+
+
+@BOTH
+def test_frames_that_are_asked_for_with_the_end_are_whole(
+    keyspace: Cql, cql: ShakyCql, clock: ManualClock, busy: None, strict: bool
+) -> None:
+    """Also those of several parts, and the first of a bucket, which have to be read again."""
+    writer = CassandraStore(keyspace, clock, SMALL).create(PIPE, "q", strict=strict)
+    reader = CassandraStore(cql, clock).reader(PIPE)
+    at = START
+    for number in range(20):
+        end = append(writer, 1, size=number % 5 * 300)
+        while reader.published() != end:
+            reader.ask_published()
+        slices = reader.read(at, end.seq, 10, MUCH)
+        assert said(slices) == expected(number, number + 1, number % 5 * 300)
+        at = reader.place_after(at, slices)
+    assert cql.texts[statements.NEXT_FRAME] > 0
+    assert cql.texts[statements.READ_FRAMES] < 20
+
+
+def test_a_frame_that_is_asked_for_with_the_end_is_not_read_unless_it_counts(
+    store: CassandraStore, cql: ShakyCql, clock: ManualClock, busy: None
+) -> None:
+    """A writer that died before it looked at the mark had written it; a seal ends before it."""
+    writer = store.create(PIPE, "q")
+    end = append(writer, 1, 1)
+    reader = CassandraStore(cql, clock).reader(PIPE)
+    while reader.published() != end:
+        reader.ask_published()
+    assert len(read_all(reader, end.seq)) == 2
+    put_behind(cql, extent_of(cql), 0, 0, 3, 1)  # after a gap
+    put_behind(cql, extent_of(cql), 0, 0, 2, 1, parts=2)
+    asked = cql.texts[statements.NEXT_FRAME]
+    while cql.texts[statements.NEXT_FRAME] == asked:
+        reader.ask_published()
+        assert reader.published() == end
+    assert store.seal(PIPE) == end
+    assert reader.read(end, end.seq, 10, MUCH) == []
 
 
 def test_an_extent_that_is_there_keeps_its_name_and_writer(

@@ -157,6 +157,13 @@ def test_the_exit_code_is_that_of_the_errors_branch(
         assert err.endswith("error: it broke\nhint: mend it\n")
 
 
+def test_an_outage_that_no_second_try_ends_is_a_failure() -> None:
+    """As with a missing right: a supervisor that tries again after 75 would do so for ever."""
+    for error in all_errors(errors.BackendError):
+        if not issubclass(error, RefusedError):
+            assert report(error("it broke", retryable=False), as_json=False) == 1, error
+
+
 def test_every_error_is_on_a_branch_with_a_known_exit_code() -> None:
     branches = {
         *(errors.UsageError, errors.BackendError, errors.OwnershipError),
