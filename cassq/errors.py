@@ -40,7 +40,7 @@ class CassqError(Exception):
 class UsageError(CassqError):
     """The call is wrong: nothing was changed by it."""
 
-    exit_code = 2
+    exit_code: int = 2
 
 
 class ConfigError(UsageError):
@@ -149,10 +149,12 @@ class PipeSealedError(OwnershipError):
 
 
 class BackendError(CassqError):
-    """The storage or the lock service failed. `retryable`: the same may succeed later; otherwise
-    the command exits with 1."""
+    """The storage or the lock service failed.
 
-    exit_code = 75
+    retryable: the same may succeed later; otherwise the command exits with 1, not 75.
+    """
+
+    exit_code: int = 75
 
     def __init__(
         self,
