@@ -213,8 +213,12 @@ class Claims(abc.ABC):
         return self.cursors_in(group_id, [pipe_id])[0]
 
     @abc.abstractmethod
-    def cursors(self, group_id: str) -> list[Cursor]:
-        """All cursors of a group."""
+    def cursors(self, group_id: str, pipe_ids: Sequence[str] | None = None) -> list[Cursor]:
+        """The cursors that a group has: in these pipes, or all. Creates none."""
+
+    def find_cursor(self, group_id: str, pipe_id: str) -> Cursor | None:
+        """The cursor that a group has in one pipe, if any; see `cursors`."""
+        return next(iter(self.cursors(group_id, [pipe_id])), None)
 
     @abc.abstractmethod
     def claim(

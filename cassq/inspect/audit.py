@@ -131,9 +131,11 @@ def audit_queue(ports: Ports, queue: QueueRow) -> Audit:
 # --- what the rows say ----------------------------------------------------------------------------
 
 
-def cursors_of(ports: Ports, group: GroupRow) -> dict[str, Cursor]:
-    """The cursors of a group, by pipe."""
-    return {cursor.pipe_id: cursor for cursor in ports.catalog.claims.cursors(group.id)}
+def cursors_of(
+    ports: Ports, group: GroupRow, pipe_ids: Sequence[str] | None = None
+) -> dict[str, Cursor]:
+    """The cursors of a group, by pipe: in these pipes, or in all of them."""
+    return {each.pipe_id: each for each in ports.catalog.claims.cursors(group.id, pipe_ids)}
 
 
 def standing(
@@ -176,7 +178,7 @@ def _consistent(
             break
         if look > 1:
             ports.clock.sleep(PAUSE_SECONDS * 2 ** (look - 2))
-        before, now = view, cursors_of(ports, group).get(pipe.id)
+        before, now = view, ports.catalog.claims.find_cursor(group.id, pipe.id)
         view = view_of(ports.catalog, group.id, pipe.id, now)
         if view == before:
             break

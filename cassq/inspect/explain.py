@@ -116,9 +116,7 @@ def explain(ports: Ports, message_id: str, queue: QueueRow | None = None) -> Exp
         raise MessageNotFoundError(f"{message_id} is not a message {where}")
     pipe = live_pipe(catalog, spot[0])
     groups_of_home = catalog.queues.groups(home.id)
-    cursors = [
-        c for g in groups_of_home for c in catalog.claims.cursors(g.id) if c.pipe_id == spot[0]
-    ]
+    cursors = [c for g in groups_of_home for c in catalog.claims.cursors(g.id, [spot[0]])]
     content = _content(ports, pipe, spot, _near(spot, cursors)) if pipe else None
     if content is not None and content.id != message_id:
         return explain(ports, content.id)  # the place of a message that began elsewhere
@@ -197,8 +195,7 @@ class _Tracer:
             totals = catalog.pipes.retired(queue.id, pipe_id)
             mine: Retired | None = next((r for r in totals if r.group_id == group.id), None)
             return MessageState(queue, group, pipe_id, seq, retired=mine)
-        cursors = (c for c in catalog.claims.cursors(group.id) if c.pipe_id == pipe_id)
-        cursor = next(cursors, None)
+        cursor = catalog.claims.find_cursor(group.id, pipe_id)
         rows = catalog.claims.rows(group.id, pipe_id, range(seq, seq + 1)) if cursor else []
         claim = rows[0] if rows else None
         moves = catalog.claims.moves(group.id, pipe_id, range(seq, seq + 1))

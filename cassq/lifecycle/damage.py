@@ -159,8 +159,7 @@ def excused(ports: Ports, pipe_id: str) -> RangeSet:
     for group in catalog.queues.groups(pipe.queue_id):
         if not pipe.is_for(group.id):
             continue
-        cursors = (each for each in catalog.claims.cursors(group.id) if each.pipe_id == pipe_id)
-        cursor = next(cursors, None)
+        cursor = catalog.claims.find_cursor(group.id, pipe_id)
         done = _done(catalog, cursor) if cursor else EMPTY
         found = done if found is None else found & done
         given_up |= bool(_lost(catalog, group.id, pipe_id))
@@ -212,8 +211,7 @@ def claimed(ports: Ports, queue: QueueRow, pipe: PipeRow) -> Place:
     cursors = (
         cursor
         for group in groups_of(ports, queue, pipe)
-        for cursor in ports.catalog.claims.cursors(group.id)
-        if cursor.pipe_id == pipe.id
+        for cursor in ports.catalog.claims.cursors(group.id, [pipe.id])
     )
     return max((cursor.chain for cursor in cursors), default=Place(0, 0))
 
@@ -286,8 +284,7 @@ def _cost(
     ports: Ports, group: GroupRow, pipe: PipeRow, end_seq: int, damaged: RangeSet
 ) -> GroupDamage:
     catalog = ports.catalog
-    cursors = (each for each in catalog.claims.cursors(group.id) if each.pipe_id == pipe.id)
-    cursor = next(cursors, None)
+    cursor = catalog.claims.find_cursor(group.id, pipe.id)
     rows = catalog.claims.rows(group.id, pipe.id) if cursor else []
     left = RangeSet.run(0, end_seq) - (done_of(cursor, rows) if cursor else EMPTY)
     now_ms = catalog.now_ms()

@@ -236,8 +236,11 @@ class SqliteClaims(Claims):
             row = tx.execute(CURSOR, (group_id, pipe_id)).fetchone()
             return _cursor_row(row) if row else None
 
-    def cursors(self, group_id: str) -> list[Cursor]:
-        rows = self._db.read(f"SELECT {_CURSOR} FROM cursors WHERE group_id = ?", (group_id,))
+    def cursors(self, group_id: str, pipe_ids: Sequence[str] | None = None) -> list[Cursor]:
+        if pipe_ids is None:
+            rows = self._db.read(f"SELECT {_CURSOR} FROM cursors WHERE group_id = ?", (group_id,))
+        else:
+            rows = [row for each in pipe_ids for row in self._db.read(CURSOR, (group_id, each))]
         return [_cursor_row(row) for row in rows]
 
     def claim(

@@ -26,7 +26,8 @@ from cassq.spark.jobs.sessions import told_as_ours
 from cassq.spark.options import MESSAGES_PER_PARTITION
 from cassq.spark.reading import PipeRange, ScanTask, parts
 
-PIPES_PER_TASK = 100
+# Starting a task costs as much as the rows of a hundred pipes.
+PIPES_PER_TASK_MIN, PIPES_PER_TASK_MAX = 100, 1000
 # Progress is reported after this many tasks per core.
 TASKS_PER_STEP = 4
 
@@ -82,8 +83,9 @@ def _standings(
     pipes = ports.catalog.pipes.live(queue.id)
     if not pipes:
         return []
-    tasks = -(-len(pipes) // PIPES_PER_TASK)
-    rows = spark.sparkContext.parallelize(pipes, tasks)
+    share = len(pipes) // (TASKS_PER_STEP * spark.sparkContext.defaultParallelism)
+    most = min(max(share, PIPES_PER_TASK_MIN), PIPES_PER_TASK_MAX)
+    rows = spark.sparkContext.parallelize(pipes, -(-len(pipes) // most))
     return list(rows.mapPartitions(partial(standings, location, groups)).collect())
 
 

@@ -18,11 +18,12 @@ MISPLACED_MAX = 100
 def standings(
     location: Location, groups: Sequence[GroupRow], pipes: Iterable[PipeRow]
 ) -> Iterator[Standing]:
-    """Read the rows of each pipe. Cost: the cursors of the groups; for each pipe that of
-    `standing`."""
-    ports = client_at(location).ports
-    cursors = {group.id: cursors_of(ports, group) for group in groups}
-    for pipe in pipes:
+    """Read the rows of each pipe. Cost: the cursors of the groups in these pipes; for each pipe
+    that of `standing`."""
+    ports, mine = client_at(location).ports, list(pipes)
+    ids = [pipe.id for pipe in mine]
+    cursors = {group.id: cursors_of(ports, group, ids) for group in groups}
+    for pipe in mine:
         found = standing(ports, groups, cursors, pipe)
         astray = {
             name: [f"group {name}, pipe {pipe.id}: {it}" for it in bounded(texts, MISPLACED_MAX)]

@@ -69,6 +69,18 @@ def test_cursors_of_a_group_are_one_a_pipe(consumer: Consumer) -> None:
     assert sorted(found, key=lambda cursor: cursor.pipe_id) == [first, second]
 
 
+def test_cursors_of_some_pipes_are_those_that_are_there(consumer: Consumer) -> None:
+    claims = consumer.catalog.claims
+    for pipe_id in ("p2", "p3"):
+        assert consumer.catalog.pipes.add(pipe_row(pipe_id))
+    assert claims.find_cursor("q/default", "p") is None
+    first, second = consumer.cursor, Consumer(consumer.catalog, pipe_id="p2").cursor
+    assert claims.cursors("q/default", ["p2", "p3", "unknown"]) == [second]
+    assert claims.cursors("q/default", []) == []
+    assert claims.find_cursor("q/default", "p3") is None, "looking makes none"
+    assert claims.find_cursor("q/default", "p") == first
+
+
 # --- claiming ---------------------------------------------------------------------------------
 
 

@@ -60,8 +60,8 @@ class CassandraClaims(Claims):
     def cursors_in(self, group_id: str, pipe_ids: Sequence[str]) -> list[Cursor | None]:
         return self._cursors.cursors_in(group_id, pipe_ids)
 
-    def cursors(self, group_id: str) -> list[Cursor]:
-        return self._cursors.cursors(group_id)
+    def cursors(self, group_id: str, pipe_ids: Sequence[str] | None = None) -> list[Cursor]:
+        return self._cursors.cursors(group_id, pipe_ids)
 
     # --- claims -------------------------------------------------------------------------------
 

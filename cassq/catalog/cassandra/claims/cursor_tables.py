@@ -118,9 +118,11 @@ class Cursors:
             *(group_id, COVER_PIPES, (group_id,), pipe_id), lambda: self._listed_in(group_id)
         )
 
-    def cursors(self, group_id: str) -> list[Cursor]:
-        """Cost: a read, then one per pipe, concurrently."""
-        found = self._read_cursors([(group_id, each) for each in self._listed_in(group_id)])
+    def cursors(self, group_id: str, pipe_ids: Sequence[str] | None = None) -> list[Cursor]:
+        """Cost: a read if no pipes are named, then one per pipe, concurrently."""
+        if pipe_ids is None:
+            pipe_ids = self._listed_in(group_id)
+        found = self._read_cursors([(group_id, each) for each in pipe_ids])
         return [_as_open(cursor) for cursor in found if cursor is not None]
 
     def _listed_in(self, group_id: str) -> list[str]:
