@@ -20,10 +20,11 @@ def no_answer() -> BackendError:
 
 
 class ShakyCql(Cql):
-    """Counts what is sent; waited: without telling what is acknowledged, which another thread does
-    now and then. lost: answers to conditional writes that get lost from now on; unsent: conditional
-    writes that do not even arrive; failing: what the next plain writes that are waited for raise,
-    after they were applied; mute: it cannot tell of the ends of extents."""
+    """Counts what is sent, once if a busy server has to be sent it again. waited: without telling
+    what is acknowledged, which another thread does now and then. lost: answers to conditional
+    writes that get lost from now on; unsent: conditional writes that do not even arrive; failing:
+    what the next plain writes that are waited for raise, after they were applied; mute: it cannot
+    tell of the ends of extents."""
 
     def __init__(self, contact: Contact, clock: Clock, keyspace: str) -> None:
         self.sent = 0
@@ -45,6 +46,12 @@ class ShakyCql(Cql):
         prepared = getattr(statement, "prepared_statement", None)  # a batch has none
         self.waited += prepared is None or prepared.query_string != marking
         return super().send(statement)
+
+    def again(self, statement: Any) -> ResponseFuture:
+        future = super().again(statement)
+        self.sent -= 1
+        self.waited -= 1
+        return future
 
     def bound(self, text: str, values: Sequence[Any]) -> Any:
         self.texts[text] += 1

@@ -20,7 +20,7 @@ from cassq.errors import (
     CorruptionError,
     PipeSealedError,
 )
-from cassq.extents.cassandra import CassandraStore, statements
+from cassq.extents.cassandra import CassandraStore, published, statements
 from cassq.extents.cassandra import reader as reading
 from cassq.extents.cassandra.places import bucket_and_seq, position
 from cassq.extents.cassandra.published import PolledEnd
@@ -565,8 +565,10 @@ def test_an_end_that_was_asked_for_is_waited_for(
 
 @pytest.fixture
 def busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow the machine is: readers take messages to come all the time."""
+    """However fast or slow the machine is: for readers, messages come all the time, and what they
+    know of the end is old."""
     monkeypatch.setattr(reading, "IDLE_SECONDS", math.inf)
+    monkeypatch.setattr(published, "STALE_SECONDS", 0.0)
 
 
 @BOTH
@@ -579,6 +581,7 @@ def test_frames_that_are_asked_for_with_the_end_are_whole(
     at = START
     for number in range(20):
         end = append(writer, 1, size=number % 5 * 300)
+        reader.ask_published()
         while reader.published() != end:
             reader.ask_published()
         slices = reader.read(at, end.seq, 10, MUCH)
