@@ -23,7 +23,16 @@ from cassq.producer import staging
 from cassq.producer.admission import batched, check_payloads
 from cassq.producer.staging import Stage, StagedPipe
 from cassq.spark import staged
-from cassq.spark.clients import Location, absolute, client_at, client_of, located
+from cassq.spark.clients import (
+    Location,
+    absolute,
+    client_of,
+    located,
+    place_at,
+    place_of,
+    queue_of,
+)
+from cassq.spark.options import batch_id
 from cassq.spark.staged import Begun, StagedWrite
 
 BATCH_MESSAGES = 10_000
@@ -77,7 +86,8 @@ class PartitionPusher:
         return iter(list(self._pushed(rows)))
 
     def _pushed(self, rows: Iterable[Any]) -> Iterator[Receipt]:
-        with client_at(self.location).queue(self.queue).pusher() as pusher:
+        place_at(self.location)  # refuses other queues than the driver's
+        with client_of(self.location.url).queue(self.queue).pusher() as pusher:
             for payloads, headers, keys in columns(rows, self._batch):
                 ids = pusher.push_many(payloads, headers=headers, keys=keys)
                 yield from receipts(ids.runs, payloads)
@@ -108,7 +118,7 @@ def pusher(
         return PartitionPusher(location, queue, batch)
     from cassq.spark.heartbeats import driver_id, keeper
 
-    staging.check_queue(client_at(location).queue(queue).row)
+    staging.check_queue(queue_of(place_of(location.url).ports, queue))
     driver = driver_id(keeper().directory, location.url)
     # The data source's writes of an id are the same writes.
     write = StagedWrite(location, queue, batch_id(write_id), driver)
@@ -174,14 +184,9 @@ def is_published(url: str | None, queue: str, write_id: str) -> bool:
     url: as for `pusher`. False: it was never begun, was aborted, or goes on. Raises as
     `cassq.connect`, and QueueNotFoundError. Cost: a read or two.
     """
-    client = client_of(absolute(url))
-    row = client.ports.catalog.writes.by_id(client.queue(queue).id, batch_id(write_id))
+    ports = place_of(absolute(url)).ports
+    row = ports.catalog.writes.by_id(queue_of(ports, queue).id, batch_id(write_id))
     return row is not None and staging.is_over(row, 0)
-
-
-def batch_id(write_id: str) -> str:
-    """The catalog's name of a write that is not a stream's, by the user's."""
-    return f"batch:{write_id}"
 
 
 def _checked(found: list[Receipt], partitions: int | None) -> list[StagedReceipt]:

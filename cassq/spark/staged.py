@@ -11,7 +11,7 @@ from cassq.lifecycle.ports import Ports
 from cassq.model.rows import WriteState
 from cassq.producer import staging
 from cassq.producer.staging import Stage, StagedPipe
-from cassq.spark.clients import Location, client_at
+from cassq.spark.clients import Location, place_at, queue_of
 
 
 class StagedWrite(NamedTuple):
@@ -41,9 +41,9 @@ class Attempt(NamedTuple):
 
 def fill(write: StagedWrite, append: Callable[[Ports, Stage], None]) -> Attempt:
     """Run one task attempt, on an executor. append: appends its messages; it is not called if the
-    write was published before. Raises as `append`, `client_at` and `staging.begin`."""
-    client = client_at(write.location)
-    ports, row = client.ports, client.queue(write.queue).row
+    write was published before. Raises as `append`, `place_at` and `staging.begin`."""
+    ports = place_at(write.location).ports
+    row = queue_of(ports, write.queue)
     begun = staging.begin(ports, row, write.id, write.number, write.driver)
     if staging.is_over(begun, write.number):
         return Attempt(Begun(row.id, 0))
@@ -67,11 +67,11 @@ def publish(
 
     begun: what each attempt found; None for one that is missing. aborts: whether a write that
     cannot be published is aborted; otherwise this may be called again. Raises FencedError, with
-    nothing published, if the write was begun again while its tasks ran, and as `client_at`,
+    nothing published, if the write was begun again while its tasks ran, and as `place_at`,
     `staging.begin` and `staging.publish`.
     """
-    client = client_at(write.location)
-    ports, row = client.ports, client.queue(write.queue).row
+    place = place_at(write.location)
+    ports, row = place.ports, queue_of(place.ports, write.queue)
     now = staging.begin(ports, row, write.id, write.number, write.driver)
     if staging.is_over(now, write.number):
         return False
@@ -90,14 +90,14 @@ def publish(
             staging.abort(ports, now)
         raise
     if published:
-        client.runtime.doorbell(row.id).ring()
+        place.ring(row.id)
     return published
 
 
 def give_up(write: StagedWrite) -> None:
     """Abort a write, on the driver, unless it is over or another leads it."""
-    client = client_at(write.location)
-    row = client.ports.catalog.writes.by_id(client.queue(write.queue).id, write.id)
+    ports = place_at(write.location).ports
+    row = ports.catalog.writes.by_id(queue_of(ports, write.queue).id, write.id)
     ours = (write.number, write.driver, WriteState.OPEN)
     if row is not None and (row.number, row.driver, row.state) == ours:
-        staging.abort(client.ports, row)
+        staging.abort(ports, row)

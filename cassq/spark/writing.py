@@ -19,13 +19,12 @@ from pyspark.sql.datasource import (
 )
 from pyspark.taskcontext import TaskContext
 
-from cassq.client.client import Client
 from cassq.errors import ConfigError
 from cassq.lifecycle.ports import Ports
 from cassq.producer import staging
 from cassq.producer.staging import Stage
 from cassq.spark import staged
-from cassq.spark.clients import Location, client_of
+from cassq.spark.clients import Location, place_of, queue_of
 from cassq.spark.encoding import Columns, Now, runs
 from cassq.spark.staged import Attempt, StagedWrite
 
@@ -78,11 +77,9 @@ def publish(write: StagedWrite, messages: Sequence[WriterCommitMessage | None]) 
     staged.publish(write, [each and each.begun for each in attempts], pipes, aborts=True)
 
 
-def check_target(url: str, queue: str) -> Client:
-    """The client at `url`, after a check that the queue takes writes."""
-    client = client_of(url)
-    staging.check_queue(client.queue(queue).row)
-    return client
+def check_target(url: str, queue: str) -> None:
+    """Raise ConfigError or QueuePausedError for a queue that takes no writes."""
+    staging.check_queue(queue_of(place_of(url).ports, queue))
 
 
 class BatchWriter(DataSourceArrowWriter):

@@ -50,7 +50,7 @@ def follow(timed: cassq.Client) -> Iterator[Follow]:
     def open_one(client: cassq.Client = timed, **options: str) -> Follower:
         given = stream_options({"url": client.url, "queue": "jobs", **options})
         location = Location(client.url, client.ports.catalog.records.identity(), "", "here")
-        opened.append(Follower(client, given, location))
+        opened.append(Follower(client.ports, given, location))
         return opened[-1]
 
     yield open_one

@@ -26,7 +26,7 @@ def archived(spark: Any, client: cassq.Client, queue: cassq.Queue, to: Path, **o
 
 def rows(spark: Any, path: Path) -> list[Any]:
     """What another program sees of an archive: every message, by its place."""
-    from cassq.spark.decoding import SCHEMA
+    from cassq.spark.options import SCHEMA
 
     found = spark.read.schema(f"{SCHEMA}, queue string").parquet(str(path)).collect()
     return sorted(found, key=lambda row: (row.pipe, row.seq))
