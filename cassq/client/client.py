@@ -14,6 +14,7 @@ from cassq.base import extras
 from cassq.base.arguments import refuse_pickling
 from cassq.base.clock import Clock
 from cassq.client.embedded import Embedded
+from cassq.client.opening import row_named
 from cassq.client.queue import Queue, create_queue, own_queue
 from cassq.client.runtime import Offline, Runtime
 from cassq.client.spool import Spool
@@ -109,13 +110,10 @@ class Client:
         return self._named(name)
 
     def _named(self, name: str) -> Queue:
-        if not isinstance(name, str) or "~" not in name:  # dead letters have longer names
-            check_queue_name(name)
-        row = self.spool.named(name, self._row_of) if self.spool else self._row_of(name)
-        if row is None:
-            check_queue_name(name.replace("~", "."))
-            raise QueueNotFoundError(f"there is no queue {name!r}")
-        return Queue(self.runtime, row)
+        def find(named: str) -> QueueRow | None:
+            return self.spool.named(named, self._row_of) if self.spool else self._row_of(named)
+
+        return Queue(self.runtime, row_named(name, find))
 
     def _row_of(self, name: str) -> QueueRow | None:
         return self.ports.catalog.queues.named(name)

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 from functools import partial
 from pathlib import Path
-from urllib.parse import parse_qsl
 
-from cassq.base import extras
 from cassq.base.clock import Clock, SystemClock
 from cassq.client.client import Client
-from cassq.client.embedded import Embedded, directory_of, open_directory
+from cassq.client.embedded import directory_of, open_directory
+from cassq.client.opening import keyspace_of, not_a_queue_url, open_local, parts
 from cassq.client.runtime import Offline
 from cassq.client.spool import Spool
-from cassq.client.stores import CASSANDRA, FILES, STORE_OPTIONS, sidecars_of
 from cassq.errors import ConfigError, is_outage
 from cassq.lifecycle.ports import TimedLife
 from cassq.settings import Durability
@@ -63,7 +61,7 @@ def connect(
     url = url or os.environ.get("CASSQ_URL") or DEFAULT_URL
     if not isinstance(url, str):
         raise ConfigError(f"a URL must be a str, not {type(url).__name__}")
-    scheme, rest, options = _parts(url)
+    scheme, rest, options = parts(url)
     if durability is not None:
         options["durability"] = durability
     if spill is not None:
@@ -71,45 +69,19 @@ def connect(
     clock = SystemClock()
     match scheme:
         case "file":
-            embedded = _open_local(rest, options, clock, create=create)
+            embedded = open_local(rest, options, clock, create=create)
         case "cassandra":
             return _open_cluster(url, rest, options, clock)
         case _:
-            raise _not_a_queue_url(url)
+            raise not_a_queue_url(url)
     return Client(url, embedded, clock)
 
 
-def _not_a_queue_url(url: str) -> ConfigError:
-    """The error for an unknown scheme. A URL that may hold a password is not repeated."""
-    named = "it" if "@" in url else repr(url.partition("?")[0])
-    return ConfigError(
-        f"{named} is not a queue URL",
-        hint="write file:cassq-data, file:///var/lib/cassq or cassandra://host/keyspace",
-    )
-
-
-def _open_local(rest: str, options: dict[str, str], clock: Clock, *, create: bool) -> Embedded:
-    durability = options.pop("durability", "disk")
-    unknown = [name for name in options if name not in STORE_OPTIONS]
-    if unknown:
-        raise ConfigError(f"the URL has an unknown option {unknown[0]!r}")
-    sidecars = sidecars_of(options, FILES)
-    return open_directory(directory_of(rest), clock, durability, create=create, sidecars=sidecars)
-
-
 def _open_cluster(url: str, rest: str, options: dict[str, str], clock: Clock) -> Client:
-    if "durability" in options:
-        raise ConfigError(
-            "durability cannot be set for Cassandra, whose servers decide it",
-            hint="set their commitlog_sync: `cassq schema status` shows it",
-        )
-    with extras.wanted(*extras.CASSANDRA):
-        from cassq.client.cluster import contact_of, open_keyspace
-    contact = contact_of(rest, options)
-    sidecars_of(options, CASSANDRA)  # refuses wrong options before a spool is created
+    contact, opened = keyspace_of(rest, options)
     spool = _open_spool(options, contact.keyspace, clock)
     try:
-        embedded = open_keyspace(rest, options, clock)
+        embedded = opened(clock)
     except BaseException as exc:
         if spool is None:
             raise
@@ -117,16 +89,9 @@ def _open_cluster(url: str, rest: str, options: dict[str, str], clock: Clock) ->
             spool.close()
             raise
         life = TimedLife(clock)
-        place = Offline(partial(open_keyspace, rest, options, clock, life), str(exc), life)
+        place = Offline(partial(opened, clock, life), str(exc), life)
         return Client(url, place, clock, spool)
     return Client(url, embedded, clock, spool)
-
-
-def _parts(url: str) -> tuple[str, str, dict[str, str]]:
-    """The scheme of a URL, empty if it has none; what follows it; and the options."""
-    scheme, colon, rest = url.partition(":")
-    rest, _, query = rest.partition("?")
-    return scheme if colon else "", rest, dict(parse_qsl(query, keep_blank_values=True))
 
 
 def _open_spool(options: dict[str, str], keyspace: str, clock: Clock) -> Spool | None:
@@ -148,7 +113,7 @@ def _spool_in(place: str, keyspace: str, clock: Clock, *, create: bool) -> Spool
 
 def local_directory(url: str | None) -> Path | None:
     """The directory that a URL names, as `connect` reads it; None for other URLs."""
-    scheme, rest, _ = _parts(url or os.environ.get("CASSQ_URL") or DEFAULT_URL)
+    scheme, rest, _ = parts(url or os.environ.get("CASSQ_URL") or DEFAULT_URL)
     return directory_of(rest) if scheme == "file" else None
 
 
@@ -157,7 +122,7 @@ def open_spool(url: str | None) -> Spool:
 
     Raises ConfigError for a URL without one.
     """
-    scheme, rest, options = _parts(url or os.environ.get("CASSQ_URL") or DEFAULT_URL)
+    scheme, rest, options = parts(url or os.environ.get("CASSQ_URL") or DEFAULT_URL)
     if scheme != "cassandra" or not options.get("spill"):
         raise ConfigError(
             "the URL names no spool", hint="write cassandra://HOST/KEYSPACE?spill=DIRECTORY"

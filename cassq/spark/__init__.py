@@ -11,12 +11,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cassq.base import extras
-from cassq.spark.pushing import Receipt, is_published, publish, pusher
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from cassq.spark.pushing import Receipt, is_published, publish, pusher
+
 __all__ = ["Receipt", "is_published", "json_rows", "publish", "pusher", "register"]
+
+
+if not TYPE_CHECKING:  # a type checker would conclude that every name exists
+
+    def __getattr__(name: str) -> object:
+        if name not in __all__:
+            raise AttributeError(f"module 'cassq.spark' has no attribute {name!r}")
+        from cassq.spark import pushing  # every Python of Spark imports this package, few push
+
+        return getattr(pushing, name)
 
 
 def register(spark: SparkSession) -> None:

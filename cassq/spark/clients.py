@@ -1,23 +1,68 @@
-"""Clients of Spark's Python workers: one per process and place, kept from task to task.
+"""Places of Spark's Python workers: one per process and URL, kept from task to task.
 
-A worker is forked before it gets its first task; it does not use its parent's client.
+A worker is forked before it gets its first task; it does not use what its parent opened. A place is
+opened without a client, whose modules would take a worker as long to load as Spark's own.
 """
 
 from __future__ import annotations
 
+import atexit
+import logging
 import os
 import socket
 import threading
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from cassq.client.client import Client
-from cassq.client.connecting import connect
+from cassq.base.clock import SystemClock
 from cassq.client.embedded import directory_of
-from cassq.errors import ConfigError
+from cassq.client.opening import open_place, row_named
+from cassq.doorbell import Doorbell
+from cassq.errors import CassqError, ConfigError
+from cassq.lifecycle.ports import Ports
+from cassq.model.rows import QueueRow
+
+if TYPE_CHECKING:
+    from cassq.client.client import Client
+
+logger: logging.Logger = logging.getLogger("cassq")
 
 _lock = threading.Lock()
-_clients: dict[tuple[int, str], Client] = {}
+_places: dict[str, Place] = {}  # by URL
+_clients: dict[str, Client] = {}
+_of_the_parent: list[object] = []
+
+
+class Place:
+    """What is at a URL, opened. Thread-safe."""
+
+    def __init__(self, url: str) -> None:
+        self._opened = open_place(url, SystemClock())
+        self._bells: dict[str, Doorbell] = {}
+
+    @property
+    def ports(self) -> Ports:
+        return self._opened.ports
+
+    def ring(self, queue_id: str) -> None:
+        """Wake poppers of a queue that wait for messages."""
+        with _lock:
+            if queue_id not in self._bells:
+                self._bells[queue_id] = self._opened.doorbell(queue_id)
+        self._bells[queue_id].ring()
+
+    def close(self) -> None:
+        """Close it; an error is logged, as nothing depends on it."""
+        try:
+            for bell in self._bells.values():
+                bell.close()
+            self._opened.close()
+        except CassqError as exc:
+            logger.warning("queues could not be closed: %s", exc)
+
+    def abandon(self) -> object:
+        """What a forked child must keep, untouched."""
+        return self, self._opened.abandon()
 
 
 class Location(NamedTuple):
@@ -33,18 +78,18 @@ class Location(NamedTuple):
 def located(url: str) -> Location:
     """The location of the queues at an absolute URL, on the driver. Raises as `cassq.connect`.
     Cost: a read of the catalog, the first time."""
-    ports = client_of(url).ports
+    ports = place_of(url).ports
     machine = ports.clock.boot_id() if url.startswith("file:") else ""
     return Location(url, ports.catalog.records.identity(), machine, socket.gethostname())
 
 
-def client_at(location: Location) -> Client:
-    """This process's client at the location that the driver found. Raises as `cassq.connect`, and
+def place_at(location: Location) -> Place:
+    """This process's place at the location that the driver found. Raises as `cassq.connect`, and
     ConfigError if other queues are here under the same URL: those of another machine, or others
     that took their place."""
     here = located(location.url)
     if (here.identity, here.machine) == (location.identity, location.machine):
-        return client_of(location.url)
+        return place_of(location.url)
     raise ConfigError(
         f"{location.url} names other queues on {here.host} ({here.identity}) than on the driver,"
         f" {location.host} ({location.identity})"
@@ -56,13 +101,45 @@ def client_at(location: Location) -> Client:
     )
 
 
+def place_of(url: str) -> Place:
+    """This process's place at `url`, which stays open. Raises as `cassq.connect`."""
+    with _lock:
+        place = _places.get(url)
+        if place is None:
+            place = _places[url] = Place(url)
+        return place
+
+
+def queue_of(ports: Ports, name: str) -> QueueRow:
+    """The row of a queue. Raises QueueNotFoundError. Cost: a read."""
+    return row_named(name, ports.catalog.queues.named)
+
+
+def _at_exit() -> None:
+    for place in _places.values():
+        place.close()
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+    _of_the_parent.extend(place.abandon() for place in _places.values())
+    _places.clear()
+    _clients.clear()  # which look after themselves
+
+
+os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_at_exit)
+
+
 def client_of(url: str) -> Client:
     """This process's client at `url`, which stays open. Raises as `cassq.connect`."""
-    key = os.getpid(), url
+    from cassq.client.connecting import connect
+
     with _lock:
-        client = _clients.get(key)
+        client = _clients.get(url)
         if client is None or client.ports.life.closed:
-            client = _clients[key] = connect(url, create=False)
+            client = _clients[url] = connect(url, create=False)
         return client
 
 

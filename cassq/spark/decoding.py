@@ -1,4 +1,8 @@
-"""From frames to Arrow: messages as record batches of the requested columns."""
+"""From frames to Arrow: messages as record batches of the requested columns.
+
+Values of Python are made Arrow's without `pa.array` and `pa.scalar`, except for headers and keys:
+these load pandas if it is installed, which takes half a second, once per process.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +19,7 @@ from pyspark.sql.types import StructType
 
 from cassq.errors import ConfigError
 from cassq.extents.port import Slice
-
-SCHEMA = (
-    "payload binary, headers map<string,string>, key binary, id string, pipe string, seq bigint,"
-    " pushed_at timestamp, attempts int"
-)
+from cassq.spark.options import SCHEMA
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -44,10 +44,10 @@ def record_batch(pipe_id: str, piece: Slice, schema: pa.Schema, attempts: int) -
         "headers": lambda: _headers(piece),
         "key": lambda: _optional(piece.frame.keys, piece, pa.binary()),
         "id": lambda: _ids(pipe_id, piece),
-        "pipe": lambda: pa.repeat(pa.scalar(pipe_id), piece.last - piece.first),
+        "pipe": lambda: pa.repeat(_text(pipe_id), piece.last - piece.first),
         "seq": lambda: _seqs(piece),
         "pushed_at": lambda: _times(piece),
-        "attempts": lambda: pa.repeat(pa.scalar(attempts, pa.int32()), piece.last - piece.first),
+        "attempts": lambda: pa.repeat(_number(attempts), piece.last - piece.first),
     }
     columns = [makers[field.name]().cast(field.type) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
@@ -59,8 +59,8 @@ def within(batch: pa.RecordBatch, piece: Slice, since_ms: int, until_ms: int) ->
     times = piece.frame.times_ms()
     if isinstance(times, int):
         return batch if since_ms <= times < until_ms else batch.slice(0, 0)
-    ms = pa.array(array("q", times[piece.first : piece.last]))
-    mask = pc.and_(pc.greater_equal(ms, since_ms), pc.less(ms, until_ms))
+    ms = _int64s(array("q", times[piece.first : piece.last]))
+    mask = pc.and_(pc.greater_equal(ms, _number(since_ms)), pc.less(ms, _number(until_ms)))
     return batch.filter(mask)
 
 
@@ -68,7 +68,7 @@ def _payloads(piece: Slice) -> pa.Array:
     view, lengths = piece.frame.payload_run(piece.first, piece.last)
     count = piece.last - piece.first
     if isinstance(lengths, int):
-        offsets = pc.multiply(_numbers(count + 1), lengths)
+        offsets = pc.multiply(_numbers(count + 1), _number(lengths))
     else:
         each = pa.Array.from_buffers(pa.uint32(), count, [None, pa.py_buffer(lengths)])
         ends = pc.cumulative_sum(each.cast(pa.int64()))
@@ -85,15 +85,29 @@ def _numbers(count: int) -> pa.Array:
 @cache
 def _many_numbers(count: int) -> pa.Array:
     """As Python makes each of them, they are made once for all frames."""
-    return pa.array(range(count), pa.int64())
+    return _int64s(array("q", range(count)))
+
+
+def _int64s(numbers: array[int]) -> pa.Array:
+    return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])
+
+
+def _number(value: int) -> pa.Scalar:
+    return _int64s(array("q", [value]))[0]
+
+
+def _text(value: str) -> pa.Scalar:
+    data = value.encode()
+    buffers = [None, pa.py_buffer(array("i", [0, len(data)])), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.string(), 1, buffers)[0]
 
 
 def _seqs(piece: Slice) -> pa.Array:
-    return pc.add(_numbers(piece.last - piece.first), piece.frame.base_seq + piece.first)
+    return pc.add(_numbers(piece.last - piece.first), _number(piece.frame.base_seq + piece.first))
 
 
 def _ids(pipe_id: str, piece: Slice) -> pa.Array:
-    here = pc.binary_join_element_wise(pipe_id, _seqs(piece).cast(pa.string()), ":")
+    here = pc.binary_join_element_wise(_text(pipe_id), _seqs(piece).cast(pa.string()), _text(":"))
     if piece.frame.ids is None:
         return here
     first = _optional(piece.frame.ids, piece, pa.binary()).cast(pa.string())
@@ -104,9 +118,9 @@ def _times(piece: Slice) -> pa.Array:
     kind = pa.timestamp("us", "UTC")
     times = piece.frame.times_ms()
     if isinstance(times, int):
-        return pa.repeat(pa.scalar(1000 * times, pa.int64()), piece.last - piece.first).cast(kind)
-    ms = pa.array(array("q", times[piece.first : piece.last]))
-    return pc.multiply(ms, 1000).cast(kind)
+        return pa.repeat(_number(1000 * times), piece.last - piece.first).cast(kind)
+    ms = _int64s(array("q", times[piece.first : piece.last]))
+    return pc.multiply(ms, _number(1000)).cast(kind)
 
 
 def _optional(column: list[bytes | None] | None, piece: Slice, kind: Any) -> pa.Array:

@@ -24,7 +24,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from cassq.base.processes import is_gone, process_name
-from cassq.client.client import Client
 from cassq.errors import (
     BackendError,
     ConfigError,
@@ -32,11 +31,12 @@ from cassq.errors import (
     UsageError,
 )
 from cassq.extents.port import ExtentMissingError
+from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.sealing import end_of
 from cassq.message.frames import Place
 from cassq.model import claims
 from cassq.model.rows import Cursor, GroupRow, PipeRow
-from cassq.spark.clients import Location
+from cassq.spark.clients import Location, queue_of
 from cassq.spark.options import StreamOptions
 from cassq.spark.reading import READ_BYTES, READ_MESSAGES, PipeRange, group_of
 
@@ -97,12 +97,12 @@ def pieces_between(start: Offset, end: Offset) -> list[PipeRange]:
 class Follower:
     """Follows a group for one query, on the driver. Not thread-safe."""
 
-    def __init__(self, client: Client, options: StreamOptions, location: Location) -> None:
-        self._ports = client.ports
-        self._catalog = client.ports.catalog
+    def __init__(self, ports: Ports, options: StreamOptions, location: Location) -> None:
+        self._ports = ports
+        self._catalog = ports.catalog
         self._options = options
         self._location = location
-        queue = client.queue(options.queue).row
+        queue = queue_of(ports, options.queue)
         self._group: GroupRow = group_of(self._ports, queue.id, options.queue, options.group)
         if queue.policy.strict or self._group.policy.exclusive:
             raise ConfigError(

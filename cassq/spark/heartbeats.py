@@ -17,11 +17,9 @@ import threading
 from hashlib import sha256
 from pathlib import Path
 
-from cassq.client.client import Client
-from cassq.client.connecting import connect
 from cassq.errors import CassqError, ConfigError
 from cassq.producer.staging import BEAT_SECONDS, DRIVER_LEASE_MS
-from cassq.spark.clients import client_of
+from cassq.spark.clients import Place, place_of
 
 logger: logging.Logger = logging.getLogger("cassq")
 
@@ -34,7 +32,7 @@ class Heartbeats:
     def __init__(self) -> None:
         self.directory: str = tempfile.mkdtemp(prefix="cassq-spark-")  # for this user's eyes only
         self._ended = threading.Event()
-        self._clients: dict[str, Client] = {}
+        self._places: dict[str, Place] = {}
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name="cassq-spark-keeper", daemon=True)
         self._thread.start()
@@ -53,10 +51,10 @@ class Heartbeats:
         """Beat; returns whether that succeeded. If not, it is retried soon."""
         try:
             request = json.loads(path.read_text())
-            client = self._clients.get(request["url"])
-            if client is None:
-                client = self._clients[request["url"]] = connect(request["url"], create=False)
-            client.ports.catalog.writes.beat_driver(request["driver"], DRIVER_LEASE_MS)
+            place = self._places.get(request["url"])
+            if place is None:
+                place = self._places[request["url"]] = Place(request["url"])
+            place.ports.catalog.writes.beat_driver(request["driver"], DRIVER_LEASE_MS)
         except (CassqError, OSError, ValueError) as exc:
             logger.warning("a Spark driver could not renew its lease: %s", exc)
             return False
@@ -68,11 +66,8 @@ class Heartbeats:
             return
         self._ended.set()
         self._thread.join(timeout=10)
-        for client in self._clients.values():
-            try:
-                client.close()
-            except CassqError as exc:
-                logger.warning("%s could not be closed: %s", client.url, exc)
+        for place in self._places.values():
+            place.close()
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
@@ -110,7 +105,7 @@ def _ask(path: Path, url: str) -> None:
             "the process that called cassq.spark.register is gone, or on another machine",
             hint="register in the driver's own process; Spark Connect is not supported for writes",
         )
-    ports = client_of(url).ports
+    ports = place_of(url).ports
     driver = ports.ids.new(ports.catalog.now_ms())
     ports.catalog.writes.beat_driver(driver, DRIVER_LEASE_MS)
     handle, draft = tempfile.mkstemp(dir=path.parent)

@@ -14,6 +14,10 @@ from cassq.spark.clients import absolute
 _SPARKS = {"path", "checkpointlocation", "queryname"}
 _PLACE = {"url", "queue"}
 _READS = {"group", "messagesperpartition", "minpartitions", "failondataloss"}
+SCHEMA = (
+    "payload binary, headers map<string,string>, key binary, id string, pipe string, seq bigint,"
+    " pushed_at timestamp, attempts int"
+)
 STORED, UNFINISHED, DEAD = "stored", "unfinished", "dead"
 STATES = (STORED, UNFINISHED, "waiting", "pending", "delayed", DEAD)
 MESSAGES_PER_PARTITION = 500_000
@@ -56,6 +60,11 @@ class StreamOptions(NamedTuple):
     messages_per_partition: int = MESSAGES_PER_PARTITION
     min_partitions: int = 1
     fail_on_data_loss: bool = True
+
+
+def batch_id(write_id: str) -> str:
+    """The catalog's name of a write that is not a stream's, by the user's."""
+    return f"batch:{write_id}"
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:

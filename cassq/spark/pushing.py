@@ -12,16 +12,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import uuid4
 
-from cassq.errors import FencedError, InvalidPayloadError, UsageError
+from cassq.errors import InvalidPayloadError, UsageError
+from cassq.lifecycle.ports import Ports
 from cassq.message.batches import FRAME_BYTES_TARGET
 from cassq.plurals import counted
 from cassq.producer import staging
 from cassq.producer.admission import batched, check_payloads
 from cassq.producer.staging import Stage, StagedPipe
-from cassq.spark.clients import Location, absolute, client_at, client_of, located
+from cassq.spark import staged
+from cassq.spark.clients import (
+    Location,
+    absolute,
+    client_of,
+    located,
+    place_at,
+    place_of,
+    queue_of,
+)
+from cassq.spark.options import batch_id
+from cassq.spark.staged import Begun, StagedWrite
 
 BATCH_MESSAGES = 10_000
 LOOKED_AT = 256  # messages that are looked at together for their size
@@ -36,15 +48,6 @@ class Receipt:
     first_seq: int
     count: int
     bytes: int
-
-
-class StagedWrite(NamedTuple):
-    """A write that tasks fill pipes for. driver: the ID under which the driver leads it."""
-
-    location: Location
-    queue: str
-    write_id: str
-    driver: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,8 @@ class PartitionPusher:
         return iter(list(self._pushed(rows)))
 
     def _pushed(self, rows: Iterable[Any]) -> Iterator[Receipt]:
-        with client_at(self.location).queue(self.queue).pusher() as pusher:
+        place_at(self.location)  # refuses other queues than the driver's
+        with client_of(self.location.url).queue(self.queue).pusher() as pusher:
             for payloads, headers, keys in columns(rows, self._batch):
                 ids = pusher.push_many(payloads, headers=headers, keys=keys)
                 yield from receipts(ids.runs, payloads)
@@ -114,7 +118,7 @@ def pusher(
         return PartitionPusher(location, queue, batch)
     from cassq.spark.heartbeats import driver_id, keeper
 
-    staging.check_queue(client_at(location).queue(queue).row)
+    staging.check_queue(queue_of(place_of(location.url).ports, queue))
     driver = driver_id(keeper().directory, location.url)
     # The data source's writes of an id are the same writes.
     write = StagedWrite(location, queue, batch_id(write_id), driver)
@@ -125,32 +129,26 @@ def _stage(target: StagedWrite, rows: Iterable[Any], batch: int) -> list[StagedR
     """One call of a staged pusher, in a task."""
     from pyspark.taskcontext import TaskContext
 
-    client = client_at(target.location)
-    ports, row = client.ports, client.queue(target.queue).row
-    write = staging.begin(ports, row, target.write_id, 0, target.driver)
     found: list[Receipt] = []
-    if not staging.is_over(write, 0):
-        stage = Stage(ports, row, write)
-        try:
-            for payloads, headers, keys in columns(rows, batch):
-                checked, length = check_payloads(payloads)
-                now_ms = ports.clock.wall_ms()
-                runs = stage.append(batched(checked, length, headers, keys, now_ms))
-                found += receipts(runs, payloads)
-            stage.finish()
-        except BaseException:
-            stage.close()
-            raise
+
+    def append(ports: Ports, stage: Stage) -> None:
+        for payloads, headers, keys in columns(rows, batch):
+            checked, length = check_payloads(payloads)
+            now_ms = ports.clock.wall_ms()
+            found.extend(
+                receipts(stage.append(batched(checked, length, headers, keys, now_ms)), payloads)
+            )
+
+    begun = staged.fill(target, append).begun
     context = TaskContext.get()
     where = (context.partitionId(), context.taskAttemptId()) if context else (0, 0)
-    epoch = 0 if staging.is_over(write, 0) else write.epoch
-    call, found = uuid4().hex, found or [Receipt("", 0, 0, 0)]
+    call, named = uuid4().hex, found or [Receipt("", 0, 0, 0)]
     return [
         StagedReceipt(
             *(each.pipe, each.first_seq, each.count, each.bytes),
-            *(target, row.id, epoch, *where, call, len(found)),
+            *(target, *begun, *where, call, len(named)),
         )
-        for each in found
+        for each in named
     ]
 
 
@@ -164,36 +162,20 @@ def publish(receipts: Iterable[Receipt], *, partitions: int | None = None) -> in
     Raises UsageError for receipts that are not complete, come from two attempts, from two writes or
     from a pusher without a write id; FencedError if the write was begun again since, by a later run
     of the job, or its driver showed no sign of life for a minute; QueueFullError if a queue that
-    rejects excess messages has no room. Nothing is published then. If a BackendError leaves the
-    outcome unknown, call it again: it publishes once. Cost: a conditional write, and one for each
-    pipe in a keyspace.
+    rejects excess messages has no room; QueueNotFoundError if the queue was deleted. Nothing is
+    published then. If a BackendError leaves the outcome unknown, call it again: it publishes once.
+    Cost: a conditional write, and one for each pipe in a keyspace.
     """
-    found = list(dict.fromkeys(receipts))
-    first = _checked(found, partitions)
-    if first is None:
+    found = _checked(list(dict.fromkeys(receipts)), partitions)
+    if not found:
         return 0
-    client = client_at(first.write.location)
-    queue = client.queue(first.write.queue)
-    ports, row = client.ports, queue.row
-    write = staging.begin(ports, row, first.write.write_id, 0, first.write.driver)
-    if staging.is_over(write, 0):
-        return 0
-    if {(each.queue_id, each.epoch) for each in found if isinstance(each, StagedReceipt)} != {
-        (row.id, write.epoch)
-    }:
-        raise FencedError(
-            f"write {first.write.write_id!r} to queue {row.name!r} was aborted or begun again since"
-            " its tasks ran; none of it is published",
-            hint="start the job again; its driver must not be paused for a minute",
-        )
+    first = found[0]
     counts: dict[str, int] = {}
     for each in found:
         counts[each.pipe] = counts.get(each.pipe, 0) + each.count
     pipes = [StagedPipe(pipe_id, count, 0) for pipe_id, count in counts.items()]
-    if not staging.publish(ports, row, write, pipes):
-        return 0
-    client.runtime.doorbell(row.id).ring()
-    return sum(counts.values())
+    begun = {Begun(each.queue_id, each.epoch) for each in found}
+    return sum(counts.values()) if staged.publish(first.write, begun, pipes, aborts=False) else 0
 
 
 def is_published(url: str | None, queue: str, write_id: str) -> bool:
@@ -202,29 +184,23 @@ def is_published(url: str | None, queue: str, write_id: str) -> bool:
     url: as for `pusher`. False: it was never begun, was aborted, or goes on. Raises as
     `cassq.connect`, and QueueNotFoundError. Cost: a read or two.
     """
-    client = client_of(absolute(url))
-    row = client.ports.catalog.writes.by_id(client.queue(queue).id, batch_id(write_id))
+    ports = place_of(absolute(url)).ports
+    row = ports.catalog.writes.by_id(queue_of(ports, queue).id, batch_id(write_id))
     return row is not None and staging.is_over(row, 0)
 
 
-def batch_id(write_id: str) -> str:
-    """The catalog's name of a write that is not a stream's, by the user's."""
-    return f"batch:{write_id}"
-
-
-def _checked(found: list[Receipt], partitions: int | None) -> StagedReceipt | None:
-    """The first receipt, after a check that they are all of one write; None if there is nothing to
-    publish."""
-    staged = [each for each in found if isinstance(each, StagedReceipt)]
-    if len(staged) < len(found):
+def _checked(found: list[Receipt], partitions: int | None) -> list[StagedReceipt]:
+    """The receipts, after a check that they are all of one write, and of one action."""
+    ours = [each for each in found if isinstance(each, StagedReceipt)]
+    if len(ours) < len(found):
         raise UsageError(
             "these receipts are of a pusher without a write_id: what they name is visible already"
         )
-    if len({each.write for each in staged}) > 1:
+    if len({each.write for each in ours}) > 1:
         raise UsageError("these receipts are of several writes", hint="publish each by itself")
     tasks: dict[int, set[int]] = {}
     calls: dict[str, list[StagedReceipt]] = {}
-    for each in staged:
+    for each in ours:
         tasks.setdefault(each.partition, set()).add(each.task)
         calls.setdefault(each.call, []).append(each)
     twice = sorted(partition for partition, of in tasks.items() if len(of) > 1)
@@ -237,17 +213,17 @@ def _checked(found: list[Receipt], partitions: int | None) -> StagedReceipt | No
     count = max(tasks, default=-1) + 1 if partitions is None else partitions
     missing = sorted({*range(count)} - {*tasks})
     torn = [each for each in calls.values() if len(each) != each[0].receipts]
-    if missing or torn or (partitions is None and not staged):
+    if missing or torn or (partitions is None and not ours):
         lacking = f"partition {missing[0]}" if missing else "a partition"
         raise UsageError(
-            f"receipts of {lacking} are missing: there are {counted(len(staged), 'receipt')}",
+            f"receipts of {lacking} are missing: there are {counted(len(ours), 'receipt')}",
             hint="pass all that the action returned, those of empty partitions too",
         )
     if len(tasks) > count:
         raise UsageError(
             f"there are receipts of {len(tasks)} partitions, and partitions={partitions}"
         )
-    return staged[0] if staged else None
+    return ours
 
 
 Runs = Iterable[tuple[str, int, int]]  # pipe, seq of the first, and number of messages

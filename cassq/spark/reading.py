@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from cassq.client.client import Client
 from cassq.errors import GroupNotFoundError
 from cassq.extents.port import ExtentMissingError, ExtentReader
 from cassq.inspect.peeking import dead_letter_group
@@ -20,7 +19,7 @@ from cassq.lifecycle.sealing import seen_end
 from cassq.message.frames import Place
 from cassq.model import ledger
 from cassq.model.rows import Cursor, GroupRow, PipeRow
-from cassq.spark.clients import Location, client_at, client_of, located
+from cassq.spark.clients import Location, located, place_at, place_of, queue_of
 from cassq.spark.decoding import arrow_schema, record_batch, within
 from cassq.spark.options import DEAD, STORED, UNFINISHED, ReadOptions
 
@@ -63,8 +62,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         options = self._options
-        client = client_of(options.url)
-        pieces = snapshot(client, options)
+        pieces = snapshot(place_of(options.url).ports, options)
         return list(cut(pieces, options.messages_per_partition, options.min_partitions))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -85,11 +83,11 @@ class BatchReader(DataSourceReader):
 # --- planning -----------------------------------------------------------------------------------
 
 
-def snapshot(client: Client, options: ReadOptions) -> list[PipeRange]:
+def snapshot(ports: Ports, options: ReadOptions) -> list[PipeRange]:
     """The ranges that can be read now, oldest pipe first. Raises QueueNotFoundError and
     GroupNotFoundError. Cost: a read of each live pipe's row; for a group, its cursors and open
     claims."""
-    ports, row = client.ports, client.queue(options.queue).row
+    row = queue_of(ports, options.queue)
     if options.state == STORED:
         pipes = ports.catalog.pipes.live(row.id)
         return [PipeRange(pipe.id, Place(0, 0), seen_end(ports.store, pipe)) for pipe in pipes]
@@ -176,9 +174,9 @@ def read_pieces(
     between: tuple[int, int] | None = None,
 ) -> Iterator[Any]:
     """The messages as record batches, one for each frame. between: the push times that are
-    wanted, in wall milliseconds. Raises ExtentMissingError for what is gone, and as `client_at`."""
+    wanted, in wall milliseconds. Raises ExtentMissingError for what is gone, and as `place_at`."""
     schema = arrow_schema(columns)
-    store = client_at(location).ports.store
+    store = place_at(location).ports.store
     for piece in pieces:
         try:
             reader = store.reader(piece.pipe_id)

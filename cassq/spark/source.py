@@ -1,8 +1,11 @@
-"""The data source `cassq`, which gives Spark its readers and writers."""
+"""The data source `cassq`, which gives Spark its readers and writers.
+
+Each is imported by what asks for it: a task that reads loads nothing that only writes need.
+"""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 from uuid import uuid4
 
 from pyspark.sql.datasource import DataSource
@@ -10,14 +13,19 @@ from pyspark.sql.types import StructType
 
 from cassq.errors import ConfigError
 from cassq.spark.clients import located
-from cassq.spark.decoding import SCHEMA
-from cassq.spark.encoding import chosen
-from cassq.spark.heartbeats import driver_id, keeper
-from cassq.spark.options import WriteOptions, read_options, stream_options, write_options
-from cassq.spark.pushing import batch_id
-from cassq.spark.reading import BatchReader
-from cassq.spark.streaming import StreamReader
-from cassq.spark.writing import BatchWriter, StreamWriter, WriteTarget, check_target
+from cassq.spark.options import (
+    SCHEMA,
+    WriteOptions,
+    batch_id,
+    read_options,
+    stream_options,
+    write_options,
+)
+
+if TYPE_CHECKING:
+    from cassq.spark.reading import BatchReader
+    from cassq.spark.streaming import StreamReader
+    from cassq.spark.writing import BatchWriter, StreamWriter, WriteTarget
 
 
 class CassqSource(DataSource):
@@ -36,19 +44,27 @@ class CassqSource(DataSource):
     # --- reading ------------------------------------------------------------------------------
 
     def reader(self, schema: StructType) -> BatchReader:
+        from cassq.spark.reading import BatchReader
+
         return BatchReader(read_options(self.options), schema)
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
+        from cassq.spark.streaming import StreamReader
+
         return StreamReader(stream_options(self.options), schema)
 
     # --- writing ------------------------------------------------------------------------------
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        from cassq.spark.writing import BatchWriter
+
         options = write_options(self.options)
         target = self._target(options, schema, overwrite)
         return BatchWriter(target, batch_id(options.write_id or uuid4().hex))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
+        from cassq.spark.writing import StreamWriter
+
         options = write_options(self.options)
         if options.write_id:
             raise ConfigError(
@@ -57,6 +73,10 @@ class CassqSource(DataSource):
         return StreamWriter(self._target(options, schema, overwrite))
 
     def _target(self, options: WriteOptions, schema: StructType, overwrite: bool) -> WriteTarget:
+        from cassq.spark.encoding import chosen
+        from cassq.spark.heartbeats import driver_id
+        from cassq.spark.writing import WriteTarget, check_target
+
         if overwrite:
             raise ConfigError("a queue cannot be overwritten", hint='write with .mode("append")')
         types = {field.name: field.dataType.simpleString() for field in schema.fields}
@@ -69,4 +89,6 @@ class CassqSource(DataSource):
 def source_class() -> type[CassqSource]:
     """The data source class of this process. A class of its own is pickled to Spark by value, and
     takes along where the keeper is."""
+    from cassq.spark.heartbeats import keeper
+
     return type("CassqSource", (CassqSource,), {"keeper": keeper().directory})

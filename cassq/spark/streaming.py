@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from cassq.spark.clients import client_of, located
+from cassq.spark.clients import located, place_of
 from cassq.spark.decoding import arrow_schema
 from cassq.spark.following import (
     Follower,
@@ -40,8 +40,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _following(self) -> Follower:
         if self._follower is None:
-            client = client_of(self._options.url)
-            self._follower = Follower(client, self._options, self._location)
+            ports = place_of(self._options.url).ports
+            self._follower = Follower(ports, self._options, self._location)
         return self._follower
 
     def initialOffset(self) -> Offset:  # noqa: N802

@@ -19,13 +19,14 @@ from pyspark.sql.datasource import (
 )
 from pyspark.taskcontext import TaskContext
 
-from cassq.client.client import Client
-from cassq.errors import BackendError, ConfigError, FencedError
-from cassq.model.rows import WriteRow, WriteState
+from cassq.errors import ConfigError
+from cassq.lifecycle.ports import Ports
 from cassq.producer import staging
-from cassq.producer.staging import Stage, StagedPipe
-from cassq.spark.clients import Location, client_at, client_of
+from cassq.producer.staging import Stage
+from cassq.spark import staged
+from cassq.spark.clients import Location, place_of, queue_of
 from cassq.spark.encoding import Columns, Now, runs
+from cassq.spark.staged import Attempt, StagedWrite
 
 # Local properties that Spark gives to the tasks of a stream.
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
@@ -39,108 +40,63 @@ class WriteTarget(NamedTuple):
     columns: Columns
     driver: str
 
+    def write(self, write_id: str, number: int = 0) -> StagedWrite:
+        return StagedWrite(self.location, self.queue, write_id, self.driver, number)
+
 
 @dataclass
 class Filled(WriterCommitMessage):
-    """The pipes that a task attempt filled. epoch: 0 if the write had been published before."""
+    """What a task attempt filled."""
 
-    write_id: str
-    number: int
-    epoch: int
-    pipes: Sequence[StagedPipe]
+    write: StagedWrite
+    attempt: Attempt
 
 
-def fill(target: WriteTarget, write_id: str, number: int, batches: Iterator[Any]) -> Filled:
+def fill(write: StagedWrite, columns: Columns, batches: Iterator[Any]) -> Filled:
     """Run one task attempt, on an executor."""
-    client = client_at(target.location)
-    ports, row = client.ports, client.queue(target.queue).row
-    write = staging.begin(ports, row, write_id, number, target.driver)
-    if staging.is_over(write, number):
-        for _ in batches:
-            pass  # Spark wants them taken
-        return Filled(write_id, number, 0, ())
     context = TaskContext.get()
     where = f"partition {context.partitionId() if context else '?'}"
-    stage = Stage(ports, row, write)
 
-    def now() -> Now:
-        return Now(ports.clock.wall_ms(), ports.catalog.now_ms())
+    def append(ports: Ports, stage: Stage) -> None:
+        def now() -> Now:
+            return Now(ports.clock.wall_ms(), ports.catalog.now_ms())
 
-    try:
-        for run in runs(batches, target.columns, now, where):
+        for run in runs(batches, columns, now, where):
             stage.append(run.messages, run.lane)
-        pipes = stage.finish()
-    except BaseException:
-        stage.close()
-        raise
-    return Filled(write_id, number, write.epoch, pipes)
+
+    filled = Filled(write, staged.fill(write, append))
+    for _ in batches:
+        pass  # Spark wants them taken, of a write that was published before too
+    return filled
 
 
-def publish(
-    target: WriteTarget, write_id: str, number: int, messages: Sequence[WriterCommitMessage | None]
-) -> None:
-    """Commit, on the driver. Raises FencedError, with nothing published, if the write was started
-    again while its tasks ran."""
-    client = client_at(target.location)
-    queue = client.queue(target.queue)
-    row = queue.row
-    write = staging.begin(client.ports, row, write_id, number, target.driver)
-    if staging.is_over(write, number):
-        return
-    filled = [message for message in messages if isinstance(message, Filled)]
-    if len(filled) < len(messages) or any(each.epoch != write.epoch for each in filled):
-        staging.abort(client.ports, write)
-        raise FencedError(
-            f"write {write_id!r} to queue {target.queue!r} was aborted or started again while its"
-            " tasks ran; none of it is published",
-            hint="start the job again; its driver must not be paused for a minute",
-        )
-    pipes = [pipe for each in filled for pipe in each.pipes]
-    try:
-        staging.publish(client.ports, row, write, pipes)
-    except BackendError as exc:
-        if not exc.outcome_unknown:
-            staging.abort(client.ports, write)
-        raise
-    client.runtime.doorbell(row.id).ring()
+def publish(write: StagedWrite, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Commit, on the driver."""
+    attempts = [m.attempt if isinstance(m, Filled) else None for m in messages]
+    pipes = [pipe for each in attempts if each for pipe in each.pipes]
+    staged.publish(write, [each and each.begun for each in attempts], pipes, aborts=True)
 
 
-def give_up(target: WriteTarget, write_id: str, number: int) -> None:
-    """Abort, on the driver."""
-    client = client_at(target.location)
-    row = client.ports.catalog.writes.by_id(client.queue(target.queue).id, write_id)
-    if row is not None and is_ours(row, target, number):
-        staging.abort(client.ports, row)
-
-
-def is_ours(row: WriteRow, target: WriteTarget, number: int) -> bool:
-    """Whether a write is open, and led by us."""
-    named = (row.number, row.driver) == (number, target.driver)
-    return named and row.state is WriteState.OPEN
-
-
-def check_target(url: str, queue: str) -> Client:
-    """The client at `url`, after a check that the queue takes writes."""
-    client = client_of(url)
-    staging.check_queue(client.queue(queue).row)
-    return client
+def check_target(url: str, queue: str) -> None:
+    """Raise ConfigError or QueuePausedError for a queue that takes no writes."""
+    staging.check_queue(queue_of(place_of(url).ports, queue))
 
 
 class BatchWriter(DataSourceArrowWriter):
     """The writer of one `df.write`: created on the driver, and pickled to the executors."""
 
     def __init__(self, target: WriteTarget, write_id: str) -> None:
-        self._target = target
-        self._write_id = write_id
+        self._columns = target.columns
+        self._write = target.write(write_id)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        return fill(self._target, self._write_id, 0, iterator)
+        return fill(self._write, self._columns, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        publish(self._target, self._write_id, 0, messages)
+        publish(self._write, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        give_up(self._target, self._write_id, 0)
+        staged.give_up(self._write)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -151,16 +107,21 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._target = target
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        write_id, number = stream_of(TaskContext.get())
-        return fill(self._target, write_id, number, iterator)
+        write = self._target.write(*stream_of(TaskContext.get()))
+        return fill(write, self._target.columns, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        for write_id in {m.write_id for m in messages if isinstance(m, Filled)}:
-            publish(self._target, write_id, batchId, messages)
+        for write in writes_of(messages):
+            publish(write, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        for write_id in {m.write_id for m in messages if isinstance(m, Filled)}:
-            give_up(self._target, write_id, batchId)
+        for write in writes_of(messages):
+            staged.give_up(write)
+
+
+def writes_of(messages: Sequence[WriterCommitMessage | None]) -> set[StagedWrite]:
+    """The write that the tasks of a stream's batch filled; none if no task ended well."""
+    return {message.write for message in messages if isinstance(message, Filled)}
 
 
 def stream_of(context: Any) -> tuple[str, int]:

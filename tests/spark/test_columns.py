@@ -18,9 +18,9 @@ from cassq.extents.port import Slice
 from cassq.message.columns import encode_headers
 from cassq.message.frames import Frame, decode
 from cassq.model.lanes import LANE_MS, lane_of
-from cassq.spark.decoding import SCHEMA, arrow_schema, record_batch, within
+from cassq.spark.decoding import arrow_schema, record_batch, within
 from cassq.spark.encoding import INTERVALS, Columns, Now, chosen, headers_of, run_of, runs
-from cassq.spark.options import WriteOptions
+from cassq.spark.options import SCHEMA, WriteOptions
 
 TIME_MS = 1_700_000_000_123
 COLUMNS = Columns("payload", "headers", "key")

@@ -43,18 +43,18 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_results_of_a_killed_driver_are_those_of_the_plain_computation(finished: Path) -> None:
-    told = summary(finished / "out")
-    assert told["passed"]
-    assert len(told["checks"]) == 3
-    assert not any(told["checks"].values())
-    assert (told["departures"], told["windows"], told["alerts"]) == (DEPARTURES, 276, 11)
+    facts = summary(finished / "out")
+    assert facts["passed"]
+    assert len(facts["checks"]) == 3
+    assert not any(facts["checks"].values())
+    assert (facts["departures"], facts["windows"], facts["alerts"]) == (DEPARTURES, 276, 11)
 
 
 def test_the_driver_is_killed_in_the_middle_of_a_batch(finished: Path) -> None:
-    told = summary(finished / "out")
-    assert told["drivers"] == 2
-    assert told["killed"]["cut"]
-    assert MESSAGES <= sum(told["killed"]["acked"].values()) < 2 * MESSAGES
+    facts = summary(finished / "out")
+    assert facts["drivers"] == 2
+    assert facts["killed"]["cut"]
+    assert MESSAGES <= sum(facts["killed"]["acked"].values()) < 2 * MESSAGES
 
 
 def test_the_picture_and_the_windows_are_written(finished: Path) -> None:

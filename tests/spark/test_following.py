@@ -48,9 +48,9 @@ def follow(timed: cassq.Client) -> Iterator[Follow]:
     opened: list[Follower] = []
 
     def open_one(client: cassq.Client = timed, **options: str) -> Follower:
-        told = stream_options({"url": client.url, "queue": "jobs", **options})
+        given = stream_options({"url": client.url, "queue": "jobs", **options})
         location = Location(client.url, client.ports.catalog.records.identity(), "", "here")
-        opened.append(Follower(client, told, location))
+        opened.append(Follower(client.ports, given, location))
         return opened[-1]
 
     yield open_one

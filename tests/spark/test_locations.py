@@ -12,17 +12,15 @@ import cassq
 from cassq.errors import ConfigError, QueueNotFoundError
 from cassq.producer import staging
 from cassq.spark import is_published, publish, pusher
-from cassq.spark.clients import Location, client_at, located
+from cassq.spark.clients import Location, located, place_at
 from tests.integration.stage import numbers, push
 
 pytest.importorskip("pyspark")
 
 from pyspark.sql.types import StructType
 
-from cassq.spark.decoding import SCHEMA
 from cassq.spark.jobs import audit_tasks, rollup_rows
-from cassq.spark.options import read_options, stream_options
-from cassq.spark.pushing import batch_id
+from cassq.spark.options import SCHEMA, batch_id, read_options, stream_options
 from cassq.spark.reading import BatchReader, ScanTask
 from cassq.spark.streaming import StreamReader
 from cassq.spark.writing import BatchWriter, Columns, WriteTarget
@@ -43,7 +41,7 @@ def refused(client: cassq.Client) -> Any:
 def test_the_queues_that_the_driver_found_are_used(client: cassq.Client) -> None:
     location = located(client.url)
     identity = client.ports.catalog.records.identity()
-    assert client_at(location).ports.catalog.records.identity() == identity
+    assert place_at(location).ports.catalog.records.identity() == identity
 
 
 def test_a_driver_learns_whether_a_write_is_published(
@@ -71,7 +69,7 @@ def test_a_driver_learns_whether_a_write_is_published(
 def test_a_copy_of_a_directory_on_another_machine_is_refused(client: cassq.Client) -> None:
     location = located(client.url)._replace(machine="another boot", host="driver")
     with pytest.raises(ConfigError, match="is a copy on .* of the directory .* driver") as caught:
-        client_at(location)
+        place_at(location)
     assert "keyspace" in caught.value.hint
 
 

@@ -27,9 +27,9 @@ def test_partitions_are_pushed_and_receipts_tell_where(
     assert sum(receipt.bytes for receipt in found) == sum(map(len, numbers(5000)))
     messages = drain(queue.popper())
     assert Counter(payloads(messages)) == Counter(numbers(5000))
-    told = {(m.id.rpartition(":")[0], int(m.id.rpartition(":")[2])) for m in messages}
+    places = {(m.id.rpartition(":")[0], int(m.id.rpartition(":")[2])) for m in messages}
     spots = {(r.pipe, r.first_seq + n) for r in found for n in range(r.count)}
-    assert spots == told
+    assert spots == places
 
 
 def test_rows_with_headers_and_keys_are_pushed_for_each_partition(

@@ -8,7 +8,7 @@ from functools import partial
 from cassq.inspect.audit import Standing, Walked, bounded, cursors_of, standing, walk_through
 from cassq.lifecycle.ports import Ports
 from cassq.model.rows import GroupRow, PipeRow
-from cassq.spark.clients import Location, client_at
+from cassq.spark.clients import Location, place_at
 from cassq.spark.reading import PipeRange, ScanTask
 
 # How many misplaced dead letters of a pipe are named.
@@ -20,7 +20,7 @@ def standings(
 ) -> Iterator[Standing]:
     """Read the rows of each pipe. Cost: the cursors of the groups in these pipes; for each pipe
     that of `standing`."""
-    ports, mine = client_at(location).ports, list(pipes)
+    ports, mine = place_at(location).ports, list(pipes)
     ids = [pipe.id for pipe in mine]
     cursors = {group.id: cursors_of(ports, group, ids) for group in groups}
     for pipe in mine:
@@ -34,7 +34,7 @@ def standings(
 
 def walks(location: Location, parts: Iterable[ScanTask]) -> Iterator[Walked]:
     """Read every frame of these pieces; verifies each checksum, and that seqs have no gap."""
-    ports = client_at(location).ports
+    ports = place_at(location).ports
     for part in parts:
         yield from map(partial(walk, ports), part.pieces)
 

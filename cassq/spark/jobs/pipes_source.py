@@ -12,8 +12,7 @@ from pyspark.sql.types import StructType
 
 from cassq.message.frames import Place
 from cassq.spark.clients import located
-from cassq.spark.decoding import SCHEMA
-from cassq.spark.options import MESSAGES_PER_PARTITION
+from cassq.spark.options import MESSAGES_PER_PARTITION, SCHEMA
 from cassq.spark.reading import PipeRange, ScanTask, parts, read_pieces
 
 NAME = "cassq-pipes"

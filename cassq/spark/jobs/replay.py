@@ -21,11 +21,10 @@ from cassq.base.clock import Stopwatch
 from cassq.client.client import Client
 from cassq.errors import ConfigError
 from cassq.model.rows import WriteState
-from cassq.spark.clients import absolute
+from cassq.spark.clients import absolute, client_of
 from cassq.spark.jobs.replay_sources import Archive, ReplayChunk, Source, Stored, chunks
 from cassq.spark.jobs.sessions import told_as_ours
-from cassq.spark.options import time_ms
-from cassq.spark.pushing import batch_id
+from cassq.spark.options import batch_id, time_ms
 from cassq.spark.writing import check_target
 
 
@@ -107,7 +106,8 @@ def replay(
     """
     choice = choice or Choice()
     place = absolute(url)
-    target = ReplayTarget(check_target(place, queue), queue, write_id)
+    check_target(place, queue)
+    target = ReplayTarget(client_of(place), queue, write_id)
     check(choice, write_id, rate, target.client.ports.clock.wall_ms())
     origin = source or queue
     with told_as_ours():

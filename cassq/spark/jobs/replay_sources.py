@@ -11,10 +11,10 @@ from pyspark.sql import functions as sql
 
 from cassq.client.client import Client
 from cassq.errors import ConfigError
-from cassq.spark.decoding import SCHEMA
 from cassq.spark.jobs.archive import WHOLE, folder_name, stored_pipes
 from cassq.spark.jobs.folders import Folder
 from cassq.spark.jobs.pipes_source import read_pipes
+from cassq.spark.options import SCHEMA
 
 MESSAGES_PER_CHUNK = 10_000
 

@@ -27,7 +27,7 @@ from cassq.inspect.history import (
     all_samples,
 )
 from cassq.model.rows import Sample
-from cassq.spark.clients import Location, client_at
+from cassq.spark.clients import Location, place_at
 
 # A minute's sample may be added a little after the minute is over.
 LATE_MS = 5 * MINUTE_MS
@@ -92,7 +92,7 @@ def step_of(at_ms: int, now_ms: int) -> int:
 def rows(location: Location, now_ms: int, wanted: Iterable[Wanted]) -> Iterator[tuple[Any, ...]]:
     """The samples of queues and their groups, as in `_RAW`. Cost: for each subject, the samples
     since its last complete day."""
-    catalog = client_at(location).ports.catalog
+    catalog = place_at(location).ports.catalog
     for each in wanted:
         subjects: list[tuple[str | None, str]] = [(None, each.queue_id)]
         subjects += ((group.name, group.id) for group in catalog.queues.groups(each.queue_id))

@@ -26,7 +26,7 @@ def archived(spark: Any, client: cassq.Client, queue: cassq.Queue, to: Path, **o
 
 def rows(spark: Any, path: Path) -> list[Any]:
     """What another program sees of an archive: every message, by its place."""
-    from cassq.spark.decoding import SCHEMA
+    from cassq.spark.options import SCHEMA
 
     found = spark.read.schema(f"{SCHEMA}, queue string").parquet(str(path)).collect()
     return sorted(found, key=lambda row: (row.pipe, row.seq))
@@ -162,9 +162,9 @@ def test_what_was_written_before_a_run_died_is_kept_and_the_rest_comes_next_time
         push(queue, *numbers(10, first))
     seen: list[tuple[int, ...]] = []
 
-    def dies(told: Any) -> None:
-        seen.append(tuple(told))
-        if told.pipes == 2:
+    def dies(progress: Any) -> None:
+        seen.append(tuple(progress))
+        if progress.pipes == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -185,8 +185,8 @@ def test_a_pipe_removed_meanwhile_is_reported_and_left_out(
     push(queue, *numbers(10, 10))
     gone, kept = sealed(client, queue)
 
-    def removes(told: Any) -> None:
-        if told.pipes == 0:
+    def removes(progress: Any) -> None:
+        if progress.pipes == 0:
             client.ports.store.drop([gone])
 
     done = archived(spark, client, queue, tmp_path / "archive", progress=removes)

@@ -65,17 +65,17 @@ def test_the_job_says_what_the_audit_of_one_process_says(
     letters = queue.dead_letters()
     assert letters.merge(ids=[f"{pipe}:12"]).messages == 1
     assert letters.purge(ids=[f"{pipe}:13"]).messages == 1
-    told: list[Any] = []
+    reports: list[Any] = []
     with queue.pusher() as pusher:  # a pipe that stays open
         pusher.push_many(numbers(7))
-        found = audited(spark, client, queue, messages_per_task=20, progress=told.append)
+        found = audited(spark, client, queue, messages_per_task=20, progress=reports.append)
         assert found == queue.audit()
         assert found.balanced, found.findings
     mine = found.groups["default"]
     assert (mine.pushed, mine.dead, mine.committed, mine.delayed) == (63, 4, 11, 10)
     assert (mine.waiting + mine.pending, mine.deliveries[0]) == (48, 28)
     assert found.groups["late"].skipped >= 50
-    assert (told[0][1:], told[-1][1:]) == ((0, 58), (58, 58))
+    assert (reports[0][1:], reports[-1][1:]) == ((0, 58), (58, 58))
     dead = client.queue(f"{queue.name}~default~dead")
     found = audited(spark, client, dead)
     assert found == dead.audit()
@@ -91,8 +91,8 @@ def test_what_is_done_meanwhile_is_not_a_finding(
     gone = push(queue, *numbers(10))[0].split(":")[0]
     push(queue, *numbers(20))
 
-    def works(told: Any) -> None:
-        if told.messages == 0:
+    def works(progress: Any) -> None:
+        if progress.messages == 0:
             popper = queue.popper()
             popper.commit(popper.pop(10))
             assert [action.verb for action in reap(client)].count("retire") == 1
@@ -168,5 +168,5 @@ def test_a_corrupt_frame_is_reported_with_pipe_and_seq_and_the_command_fails(
     assert f"pipe {pipe} is damaged after seq 0: " in bad.stdout
     assert bad.stdout.count("is damaged") == 1
     assert f"the audit of {queue.name} does not balance" in bad.stderr
-    told = json.loads(CliRunner().invoke(main, [*words, "--json"]).stdout)
-    assert (told["balanced"], len(told["findings"]), told["pushed"]) == (False, 1, 0)
+    summary = json.loads(CliRunner().invoke(main, [*words, "--json"]).stdout)
+    assert (summary["balanced"], len(summary["findings"]), summary["pushed"]) == (False, 1, 0)

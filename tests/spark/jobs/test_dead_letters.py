@@ -85,8 +85,8 @@ def test_the_command_counts_and_merges(
 ) -> None:
     die(queue, numbers(2), "no good")
     words = ["spark", "dead-letters", queue.name, "--url", client.url]
-    told = json.loads(CliRunner().invoke(main, [*words, "--json"]).stdout)
-    assert (told["letters"], told["top"][1]["value"]) == (2, "no good")
+    summary = json.loads(CliRunner().invoke(main, [*words, "--json"]).stdout)
+    assert (summary["letters"], summary["top"][1]["value"]) == (2, "no good")
     assert CliRunner().invoke(main, [*words, "--merge"]).exit_code == 2
     done = CliRunner().invoke(main, [*words, "--where", "error = 'no good'", "--merge"])
     assert done.exit_code == 0, done.output

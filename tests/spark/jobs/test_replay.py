@@ -99,8 +99,8 @@ def test_a_paced_run_that_died_continues_and_does_not_replay_its_own_messages(
     eventually("time passes", lambda: datetime.now(UTC) > pushed + timedelta(milliseconds=5))
     until = (pushed + timedelta(milliseconds=1)).isoformat()
 
-    def dies(told: Any) -> None:
-        assert told == (1, 4, 10_000)
+    def dies(progress: Any) -> None:
+        assert progress == (1, 4, 10_000)
         raise KeyboardInterrupt
 
     paced = {"until": until, "rate": 1e9}

@@ -63,10 +63,10 @@ def subjects(client: cassq.Client, queue: cassq.Queue) -> list[str]:
     return [queue.id, *(group.id for group in client.ports.catalog.queues.groups(queue.id))]
 
 
-def add(client: cassq.Client, queue: cassq.Queue, step_ms: int, *told: tuple[int, int]) -> None:
+def add(client: cassq.Client, queue: cassq.Queue, step_ms: int, *counts: tuple[int, int]) -> None:
     """Samples of the queue and its groups: (time, pushed) each."""
     of_all = [
-        sample(subject, step_ms, *each) for subject in subjects(client, queue) for each in told
+        sample(subject, step_ms, *each) for subject in subjects(client, queue) for each in counts
     ]
     client.ports.catalog.records.add_samples(of_all)
 
@@ -118,8 +118,8 @@ def test_hours_and_days_are_what_the_history_says(
     minutes = [(noon_ms - DAY_MS + n * 20 * MINUTE_MS, 100 + 10 * n) for n in range(7)]
     add(client, queue, MINUTE_MS, *minutes, (noon_ms - HOUR_MS, 200), (noon_ms, 230))
     done = rolled(spark, client, tmp_path, queue)
-    (told,) = done.queues
-    assert (told.queue, told.days, told.unfinished, told.samples) == (queue.name, 3, 1, 13 * 3)
+    (sums,) = done.queues
+    assert (sums.queue, sums.days, sums.unfinished, sums.samples) == (queue.name, 3, 1, 13 * 3)
     hours, days = (table(tmp_path, name, "late") for name in ("hours", "days"))
     since = days[0]["ms"] / 1000
     for step, rows in (("hour", hours), ("day", days)):
@@ -142,14 +142,14 @@ def test_all_queues_are_written_by_their_names_also_those_without_a_history(
     eu, _, zero = map(client.create_queue, ("/orders/eu", "new", "007"))
     for each in (eu, zero):
         add(client, each, MINUTE_MS, (noon_ms - DAY_MS, 5), (noon_ms, 6))
-    told: list[Any] = []
-    done = rolled(spark, client, tmp_path, queues_per_step=2, progress=told.append)
+    reports: list[Any] = []
+    done = rolled(spark, client, tmp_path, queues_per_step=2, progress=reports.append)
     assert [(each.queue, each.days, each.unfinished, each.samples) for each in done.queues] == [
         ("/orders/eu", 1, 1, 4),
         ("007", 1, 1, 4),
         ("new", 0, 0, 0),
     ]
-    assert [tuple(each) for each in told] == [(0, 3, 0), (2, 3, 8), (3, 3, 8)]
+    assert [tuple(each) for each in reports] == [(0, 3, 0), (2, 3, 8), (3, 3, 8)]
     read = spark.read.schema("queue string, pushed bigint").parquet(str(tmp_path / "days"))
     found = {row.queue for row in read.collect()}
     assert found == {"/orders/eu", "007"}
@@ -165,11 +165,11 @@ def test_messages_that_were_lost_are_in_the_tables_and_older_samples_do_not_say(
 
     def lost(at_ms: int, count: int | None) -> Sample:
         """A sample; without a count as those taken before anything was recorded as lost."""
-        told = sample(group_id, MINUTE_MS, at_ms, 10)
-        data = json.loads(told.data)
+        found = sample(group_id, MINUTE_MS, at_ms, 10)
+        data = json.loads(found.data)
         del data["totals"]["lost"]
         data["totals"] |= {} if count is None else {"lost": count}
-        return replace(told, data=json.dumps(data))
+        return replace(found, data=json.dumps(data))
 
     times = [noon_ms - DAY_MS, noon_ms - 2 * HOUR_MS, noon_ms - HOUR_MS, noon_ms]
     samples = map(lost, times, (None, 3, 3, 8))

@@ -28,7 +28,7 @@ def cluster(folder: Path) -> Iterator[str]:
     processes = [_start(log, "master.Master", "--host", "127.0.0.1", "--port", "0")]
     try:
         eventually("a master", lambda: "New state: ALIVE" in _text(log), seconds=SECONDS)
-        (url,) = _told(log, r"Starting Spark master at (spark://\S+)")
+        (url,) = _logged(log, r"Starting Spark master at (spark://\S+)")
         for number in (2, 3):
             where = ["--host", f"127.0.0.{number}", "--work-dir", str(folder / f"worker{number}")]
             size = ["--cores", "1", "--memory", "1g"]
@@ -37,7 +37,7 @@ def cluster(folder: Path) -> Iterator[str]:
         # One that had no answer for a while asks again.
         eventually(
             "two workers",
-            lambda: len(_told(log, r"Registering worker ([\d.]+):")) == 2,
+            lambda: len(_logged(log, r"Registering worker ([\d.]+):")) == 2,
             seconds=SECONDS,
         )
         yield url
@@ -48,9 +48,9 @@ def cluster(folder: Path) -> Iterator[str]:
             process.wait()
 
 
-def _start(log: Path, name: str, *told: str) -> subprocess.Popen[bytes]:
+def _start(log: Path, name: str, *arguments: str) -> subprocess.Popen[bytes]:
     """A process of the cluster, in a group of its own, with its executors."""
-    command = [str(_HOME / "bin/spark-class"), f"{_DEPLOY}.{name}", *told, "--webui-port", "0"]
+    command = [str(_HOME / "bin/spark-class"), f"{_DEPLOY}.{name}", *arguments, "--webui-port", "0"]
     environment = {**os.environ, "SPARK_HOME": str(_HOME)}
     with log.open("wb") as out:
         return subprocess.Popen(
@@ -58,7 +58,7 @@ def _start(log: Path, name: str, *told: str) -> subprocess.Popen[bytes]:
         )
 
 
-def _told(log: Path, pattern: str) -> set[str]:
+def _logged(log: Path, pattern: str) -> set[str]:
     return set(re.findall(pattern, _text(log)))
 
 

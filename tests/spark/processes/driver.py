@@ -122,8 +122,8 @@ def _losing(folder: Path) -> Callable[[Iterator[Any]], Iterator[Any]]:
         if not flag.exists():
             flag.touch()
             # The parent of this Python is the daemon, and of that the executor.
-            told = Path(f"/proc/{os.getppid()}/stat").read_text(encoding="utf-8")
-            os.kill(int(told.rpartition(")")[2].split()[1]), signal.SIGKILL)
+            status = Path(f"/proc/{os.getppid()}/stat").read_text(encoding="utf-8")
+            os.kill(int(status.rpartition(")")[2].split()[1]), signal.SIGKILL)
             threading.Event().wait()
 
     return work

@@ -26,15 +26,15 @@ def driver(
     master: str, queue: cassq.Queue, url: str, waits: str, *conf: str
 ) -> AbstractContextManager[subprocess.Popen[str]]:
     """A driver that writes numbers."""
-    told = [master, url, queue.name, WRITE_ID, str(COUNT), waits, *conf]
-    return running("tests.spark.processes.driver", *told)
+    arguments = [master, url, queue.name, WRITE_ID, str(COUNT), waits, *conf]
+    return running("tests.spark.processes.driver", *arguments)
 
 
 @contextmanager
-def running(module: str, *told: str) -> Iterator[subprocess.Popen[str]]:
+def running(module: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """A driver, with its JVM and Pythons in a process group of its own, killed at the end."""
     process = subprocess.Popen(
-        [sys.executable, "-m", module, *told],
+        [sys.executable, "-m", module, *arguments],
         cwd=ROOT,
         env={
             **os.environ,

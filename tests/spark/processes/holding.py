@@ -49,5 +49,5 @@ class HoldingSource(CassqSource):
 
 
 def register_holding(spark: Any, waits: str) -> None:
-    told = {"keeper": keeper().directory, "waits": waits}
-    spark.dataSource.register(type("HoldingSource", (HoldingSource,), told))
+    attributes = {"keeper": keeper().directory, "waits": waits}
+    spark.dataSource.register(type("HoldingSource", (HoldingSource,), attributes))

@@ -78,7 +78,7 @@ def test_an_executor_without_the_clusters_driver_says_what_to_install(
     with cassq.connect(spark_keyspace) as client:
         queue = client.create_queue("without-driver")
         where = f"spark.executorEnv.PYTHONPATH={tmp_path}"
-        told = run_to_the_end(master, queue, client.url, "no", where)
-        assert "pip install 'cassq[cassandra]'" in told
+        printed = run_to_the_end(master, queue, client.url, "no", where)
+        assert "pip install 'cassq[cassandra]'" in printed
         assert queue.audit().pushed == 0
         client.delete_queue("without-driver")

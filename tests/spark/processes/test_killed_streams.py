@@ -38,15 +38,15 @@ def test_from_queue_to_queue_each_message_arrives_once_though_the_driver_is_kill
     source, target = own_client.create_queue("source"), own_client.create_queue("target")
     ids = [each for n in range(3) for each in push(source, *numbers(150, 150 * n))]
     checkpoint = tmp_path / "checkpoint"
-    told = [own_client.url, source.name, target.name, str(checkpoint)]
+    route = [own_client.url, source.name, target.name, str(checkpoint)]
     popper = target.popper()
-    with running("tests.spark.processes.stream_driver", *told, waits) as process:
+    with running("tests.spark.processes.stream_driver", *route, waits) as process:
         eventually("a batch is held", lambda: is_held(process, checkpoint), seconds=SECONDS)
         kill(process)
     found = drain(popper)
     assert len(found) == published * PER_BATCH
     ids += push(source, *numbers(150, 450))
-    bring_at_last(spark, "cassq", *told)
+    bring_at_last(spark, "cassq", *route)
     found += drain(popper)
     assert Counter((message.key or b"").decode() for message in found) == Counter(ids)
     assert len({message.id for message in found}) == len(ids)
