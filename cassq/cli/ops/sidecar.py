@@ -14,6 +14,7 @@ from cassq.base import extras
 from cassq.cli.ops.sidecar_leave import drain, forget
 from cassq.cli.ops.sidecars import check, list_, show
 from cassq.cli.ui import output
+from cassq.cli.ui.daemon_log import log_as_daemon
 from cassq.cli.verb import Invocation, Verb, seconds
 from cassq.client.connecting import DEFAULT_URL
 from cassq.errors import ConfigError
@@ -144,7 +145,8 @@ def serve(
     It registers in the catalog, and may be started before the first client. On SIGTERM or Ctrl-C
     it stops after its writers have gone elsewhere; a second signal ends it at once. If it is
     killed, nothing acknowledged is lost. When it comes back, it reports replicas that it lacks. On
-    SIGHUP it reads the files of its token and certificates again.
+    SIGHUP it reads the files of its token and certificates again. It logs to standard error, a line
+    each with its time, or with --json an object each.
 
     Without a token and TLS it listens on loopback addresses only.
     """
@@ -173,6 +175,7 @@ def serve(
         orphan_ms=round(orphans_after * 1000),
     )
 
+    log_as_daemon(as_json=call.as_json)
     serve(options, opener(free_min), ready=partial(_show, call))
 
 
