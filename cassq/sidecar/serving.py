@@ -235,7 +235,7 @@ class _Running:
         self._http = ""
         # Of the previous engine: the requested state, and the replicas known to be damaged.
         self._state = SidecarState.UP
-        self._damage: dict[str, str] = {}
+        self._damage: dict[str, tuple[str, bool]] = {}
 
     async def run(self) -> None:
         """Until a signal."""
@@ -270,8 +270,8 @@ class _Running:
         registration = Registration(
             catalog, sidecar.replica_state, self._row, learn, lambda: engine.failure, state
         )
-        for pipe_id, damage in self._damage.items():
-            sidecar.replica_state.found(pipe_id, damage)
+        for pipe_id, (damage, behind) in self._damage.items():
+            sidecar.replica_state.found(pipe_id, damage, behind=behind)
         sidecar.replica_state.note_found()
         tasks: list[asyncio.Task[None]] = []
         anew = False
