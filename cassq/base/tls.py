@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -36,8 +37,17 @@ def tls_of(options: Mapping[str, str], prefix: str = "") -> ssl.SSLContext | Non
         context = ssl.create_default_context(cafile=files.get(ca))
         context.check_hostname = level == "full"
         if cert in files:
-            context.load_cert_chain(files[cert], files.get(key))
+            load_own(context, files[cert], files.get(key))
     return context
+
+
+def load_own(context: ssl.SSLContext, cert: str | Path, key: str | Path | None) -> None:
+    """Load the certificate to present, without asking at the terminal for a pass phrase."""
+    context.load_cert_chain(cert, key, password=_no_pass_phrase)
+
+
+def _no_pass_phrase() -> str:
+    raise OSError(errno.EACCES, "its key has a pass phrase")
 
 
 @contextmanager

@@ -20,10 +20,10 @@ TOKEN_VARIABLE = "CASSQ_SIDECAR_TOKEN"
 TOKEN_CHARACTERS_MAX = 256
 REPAIR_AFTER_MAX = 30 * 86_400
 
+TOKEN = re.compile(rf"[!-~]{{1,{TOKEN_CHARACTERS_MAX}}}")
 _ZONE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _RATE = re.compile(r"([1-9]\d{0,11})([KMG]?)")
 _SCALES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-_TOKEN = re.compile(rf"[!-~]{{1,{TOKEN_CHARACTERS_MAX}}}")
 
 
 def settings_of(options: Mapping[str, str]) -> Settings:
@@ -75,7 +75,7 @@ def _token(options: Mapping[str, str]) -> str:
         text, where = os.environ.get(TOKEN_VARIABLE, ""), TOKEN_VARIABLE
         if not text:
             return ""
-    if not _TOKEN.fullmatch(text):
+    if not TOKEN.fullmatch(text):
         raise ConfigError(
             f"{where} is not a valid token",
             hint=f"it has 1 to {TOKEN_CHARACTERS_MAX} ASCII characters and no spaces; in a URL"

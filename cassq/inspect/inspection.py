@@ -6,6 +6,7 @@ It shows what repairs still have to do, and what they cannot do.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,7 +14,7 @@ from cassq.catalog.port import Catalog
 from cassq.errors import BackendError
 from cassq.extents.replicas.fleet import Fleet, ReplicaSet, ReplicaStanding
 from cassq.extents.replicas.upkeep import Upkeep
-from cassq.model.sidecar_rows import Placement, ReplicaAt, is_behind
+from cassq.model.sidecar_rows import Placement, ReplicaAt, SidecarRow
 from cassq.plurals import counted
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ def inspect(catalog: Catalog, upkeep: Upkeep) -> Inspection:
     fleet, made = upkeep.fleet(), Inspection()
     placements = {each.pipe_id: each for each in catalog.sidecars.placements()}
     there: dict[ReplicaAt, dict[str, ListedExtent]] = {}
+    behind: dict[ReplicaAt, set[str]] = {}
     for row in fleet.sidecars.values():
         if not row.alive(fleet.now_ms):
             continue
@@ -83,7 +85,8 @@ def inspect(catalog: Catalog, upkeep: Upkeep) -> Inspection:
         except BackendError as exc:
             made.silent[row.name] = exc.message
             continue
-        there[ReplicaAt(row.name, row.generation)] = extents
+        at = ReplicaAt(row.name, row.generation)
+        there[at], behind[at] = extents, _behind(upkeep, row, extents.values())
     for name in fleet.sidecars:
         if fleet.is_lost(fleet.sidecars[name]):
             made.lost[name] = 0
@@ -92,7 +95,7 @@ def inspect(catalog: Catalog, upkeep: Upkeep) -> Inspection:
         damaged = {at for at in placement.replicas if _damage(there, at, placement.pipe_id)}
         missing = _missing(catalog, placement, there)
         state = fleet.state_of(placement, damaged, missing)
-        wrong = [*_judged(fleet, placement, state), *_compared(placement, there, missing)]
+        wrong = [*_judged(fleet, placement, state), *_compared(placement, there, behind, missing)]
         if wrong and _is_begun(catalog, placement, there):
             about = (placement.pipe_id, placement.queue_name, "")
             made.found.append(ExtentFinding(BEGUN, *about, f"{NO_ROW} ({wrong[0].kind})"))
@@ -115,6 +118,16 @@ def _damage(
 ) -> str:
     report = there.get(at, {}).get(pipe_id)
     return report.damage if report is not None else ""
+
+
+def _behind(upkeep: Upkeep, row: SidecarRow, extents: Iterable[ListedExtent]) -> set[str]:
+    """The damaged extents there of which what is there is good."""
+    damaged = [each for each in extents if each.damage]
+    behind = {each.pipe_id for each in damaged if each.copying}
+    if len(behind) < len(damaged):
+        with suppress(BackendError):  # one of an earlier version does not know of it
+            behind |= {each.pipe_id for each in upkeep.extents(row, "behind")}
+    return behind
 
 
 def _missing(
@@ -157,6 +170,7 @@ def _judged(fleet: Fleet, placement: Placement, state: ReplicaSet) -> Iterator[E
 def _compared(
     placement: Placement,
     there: Mapping[ReplicaAt, Mapping[str, ListedExtent]],
+    behind: Mapping[ReplicaAt, Collection[str]],
     missing: Collection[ReplicaAt],
 ) -> Iterator[ExtentFinding]:
     """Whether each replica is what it should be."""
@@ -166,7 +180,7 @@ def _compared(
         if at in missing:
             yield ExtentFinding(MISSING, *about, "its sidecar is alive, but does not have it")
         elif damage:
-            lagging = is_behind(damage) or there[at][placement.pipe_id].copying
+            lagging = placement.pipe_id in behind[at]
             yield ExtentFinding(BEHIND if lagging else DAMAGED, *about, damage)
 
 

@@ -80,18 +80,3 @@ class Placement:
     version: str
     created_ms: int
     end: int | None = None
-
-
-UNFINISHED = "it is a copy that is not whole"  # reported of a replica
-_BEHIND = ", the catalog says "
-
-
-def behind(end: int, recorded_end: int) -> str:
-    """What a sidecar reports of a replica that ends before the end that the catalog has."""
-    return f"it ends at {end}{_BEHIND}{recorded_end}"
-
-
-def is_behind(damage: str) -> bool:
-    """Whether a reported damage is only that the replica lacks the last messages, or that its copy
-    is unfinished: what it has is good."""
-    return damage == UNFINISHED or (damage.startswith("it ends at ") and _BEHIND in damage)

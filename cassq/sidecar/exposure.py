@@ -1,15 +1,69 @@
-"""Exposure: which addresses a sidecar may listen at, and how its connections are encrypted."""
+"""Exposure: which addresses a sidecar may listen at, and by what it knows its clients."""
 
 from __future__ import annotations
 
 import ipaddress
+import os
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
-from cassq.base.tls import loading, tls_of
+from cassq.base.tls import load_own, loading, tls_of
+from cassq.client.sidecar_options import TOKEN, TOKEN_CHARACTERS_MAX, TOKEN_VARIABLE
 from cassq.errors import BackendError, ConfigError
-from cassq.extents.sidecar.net.connection import host_and_port
+from cassq.extents.sidecar.net.connection import Access, host_and_port
+from cassq.plurals import counted
+
+
+class Credentials(NamedTuple):
+    """What a sidecar knows its clients by, and is known by itself. tokens: the valid ones, none if
+    none is needed. tls: for its clients' connections. access: what it presents to others."""
+
+    tokens: tuple[str, ...]
+    tls: ssl.SSLContext | None
+    access: Access
+
+    def __str__(self) -> str:
+        """For logs, without the tokens."""
+        tokens = counted(len(self.tokens), "token")
+        if self.tls is None:
+            return f"{tokens}, no TLS"
+        authorities = counted(self.tls.cert_store_stats()["x509_ca"], "CA")
+        return f"{tokens}, TLS, {authorities} for clients' certificates"
+
+
+def read_credentials(token_file: Path | None, tls: Mapping[str, Path]) -> Credentials:
+    """The credentials that these files have now. token_file: None for the environment's token.
+    tls: files, see `server_tls`. Raises ConfigError, which never shows a token."""
+    tokens = _tokens(token_file)
+    return Credentials(
+        tokens, server_tls(tls), Access(tokens[0] if tokens else "", client_tls(tls))
+    )
+
+
+def _tokens(path: Path | None) -> tuple[str, ...]:
+    if path is None:
+        text, where, tokens_max = os.environ.get(TOKEN_VARIABLE, ""), TOKEN_VARIABLE, 1
+        if not text:
+            return ()
+    else:
+        where, tokens_max = f"--token-file {path}", 2
+        try:
+            text = path.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeError) as exc:
+            why = exc.strerror if isinstance(exc, OSError) else "it is not text"
+            raise ConfigError(
+                f"{where} cannot be read: {why}", hint="write the token to a file of its own"
+            ) from exc
+    tokens = tuple(text.splitlines() if path is not None else [text])
+    if not (1 <= len(tokens) <= tokens_max and all(map(TOKEN.fullmatch, tokens))):
+        raise ConfigError(
+            f"{where} is not a valid token",
+            hint=f"it has 1 to {TOKEN_CHARACTERS_MAX} ASCII characters, and no spaces;"
+            " a file may have two, a line each",
+        )
+    return tokens
 
 
 def is_loopback(host: str) -> bool:
@@ -22,9 +76,9 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def check_exposure(listen: str, *, token: str, tls: bool, ca: bool, insecure: bool) -> None:
-    """Check that strangers cannot get in. ca: clients present certificates of its own authority.
-    insecure: the user accepts the risk explicitly.
+def check_exposure(listen: str, *, token: bool, tls: bool, ca: bool, insecure: bool) -> None:
+    """Check that strangers cannot get in. token: clients present one. ca: they present
+    certificates of its own authority. insecure: the user accepts the risk explicitly.
 
     Raises ConfigError.
     """
@@ -58,7 +112,7 @@ def server_tls(files: Mapping[str, Path]) -> ssl.SSLContext | None:
             raise ConfigError(f"TLS needs --{needed}", hint="give --cert and --key, and maybe --ca")
     with loading({f"--{name} {path}": path for name, path in files.items()}):
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(files["cert"], files["key"])
+        load_own(context, files["cert"], files["key"])
         if "ca" in files:
             context.load_verify_locations(files["ca"])
             context.verify_mode = ssl.CERT_REQUIRED

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
-from functools import partial
 from typing import Any
 
 from cassq.base.clock import Clock, Stopwatch
@@ -16,6 +14,7 @@ from cassq.sidecar.care.replicating import Replicating
 from cassq.sidecar.care.scrubbing import Scrubbing
 from cassq.sidecar.engine.port import Engine
 from cassq.sidecar.engine.replica_state import ReplicaState
+from cassq.sidecar.exposure import Credentials
 from cassq.sidecar.load import ByteLoad
 from cassq.sidecar.sessions.dispatcher import Dispatcher
 from cassq.sidecar.sessions.group_sync import GroupSync
@@ -33,7 +32,7 @@ _LOOK_SECONDS = 0.1
 class Sidecar:
     """A sidecar over an engine; made within a running loop. The engine stays the caller's.
 
-    access: what it presents to other sidecars that it copies from. connections_max: of clients.
+    connections_max: of clients.
     """
 
     def __init__(
@@ -41,7 +40,7 @@ class Sidecar:
         engine: Engine,
         handshake: Handshake,
         clock: Clock,
-        access: Access,
+        credentials: Credentials,
         connections_max: int = CONNECTIONS_MAX,
     ) -> None:
         self.load: ByteLoad = ByteLoad()
@@ -51,23 +50,34 @@ class Sidecar:
         self.dispatcher: Dispatcher = Dispatcher(
             engine, self.replica_state, self.committer, self.facts, self.load
         )
-        sources = partial(Asking, access=access, cluster=handshake.cluster)
+        self._access = Access()
         self.replicating: Replicating = Replicating(
-            engine, self.dispatcher, sources, clock, self.load
+            engine,
+            self.dispatcher,
+            lambda address: Asking(address, self._access, cluster=handshake.cluster),
+            clock,
+            self.load,
         )
         self.dispatcher.slow = {Scrub: self.scrubbing, Replicate: self.replicating}
         self.server: Server = Server(handshake, self.dispatcher, connections_max)
         self.status: SidecarStatus = SidecarStatus(handshake, engine, self.load)
         self._engine = engine
+        self._client = f"sidecar {handshake.sidecar}"
+        self.renew(credentials)
 
     def facts(self) -> dict[str, Any]:
         """What it reports about itself, see `SidecarStatus`."""
         return self.status.facts(self.dispatcher, self.committer, self.server)
 
-    async def start(self, listen: str, tls: ssl.SSLContext | None = None) -> str:
+    async def start(self, listen: str) -> str:
         """Listen; host:port as it is. Raises ConfigError."""
-        self.status.address = await self.server.listen(listen, tls)
+        self.status.address = await self.server.listen(listen)
         return self.status.address
+
+    def renew(self, credentials: Credentials) -> None:
+        """Use these for connections from now on; the existing ones go on."""
+        self._access = credentials.access._replace(client=self._client)
+        self.server.renew(credentials.tokens, credentials.tls)
 
     async def drain(self, seconds: float) -> bool:
         """Ask writers to leave; returns whether they did within `seconds`."""

@@ -12,7 +12,6 @@ import contextlib
 import logging
 import resource
 import signal
-import ssl
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,14 +19,14 @@ from typing import Any, NamedTuple
 from cassq.base.clock import Clock, SystemClock
 from cassq.catalog.port import Catalog
 from cassq.errors import BackendError, ConfigError
-from cassq.extents.sidecar.net.connection import Access, host_and_port
+from cassq.extents.sidecar.net.connection import host_and_port
 from cassq.model.sidecar_rows import ReplicaAt, SidecarRow, SidecarState
 from cassq.sidecar.care.orphan_collector import SAFE_MS, OrphanCollector, ScrubPass
 from cassq.sidecar.care.reopening import Reopening, damage_of
 from cassq.sidecar.catalog_thread import CatalogThread
 from cassq.sidecar.catalogs import open_catalog
 from cassq.sidecar.engine.port import Engine
-from cassq.sidecar.exposure import check_exposure, client_tls, is_loopback, server_tls
+from cassq.sidecar.exposure import Credentials, check_exposure, is_loopback, read_credentials
 from cassq.sidecar.memory import keep_memory
 from cassq.sidecar.registration import LEASE_MS, Registration
 from cassq.sidecar.running import Sidecar
@@ -49,9 +48,8 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 class Options(NamedTuple):
     """How to run a sidecar. data: its directory. listen, http: HOST:PORT; `http` "" for none.
     advertise: where clients reach it, "" for `listen`. catalog: a URL of queues. name: "" for what
-    its directory says, or HOST:PORT. tls: files, see `server_tls`. drain_seconds: how long writers
-    may take to leave. other_token: also valid for clients. orphan_ms: how long an extent without a
-    placement is kept."""
+    its directory says, or HOST:PORT. token_file, tls: see `read_credentials`. drain_seconds: how
+    long writers may take to leave. orphan_ms: how long an extent without a placement is kept."""
 
     data: Path
     listen: str
@@ -59,8 +57,7 @@ class Options(NamedTuple):
     zone: str
     name: str = ""
     advertise: str = ""
-    token: str = ""
-    other_token: str = ""
+    token_file: Path | None = None
     tls: Mapping[str, Path] = {}
     insecure: bool = False
     http: str = ""
@@ -77,11 +74,13 @@ class Opener(NamedTuple):
 
 
 class ServingAddress(NamedTuple):
-    """Where a running sidecar is reached. http: "" for none."""
+    """Where a running sidecar is reached. http: "" for none. open_to_all: it demands neither a
+    token nor TLS."""
 
     name: str
     address: str
     http: str
+    open_to_all: bool
 
 
 def serve(
@@ -93,22 +92,24 @@ def serve(
     new_loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
 ) -> None:
     """Run a sidecar until SIGTERM or SIGINT; a second one ends it without waiting for writers.
-    Call it in the main thread. ready: called when it serves, and is known to the catalog.
+    SIGHUP has it read its token and certificates again. Call it in the main thread. ready: called
+    when it serves, and is known to the catalog.
 
     Raises ConfigError for options, a directory, or a catalog that cannot be used.
     """
     clock = clock or SystemClock()
-    token, files = options.token, options.tls
+    # One that comes before it can be taken would end the process.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     connections_max = connections_allowed(_raised_files())
     keep_memory()
+    credentials = read_credentials(options.token_file, options.tls)
     check_exposure(
         options.listen,
-        token=token,
-        tls=bool(files),
-        ca="ca" in files,
+        token=bool(credentials.tokens),
+        tls=credentials.tls is not None,
+        ca="ca" in options.tls,
         insecure=options.insecure,
     )
-    tls, access = server_tls(files), Access(token, client_tls(files), "")
     catalog, cluster, name = _identify(options, opener, clock)
     try:
         engine = opener.open(options.data, cluster, name)
@@ -116,19 +117,17 @@ def serve(
         if catalog is not None:
             catalog.close()
         raise
-    handshake = Handshake(
-        name, engine.generation, options.zone, cluster, token, other_token=options.other_token
-    )
+    handshake = Handshake(name, engine.generation, options.zone, cluster)
     reopening = Reopening(lambda: opener.open(options.data, cluster, name), clock)
     running = _Running(
-        *(options, engine, handshake, clock, catalog, access, ready, reopening),
+        *(options, engine, handshake, clock, catalog, credentials, ready, reopening),
         connections_max,
     )
     try:
         if catalog is not None:
             _wait_for_name(catalog, ReplicaAt(name, engine.generation), clock)
         with asyncio.Runner(loop_factory=new_loop or loop_factory()) as runner:
-            runner.run(running.run(tls))
+            runner.run(running.run())
     finally:
         running.engine.close()
 
@@ -214,7 +213,7 @@ class _Running:
         handshake: Handshake,
         clock: Clock,
         catalog: Catalog | None,
-        access: Access,
+        credentials: Credentials,
         ready: Callable[[ServingAddress], None],
         reopening: Reopening,
         connections_max: int,
@@ -225,7 +224,7 @@ class _Running:
         self._handshake = handshake
         self._clock = clock
         self._opened = catalog
-        self._access = access._replace(client=f"sidecar {handshake.sidecar}")
+        self._credentials = credentials
         self._ready = ready
         self._reopening = reopening
         self._stop = asyncio.Event()
@@ -236,9 +235,9 @@ class _Running:
         self._http = ""
         # Of the previous engine: the requested state, and the replicas known to be damaged.
         self._state = SidecarState.UP
-        self._damage: dict[str, str] = {}
+        self._damage: dict[str, tuple[str, bool]] = {}
 
-    async def run(self, tls: ssl.SSLContext | None) -> None:
+    async def run(self) -> None:
         """Until a signal."""
         options = self._options
         catalog = CatalogThread(
@@ -249,7 +248,7 @@ class _Running:
         http = HttpServer(self._told, healthy, self._metrics)
         self._take_signals()
         try:
-            while await self._serve(catalog, http, tls):
+            while await self._serve(catalog, http):
                 self._damage |= damage_of(self.engine)
                 opened = await self._reopening.opened(self.engine, self._stop)
                 if opened is None:
@@ -259,27 +258,25 @@ class _Running:
             await http.close()
             catalog.close()
 
-    async def _serve(
-        self, catalog: CatalogThread, http: HttpServer, tls: ssl.SSLContext | None
-    ) -> bool:
+    async def _serve(self, catalog: CatalogThread, http: HttpServer) -> bool:
         """Serve what the engine has, until a signal, or until it must be reopened; whether it
         is that."""
         engine, handshake = self.engine, self._handshake
         self._sidecar = sidecar = Sidecar(
-            engine, handshake, self._clock, self._access, self._connections_max
+            engine, handshake, self._clock, self._credentials, self._connections_max
         )
         sidecar.status.catalog, sidecar.status.reopened = catalog, self._reopening.times
         learn, state = sidecar.status.learn, self._state
         registration = Registration(
             catalog, sidecar.replica_state, self._row, learn, lambda: engine.failure, state
         )
-        for pipe_id, damage in self._damage.items():
-            sidecar.replica_state.found(pipe_id, damage)
+        for pipe_id, (damage, behind) in self._damage.items():
+            sidecar.replica_state.found(pipe_id, damage, behind=behind)
         sidecar.replica_state.note_found()
         tasks: list[asyncio.Task[None]] = []
         anew = False
         try:
-            self._listen = await sidecar.start(self._listen, tls)
+            self._listen = await sidecar.start(self._listen)
             self._advertised = _advertised(self._options, self._listen)
             if self._options.http and not self._http:
                 self._http = await http.listen(self._options.http)
@@ -317,7 +314,9 @@ class _Running:
             extents = count_extents(self.engine)
             logger.warning("it goes on: %d extents, %d damaged", extents.total, extents.damaged)
         else:
-            self._ready(ServingAddress(self._handshake.sidecar, self._advertised, self._http))
+            tokens, tls, _ = self._credentials
+            name, open_to_all = self._handshake.sidecar, not tokens and tls is None
+            self._ready(ServingAddress(name, self._advertised, self._http, open_to_all))
 
     async def _is_to_begin_anew(self) -> bool:
         """Wait for a signal, or until a starved engine can be opened anew; whether it is that."""
@@ -347,6 +346,18 @@ class _Running:
 
         for signum in _SIGNALS:
             loop.add_signal_handler(signum, take)
+        loop.add_signal_handler(signal.SIGHUP, self._renew)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
+
+    def _renew(self) -> None:
+        """Read the token and the certificates again, and keep the former ones if they are bad."""
+        try:
+            self._credentials = read_credentials(self._options.token_file, self._options.tls)
+        except ConfigError as exc:
+            logger.error("the former token and certificates stay in use: %s", exc)
+            return
+        self._sidecar.renew(self._credentials)
+        logger.warning("new connections use what was read again: %s", self._credentials)
 
     def _row(self) -> SidecarRow:
         extents, space = count_extents(self.engine), self._sidecar.status.space()

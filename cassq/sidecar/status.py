@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from cassq.base.clock import Stopwatch
 from cassq.extents.protocol.words import VERSION
 from cassq.inspect.metrics import COUNTER, GAUGE, Metric
-from cassq.model.sidecar_rows import SidecarState, is_behind
+from cassq.model.sidecar_rows import SidecarState
 from cassq.sidecar.care.scrubbing import Scrubbing
 from cassq.sidecar.catalog_thread import CatalogThread
 from cassq.sidecar.engine.port import Engine, Space
@@ -39,7 +39,7 @@ def count_extents(engine: Engine) -> Extents:
     for replica in replicas:
         unsealed += replica.final is None
         deficient += bool(replica.damage)
-        damaged += bool(replica.damage) and not (replica.copying or is_behind(replica.damage))
+        damaged += bool(replica.damage) and not (replica.copying or replica.behind)
         copying += replica.copying
         size += replica.size_bytes
     return Extents(len(replicas), unsealed, deficient, damaged, copying, size)

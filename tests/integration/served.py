@@ -47,6 +47,7 @@ class Served:
             text=True,
             env=os.environ | {"PYTHONUNBUFFERED": "1"},
         )
+        self._logged = b""
         found = self._line()
         if not found:
             self.errors = self._stream("stderr").read()
@@ -70,7 +71,14 @@ class Served:
     def ended(self) -> tuple[int, str]:
         """Its exit code, and what it wrote to standard error."""
         _, errors = self._process.communicate(timeout=DEADLINE_SECONDS)
-        return self._process.returncode, errors
+        return self._process.returncode, self._logged.decode() + errors
+
+    def logged(self) -> str:
+        """What it has written to standard error so far."""
+        fd = self._stream("stderr").fileno()
+        while select.select([fd], [], [], 0)[0] and (piece := os.read(fd, 65536)):
+            self._logged += piece
+        return self._logged.decode()
 
     def kill(self) -> None:
         if self.runs:

@@ -16,6 +16,7 @@ from cassq.extents.sidecar.net.network import Call, CallResult, Patience
 from cassq.message.frames import Extras, encode, pipe_key
 from cassq.model.sidecar_rows import SidecarRow, SidecarState
 from cassq.sidecar.engine.port import Engine
+from cassq.sidecar.exposure import Credentials
 from cassq.sidecar.running import Sidecar
 from cassq.sidecar.sessions.handshake import Handshake
 from tests.integration.deadlines import joined
@@ -117,8 +118,9 @@ class Running:
         self._loop.close()
 
     async def _start(self) -> None:
-        self.sidecar = Sidecar(self.engine, self.handshake, SystemClock(), self.access)
-        self.address = await self.sidecar.start(self._listen, self.tls)
+        credentials = Credentials(self.handshake.tokens, self.tls, self.access)
+        self.sidecar = Sidecar(self.engine, self.handshake, SystemClock(), credentials)
+        self.address = await self.sidecar.start(self._listen)
 
 
 def links_to(

@@ -16,6 +16,7 @@ from cassq.base.clock import Stopwatch, SystemClock
 from cassq.cli.ops.reap_health import ReapHealth
 from cassq.cli.stopping import StopSignal
 from cassq.cli.ui import output
+from cassq.cli.ui.daemon_log import log_as_daemon
 from cassq.cli.verb import Invocation, Verb, complete_queue, options, seconds
 from cassq.client.client import Client
 from cassq.errors import BackendError, UsageError
@@ -213,6 +214,7 @@ def _go_on(
     health: ReapHealth,
 ) -> None:
     """The daemon: passes until the command must end; it reports failures and tries again."""
+    log_as_daemon(as_json=call.as_json)
     output.note(f"a pass every {pause:g} s, until SIGTERM or Ctrl-C")
     while True:
         watch = Stopwatch()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from cassq.base import extras
 from cassq.cli.ops.sidecar_leave import drain, forget
 from cassq.cli.ops.sidecars import check, list_, show
 from cassq.cli.ui import output
+from cassq.cli.ui.daemon_log import log_as_daemon
 from cassq.cli.verb import Invocation, Verb, seconds
 from cassq.client.connecting import DEFAULT_URL
 from cassq.errors import ConfigError
@@ -23,10 +24,6 @@ if TYPE_CHECKING:
 
 FREE_MIN = "2%"
 DRAIN = "30s"
-# As clients accept them in a URL.
-TOKEN_VARIABLE = "CASSQ_SIDECAR_TOKEN"
-TOKEN_CHARACTERS_MAX = 256
-_TOKEN = re.compile(rf"[!-~]{{1,{TOKEN_CHARACTERS_MAX}}}")
 _ZONE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 LARGE_EXAMPLE = (
     "cassq sidecar serve --data /srv/cassq --listen 10.0.0.5:7070 --zone rack1"
@@ -147,7 +144,9 @@ def serve(
 
     It registers in the catalog, and may be started before the first client. On SIGTERM or Ctrl-C
     it stops after its writers have gone elsewhere; a second signal ends it at once. If it is
-    killed, nothing acknowledged is lost. When it comes back, it reports replicas that it lacks.
+    killed, nothing acknowledged is lost. When it comes back, it reports replicas that it lacks. On
+    SIGHUP it reads the files of its token and certificates again. It logs to standard error, a line
+    each with its time, or with --json an object each.
 
     Without a token and TLS it listens on loopback addresses only.
     """
@@ -161,7 +160,6 @@ def serve(
             f"{zone!r} is not a valid zone name",
             hint="it has up to 64 letters, digits, and characters of _.-",
         )
-    token, other_token = _tokens(token_file)
     options = Options(
         data=data,
         listen=listen,
@@ -169,8 +167,7 @@ def serve(
         zone=zone,
         name=name,
         advertise=advertise,
-        token=token,
-        other_token=other_token,
+        token_file=token_file,
         tls=files,
         insecure=insecure,
         http=http,
@@ -178,45 +175,18 @@ def serve(
         orphan_ms=round(orphans_after * 1000),
     )
 
-    def ready(serving: ServingAddress) -> None:
-        _show(call, serving, open_to_all=not (token or files))
-
-    serve(options, opener(free_min), ready=ready)
+    log_as_daemon(as_json=call.as_json)
+    serve(options, opener(free_min), ready=partial(_show, call))
 
 
-def _tokens(path: Path | None) -> tuple[str, str]:
-    """The token from a file or the environment, and the second one of the file; "" for none."""
-    if path is None:
-        token, where = os.environ.get(TOKEN_VARIABLE, ""), TOKEN_VARIABLE
-        if not token:
-            return "", ""
-    else:
-        where = f"--token-file {path}"
-        try:
-            token = path.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeError) as exc:
-            why = exc.strerror if isinstance(exc, OSError) else "it is not text"
-            raise ConfigError(
-                f"{where} cannot be read: {why}", hint="write the token to a file of its own"
-            ) from exc
-    tokens = token.splitlines() if path is not None else [token]
-    if not (1 <= len(tokens) <= 2 and all(map(_TOKEN.fullmatch, tokens))):
-        raise ConfigError(
-            f"{where} is not a valid token",
-            hint=f"it has 1 to {TOKEN_CHARACTERS_MAX} ASCII characters, and no spaces;"
-            " a file may have two, a line each",
-        )
-    return tokens[0], (*tokens, "")[1]
-
-
-def _show(call: Invocation, serving: ServingAddress, *, open_to_all: bool) -> None:
+def _show(call: Invocation, serving: ServingAddress) -> None:
     if call.as_json:
         output.json_line(
             {"sidecar": serving.name, "address": serving.address, "http": serving.http}
         )
         return
     output.note(f"sidecar {serving.name} serves at {serving.address}, until SIGTERM or Ctrl-C")
-    if open_to_all:
+    if serving.open_to_all:
         output.note("it has neither token nor TLS: any program that can connect may use it")
     if serving.http:
         output.note(f"health and metrics at http://{serving.http}/health and /metrics")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 URL = "'cassandra://db1,db2/cassq?store=sidecar'"
 SHOWN_MAX = 100
+LIST_SECONDS = 2.0  # for all sidecars to answer
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -62,22 +63,25 @@ def so_many(extents: int) -> str:
     return counted(extents, "extent")
 
 
-def alive(fleet: Fleet, row: SidecarRow) -> str:
-    """Whether a sidecar shows signs of life, for people, or since when not."""
+def alive(fleet: Fleet, row: SidecarRow, error: str) -> str:
+    """Whether a sidecar shows signs of life, for people, or since when not. error: as in
+    `described`."""
     if row.alive(fleet.now_ms):
-        return "yes"
+        return "no answer" if error else "yes"
     if row.lease_ms == 0 and not fleet.is_lost(row):
         return f"stopped {output.age((fleet.now_ms - row.seen_ms) / 1000)} ago"
     lost = ", lost" if fleet.is_lost(row) else ""
     return f"not for {output.age((fleet.now_ms - row.seen_ms) / 1000)}{lost}"
 
 
-def described(fleet: Fleet, row: SidecarRow, left: Mapping[str, int]) -> dict[str, Any]:
-    """A sidecar as JSON shows it."""
+def described(fleet: Fleet, row: SidecarRow, left: Mapping[str, int], error: str) -> dict[str, Any]:
+    """A sidecar as JSON shows it. error: why it did not answer, though its lease lasts; "" if it
+    did."""
     return {
         **asdict(row),
         "state": row.state.name.lower(),
-        "alive": row.alive(fleet.now_ms),
+        "alive": row.alive(fleet.now_ms) and not error,
+        "error": error,
         "lost": fleet.is_lost(row),
         "silent_seconds": round(max(0, fleet.now_ms - row.seen_ms) / 1000, 3),
         "left": left.get(row.name),
@@ -94,20 +98,25 @@ def described(fleet: Fleet, row: SidecarRow, left: Mapping[str, int]) -> dict[st
 def list_(call: Invocation) -> None:
     """List the sidecars with what they last reported.
 
-    STATE is up, draining or gone; LOAD what is written there per second; LEFT how many extents of a
-    draining or lost sidecar still had to be copied elsewhere at the last full check. No sidecar is
-    contacted.
+    STATE is up, draining or gone; ALIVE whether it answers within two seconds, or since when it has
+    not renewed its lease in the catalog; LOAD what is written there per second; LEFT how many
+    extents of a draining or lost sidecar still had to be copied elsewhere at the last full check.
     """
     with call.connect() as client:
-        fleet = upkeep_of(client).fleet()
+        upkeep = upkeep_of(client)
+        fleet = upkeep.fleet()
+        leased = [row for row in fleet.sidecars.values() if row.alive(fleet.now_ms)]
+        silent = upkeep.silent(leased, LIST_SECONDS)
         found = last_round(client.ports.catalog)
     left = found.left if found is not None else {}
     if call.as_json:
-        output.document([described(fleet, row, left) for row in fleet.sidecars.values()])
+        rows = fleet.sidecars.values()
+        output.document([described(fleet, row, left, silent.get(row.name, "")) for row in rows])
         return
-    rows = [
+    lines = [
         (
-            *(row.name, row.address, row.zone, row.state.name.lower(), alive(fleet, row)),
+            *(row.name, row.address, row.zone, row.state.name.lower()),
+            alive(fleet, row, silent.get(row.name, "")),
             *(size(row.free_bytes), row.extents, f"{size(row.load)}/s"),
             *(row.read_only, row.damaged, left.get(row.name)),
         )
@@ -115,7 +124,9 @@ def list_(call: Invocation) -> None:
     ]
     headers = ("NAME", "ADDRESS", "ZONE", "STATE", "ALIVE")
     more = ("FREE", "EXTENTS", "LOAD", "READ-ONLY", "DAMAGED", "LEFT")
-    output.table(headers + more, rows)
+    output.table(headers + more, lines)
+    for name, error in silent.items():
+        output.note(f"sidecar {name} does not answer: {error}")
 
 
 @click.command(
@@ -147,7 +158,7 @@ def show(ctx: click.Context, name: str) -> None:
                 extents[only] = list(islice(upkeep.extents(row, only), 10 * SHOWN_MAX))
         except BackendError as exc:
             error = str(exc)
-    fields = described(fleet, row, found.left if found is not None else {})
+    fields = described(fleet, row, found.left if found is not None else {}, error)
     if call.as_json:
         from msgspec import structs  # of an extra, like all that comes from sidecars
 

@@ -214,7 +214,8 @@ class Drop(_Message, frozen=True):
 
 
 class List(_Message, frozen=True):
-    """List extents by id, after a given one. only: "" for all, "damaged", "unsealed"."""
+    """List extents by id, after a given one. only: "" for all, "damaged", "unsealed", or "behind"
+    for those damaged only in that they lack their last messages; earlier sidecars refuse that."""
 
     after: str
     limit: Number

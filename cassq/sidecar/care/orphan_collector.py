@@ -107,8 +107,10 @@ class OrphanCollector:
                     await self._dispatcher.done(Drop([pipe_id]))
                     self.orphans.forget(pipe_id)
                 case OrphanVerb.DAMAGE:
-                    logger.error("extent %s is damaged: %s", pipe_id, step.damage)
-                    self._dispatcher.replica_state.found(pipe_id, step.damage)
+                    what = "behind" if step.behind else "damaged"
+                    logger.error("extent %s is %s: %s", pipe_id, what, step.damage)
+                    found = self._dispatcher.replica_state.found
+                    found(pipe_id, step.damage, behind=step.behind)
                     self._dispatcher.replica_state.note_found()
         except (RefusedError, BackendError) as exc:
             logger.warning("extent %s: %s failed: %s", pipe_id, step.verb.value, exc)

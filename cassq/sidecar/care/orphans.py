@@ -9,8 +9,10 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
-from cassq.model.sidecar_rows import UNFINISHED, Placement, ReplicaAt, behind
+from cassq.model.sidecar_rows import Placement, ReplicaAt
 from cassq.sidecar.engine.port import Replica
+
+UNFINISHED = "it is a copy that is not whole"
 
 
 class OrphanVerb(enum.Enum):
@@ -22,12 +24,13 @@ class OrphanVerb(enum.Enum):
 
 
 class OrphanStep(NamedTuple):
-    """end: for SETTLE. damage: what is damaged, for DAMAGE."""
+    """end: for SETTLE. damage, behind: for DAMAGE, see `Replica`."""
 
     verb: OrphanVerb
     pipe_id: str
     end: int = 0
     damage: str = ""
+    behind: bool = False
 
 
 def plan(replica: Replica, placement: Placement | None, me: ReplicaAt) -> OrphanStep | None:
@@ -42,11 +45,12 @@ def plan(replica: Replica, placement: Placement | None, me: ReplicaAt) -> Orphan
         # missing, and would not be reported again if its repairer ends.
         return OrphanStep(OrphanVerb.DAMAGE, pipe_id, damage=UNFINISHED)
     if replica.final is None:
-        if replica.end < end or end < replica.acked:
+        if end < replica.acked:
             damage = f"all replicas had {replica.acked}, the catalog says {end}"
-            if end >= replica.acked:
-                damage = behind(replica.end, end)
             return OrphanStep(OrphanVerb.DAMAGE, pipe_id, damage=damage)
+        if replica.end < end:
+            damage = f"it ends at {replica.end}, the catalog says {end}"
+            return OrphanStep(OrphanVerb.DAMAGE, pipe_id, damage=damage, behind=True)
         return OrphanStep(OrphanVerb.SETTLE, pipe_id, end)
     if replica.final != end or replica.end != end:
         damage = f"it was settled at {replica.final}, the catalog says {end}"

@@ -140,8 +140,10 @@ def _close(engine: Engine) -> None:
     gc.collect()
 
 
-def damage_of(engine: Engine) -> dict[str, str]:
-    """The known damage, which may not be noted on disk: it must stay reported, whatever is found
-    there. Unfinished copies are left out, since they report themselves."""
+def damage_of(engine: Engine) -> dict[str, tuple[str, bool]]:
+    """The known damage, and whether it is only that a replica is behind. It may not be noted on
+    disk, and must stay reported, whatever is found there. Unfinished copies are left out, since
+    they report themselves."""
     replicas = engine.replicas().values()
-    return {each.pipe_id: each.damage for each in replicas if each.damage and not each.copying}
+    known = [each for each in replicas if each.damage and not each.copying]
+    return {each.pipe_id: (each.damage, each.behind) for each in known}

@@ -151,6 +151,7 @@ class Replicating:
             copying=True,
             final=None,
             damage=why,
+            behind=False,
             acked=0,
         )
         self._engine.cut(pipe_id, 0)

@@ -49,11 +49,16 @@ def within(what: str, asked: int, limit: int) -> None:
         raise RefusedError(Code.TOO_LARGE, f"{asked} {what} are asked for, the limit is {limit}")
 
 
+LISTED = ("", "damaged", "behind", "unsealed")
+
+
 def is_listed(replica: Replica, only: str) -> bool:
     """Whether a replica is one of those that a `List` asks for."""
     match only:
         case "damaged":
             return bool(replica.damage)
+        case "behind":
+            return replica.behind
         case "unsealed":
             return replica.final is None
     return True

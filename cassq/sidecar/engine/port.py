@@ -26,7 +26,8 @@ class Replica:
 
     epoch: the greatest one seen. end: the seq after its last frame. acked: the writer has reported
     that all replicas have everything below it. final: its recorded, final end. damage: what is
-    wrong with it; empty when no damage is known.
+    wrong with it; empty when no damage is known. behind: that is only that it lacks its last
+    messages, and what it has is good.
     """
 
     pipe_id: str
@@ -42,6 +43,7 @@ class Replica:
     final: int | None = None
     damage: str = ""
     copying: bool = False  # being copied from another sidecar: it may lack what was acknowledged
+    behind: bool = False
 
 
 class Space(NamedTuple):
@@ -49,6 +51,11 @@ class Space(NamedTuple):
 
     free: int
     total: int
+
+
+def is_report(changes: Mapping[str, object]) -> bool:
+    """Whether changes of a replica report damage, and nothing else."""
+    return bool(changes.get("damage")) and changes.keys() <= {"damage", "behind"}
 
 
 class Engine(abc.ABC):
@@ -77,9 +84,10 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def note(self, pipe_id: str, **changes: int | bool | str | None) -> None:
-        """Change fields of a replica (epoch, fenced, final, damage, copying), durably with the
-        next sync. `acked` changes only in memory, and is written with the next change. Damage that
-        is noted alone stays reported until the engine is closed, even if this fails."""
+        """Change fields of a replica (epoch, fenced, final, damage, behind, copying), durably with
+        the next sync. `acked` changes only in memory, and is written with the next change. Damage
+        that is noted alone (`is_report`) stays reported until the engine is closed, even if this
+        fails."""
 
     @abc.abstractmethod
     def cut(self, pipe_id: str, end: int) -> None:

@@ -54,7 +54,14 @@ from cassq.extents.protocol.words import (
     TurnAsked,
 )
 from cassq.message.frames import HEADER_SIZE, FrameError
-from cassq.sidecar.engine.checks import check_open, checked_frame, is_listed, listed_entry, within
+from cassq.sidecar.engine.checks import (
+    LISTED,
+    check_open,
+    checked_frame,
+    is_listed,
+    listed_entry,
+    within,
+)
 from cassq.sidecar.engine.port import Engine, Replica
 
 logger: logging.Logger = logging.getLogger("cassq")
@@ -89,7 +96,7 @@ class ReplicaState:
         self._closed: set[str] = set()
         self._turns: set[str] = set()
         # Found by reads, which may come from other threads; noted by the next change.
-        self._found: deque[tuple[str, str]] = deque()
+        self._found: deque[tuple[str, str, bool]] = deque()
         self.draining = False
 
     def handle(self, request: Request) -> ReplicaAnswer:
@@ -111,9 +118,10 @@ class ReplicaState:
         except BackendError as exc:
             raise RefusedError(Code.FAILED, exc.message, hint=exc.hint) from exc
 
-    def found(self, pipe_id: str, damage: str) -> None:
-        """Report that a read or a scrub found an extent damaged. Callable from any thread."""
-        self._found.append((pipe_id, damage))
+    def found(self, pipe_id: str, damage: str, *, behind: bool = False) -> None:
+        """Report that an extent was found to be damaged, or only `behind`: see `Replica`. Callable
+        from any thread."""
+        self._found.append((pipe_id, damage, behind))
 
     def note_found(self) -> None:
         """Note damage that was `found` since; `handle` does that too, with the next request that
@@ -328,7 +336,7 @@ class ReplicaState:
 
     def _list(self, request: List) -> ReplicaAnswer:
         within("extents", request.limit, EXTENTS_MAX)
-        if request.limit < 1 or request.only not in ("", "damaged", "unsealed"):
+        if request.limit < 1 or request.only not in LISTED:
             raise RefusedError(Code.MALFORMED, f"{request} cannot be listed")
         chosen = [
             replica
@@ -363,16 +371,17 @@ class ReplicaState:
 
     def _damaged(self, replica: Replica, damage: str) -> RefusedError:
         """Note that a replica is damaged; returns the refusal that says so."""
-        self._damage(replica.pipe_id, damage)
+        self._damage(replica.pipe_id, damage, behind=False)
         return RefusedError(Code.DAMAGED, replica.damage or damage, end=replica.end)
 
-    def _damage(self, pipe_id: str, damage: str) -> None:
-        """The first damage found is kept: it is nearest to the cause."""
+    def _damage(self, pipe_id: str, damage: str, behind: bool) -> None:
+        """The first damage found is kept: it is nearest to the cause. One that was only behind is
+        damaged from then on."""
         replica = self._engine.replicas().get(pipe_id)
-        if replica is None or replica.damage:
+        if replica is None or (replica.damage and (behind or not replica.behind)):
             return
         try:
-            self._engine.note(pipe_id, damage=damage)
+            self._engine.note(pipe_id, damage=damage, behind=behind)
         except BackendError as exc:
             # Reported all the same while the engine is open: it may never write again.
             logger.error("extent %s is damaged: %s; not noted: %s", pipe_id, damage, exc)

@@ -10,15 +10,14 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 import ssl
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from cassq.base.clock import Stopwatch
 from cassq.sidecar.memory import return_memory
-from cassq.sidecar.sessions.connection import HELLO_SECONDS, Entry, ServerConnection, shown_peer
+from cassq.sidecar.sessions.connection import HELLO_SECONDS, ServerConnection, shown_peer
+from cassq.sidecar.sessions.incoming import Connections, Incoming
 from cassq.sidecar.sessions.rare_log import RareLog
 
 UNIDENTIFIED_MAX = 256
@@ -27,53 +26,16 @@ MANY = 64  # unidentified clients at once, after which memory is returned
 PAUSE_SECONDS = 0.05
 
 
-class Incoming:
-    """A connection, from its accept to its end."""
-
-    def __init__(self, acceptor: Acceptor, opened: socket.socket, peer: str) -> None:
-        self.opened = opened
-        self.peer: str = peer
-        self.since: Stopwatch = Stopwatch()
-        self.session: ServerConnection | None = None
-        self.task: asyncio.Task[None] | None = None
-        self.established: bool = False
-        self._acceptor = acceptor
-
-    def made(self, session: ServerConnection) -> None:
-        """It became a session."""
-        self.session = session
-
-    def identified(self) -> None:
-        """Its client was admitted."""
-        self._acceptor.unidentified.pop(self, None)
-
-    def gone(self) -> None:
-        """It has ended."""
-        self.identified()
-        self._acceptor.connections.discard(self)
-
-    def end(self) -> None:
-        """End it at once."""
-        if self.session is not None:
-            self.session.abort()
-        if self.task is not None:
-            self.task.cancel()
-        with contextlib.suppress(OSError):
-            self.opened.shutdown(socket.SHUT_RDWR)
-        self.gone()
-
-
 class Acceptor:
     """Accepts connections at some sockets. make: makes a session of one. tls: for connections
     from now on; None: without TLS. connections_max: at once."""
 
     def __init__(
-        self, make: Callable[[Entry], ServerConnection], log: RareLog, connections_max: int
+        self, make: Callable[[Incoming], ServerConnection], log: RareLog, connections_max: int
     ) -> None:
         self.tls: ssl.SSLContext | None = None
         self.connections_max: int = connections_max
-        self.connections: set[Incoming] = set()
-        self.unidentified: dict[Incoming, None] = {}  # the oldest first
+        self.connections: Connections = Connections()
         self._make = make
         self._log = log
         self._most = 0
@@ -92,12 +54,13 @@ class Acceptor:
             task.cancel()
         for each in self._sockets:
             each.close()
-        for incoming in [incoming for incoming in self.connections if incoming.session is None]:
-            incoming.end()
+        for incoming in list(self.connections.open):
+            if incoming.transport is None:
+                incoming.end()
 
     def sweep(self) -> None:
         """Return memory that many unidentified clients needed; called every few seconds."""
-        if self._most >= MANY and len(self.unidentified) < MANY:
+        if self._most >= MANY and len(self.connections.unidentified) < MANY:
             self._most = 0
             return_memory()
 
@@ -111,7 +74,7 @@ class Acceptor:
                 await asyncio.sleep(PAUSE_SECONDS)
                 continue
             peer = shown_peer(place)
-            if len(self.connections) >= self.connections_max:
+            if len(self.connections.open) >= self.connections_max:
                 opened.close()
                 text = "client %s is refused: %s connections are open already"
                 self._log.say("refused connections", text, peer, self.connections_max)
@@ -123,8 +86,9 @@ class Acceptor:
 
     async def _room(self) -> None:
         """Wait until there is room for another."""
-        while len(self.unidentified) >= UNIDENTIFIED_MAX:
-            oldest = next(iter(self.unidentified))
+        unidentified = self.connections.unidentified
+        while len(unidentified) >= UNIDENTIFIED_MAX:
+            oldest = next(iter(unidentified))
             if oldest.since.seconds() < UNIDENTIFIED_SECONDS:
                 await asyncio.sleep(PAUSE_SECONDS)
                 continue
@@ -133,10 +97,8 @@ class Acceptor:
             self._log.say("closed for others", text, oldest.peer)
 
     def _admit(self, opened: socket.socket, peer: str) -> None:
-        incoming = Incoming(self, opened, peer)
-        self.connections.add(incoming)
-        self.unidentified[incoming] = None
-        self._most = max(self._most, len(self.unidentified))
+        incoming = Incoming(self.connections, opened, peer)
+        self._most = max(self._most, len(self.connections.unidentified))
         incoming.task = asyncio.get_running_loop().create_task(self._establish(incoming))
 
         def over(_task: Any) -> None:
@@ -149,10 +111,9 @@ class Acceptor:
     async def _establish(self, incoming: Incoming) -> None:
         incoming.established = True
         tls = self.tls
-        entry = Entry(incoming.peer, incoming.made, incoming.identified, incoming.gone)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: self._make(entry),
+                lambda: self._make(incoming),
                 incoming.opened,
                 ssl=tls,
                 ssl_handshake_timeout=HELLO_SECONDS if tls is not None else None,

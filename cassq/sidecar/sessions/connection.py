@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from cassq.base.clock import Stopwatch
 from cassq.extents.protocol.inbox import Inbox
@@ -27,6 +26,7 @@ from cassq.extents.protocol.wire import (
 from cassq.extents.protocol.words import Code, Hello, RefusedError, Reply
 from cassq.sidecar.sessions.dispatcher import Dispatcher
 from cassq.sidecar.sessions.handshake import Handshake
+from cassq.sidecar.sessions.incoming import Incoming
 from cassq.sidecar.sessions.rare_log import RareLog, short
 from cassq.sidecar.sessions.waiting import Asker
 
@@ -39,16 +39,6 @@ SESSIONS_MAX = 4096
 _SMALL_BYTES = 16 * 1024  # parts that are joined before they are written
 
 
-class Entry(NamedTuple):
-    """How a connection came in. made, known, gone: to call when it is made, when its client was
-    admitted, and when it has ended."""
-
-    peer: str
-    made: Callable[[ServerConnection], None]
-    known: Callable[[], None]
-    gone: Callable[[], None]
-
-
 class ServerConnection(asyncio.BufferedProtocol):
     """The protocol of one connection. sessions: all there are; it adds and removes itself."""
 
@@ -57,17 +47,17 @@ class ServerConnection(asyncio.BufferedProtocol):
         handshake: Handshake,
         dispatcher: Dispatcher,
         sessions: set[ServerConnection],
-        entry: Entry,
+        incoming: Incoming,
         log: RareLog,
     ) -> None:
         self.asker: Asker = Asker(self.blocked)
         self.received_bytes: int = 0
         self.sent_bytes: int = 0
-        self.peer: str = ""
+        self.peer: str = incoming.peer
         self._handshake = handshake
         self._dispatcher = dispatcher
         self._sessions = sessions
-        self._entry = entry
+        self._incoming = incoming
         self._log = log
         self._loop = asyncio.get_running_loop()
         self._transport: Any = None
@@ -84,9 +74,8 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
-        self._entry.made(self)
+        self._incoming.transport = self._transport
         self._transport.set_write_buffer_limits(HIGH_BYTES, LOW_BYTES)
-        self.peer = self._entry.peer
         opened = transport.get_extra_info("socket")
         if opened is not None:
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -102,7 +91,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
         self._sessions.discard(self)
-        self._entry.gone()
+        self._incoming.gone()
         for waiter in list(self.asker.waiters):
             waiter.cancel()
         self.asker.waiters.clear()
@@ -207,7 +196,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         welcome = self._handshake.admit(request)
         self.peer += f" ({short(request.client)})" if request.client else ""
         self._welcome = True
-        self._entry.known()
+        self._incoming.identified()
         self._inbox.limit = self._handshake.message_bytes_max
         self._since = Stopwatch()
         self._write(reply_parts(welcome, number))

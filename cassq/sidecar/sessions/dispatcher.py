@@ -29,6 +29,7 @@ from cassq.sidecar.engine.port import Engine
 from cassq.sidecar.engine.replica_state import ReplicaAnswer, ReplicaState
 from cassq.sidecar.load import ByteLoad
 from cassq.sidecar.sessions.group_sync import GroupSync
+from cassq.sidecar.sessions.rare_log import short
 from cassq.sidecar.sessions.waiting import Asker, WaitingRequest, WaitingRequests
 
 logger: logging.Logger = logging.getLogger("cassq")
@@ -208,8 +209,11 @@ def refusal_of(exc: Exception) -> RefusedError:
         case CorruptionError():
             return RefusedError(Code.DAMAGED, exc.message)
         case CassqError():
-            logger.error("a request failed: %s", exc)
+            logger.error("a request failed: %s", short(str(exc)))
             return RefusedError(Code.FAILED, exc.message)
         case _:
-            logger.error("a request failed", exc_info=exc)
-            return RefusedError(Code.FAILED, f"a bug of the sidecar: {type(exc).__name__}: {exc}")
+            # It may quote the request, which may be long.
+            what = short(f"{type(exc).__name__}: {exc}")
+            cut = RuntimeError(what).with_traceback(exc.__traceback__)
+            logger.error("a request failed", exc_info=cut)
+            return RefusedError(Code.FAILED, f"a bug of the sidecar: {what}")

@@ -12,22 +12,21 @@ WINDOW_BYTES = 8 * 1024 * 1024
 
 
 class Handshake(NamedTuple):
-    """What a sidecar is, and what it asks of its clients. token: "" for none.
-    other_token: one more that is valid, while the token is changed."""
+    """What a sidecar is, and what it asks of its clients. tokens: the valid ones, two while the
+    token is changed; none if none is needed."""
 
     sidecar: str
     generation: str
     zone: str
     cluster: str
-    token: str = ""
+    tokens: tuple[str, ...] = ()
     window_bytes: int = WINDOW_BYTES
     message_bytes_max: int = MESSAGE_BYTES_MAX
-    other_token: str = ""
 
     def __repr__(self) -> str:
-        """Never shows the token."""
-        token = "set" if self.token else "none"
-        return f"Handshake({self.sidecar!r} of {self.cluster!r}, token {token})"
+        """Never shows a token."""
+        tokens = len(self.tokens) or "none"
+        return f"Handshake({self.sidecar!r} of {self.cluster!r}, tokens: {tokens})"
 
     def admit(self, hello: Hello) -> Welcome:
         """The welcome of an admitted client. Raises RefusedError for others."""
@@ -37,7 +36,7 @@ class Handshake(NamedTuple):
                 f"this sidecar speaks version {VERSION} of the protocol, not {hello.version}",
                 version=VERSION,
             )
-        if self.token and not self._has(hello.token):
+        if self.tokens and not self._has(hello.token):
             why = "the token is wrong" if hello.token else "a token is needed"
             raise RefusedError(Code.TOKEN, why)
         if hello.cluster and hello.cluster != self.cluster:
@@ -55,5 +54,4 @@ class Handshake(NamedTuple):
         )
 
     def _has(self, given: str) -> bool:
-        valid = [token for token in (self.token, self.other_token) if token]
-        return any(hmac.compare_digest(given.encode(), token.encode()) for token in valid)
+        return any(hmac.compare_digest(given.encode(), token.encode()) for token in self.tokens)

@@ -31,14 +31,17 @@ class Server:
     ) -> None:
         self.sessions: set[ServerConnection] = set()
         self.log: RareLog = RareLog()
+        self._handshake = handshake
         self.acceptor: Acceptor = Acceptor(
-            lambda entry: ServerConnection(handshake, dispatcher, self.sessions, entry, self.log),
+            lambda incoming: ServerConnection(
+                self._handshake, dispatcher, self.sessions, incoming, self.log
+            ),
             self.log,
             connections_max,
         )
         self._sweeper: asyncio.TimerHandle | None = None
 
-    async def listen(self, address: str, tls: ssl.SSLContext | None) -> str:
+    async def listen(self, address: str) -> str:
         """Start to listen; return the actual host:port (a port of 0 means any free one). Raises
         ConfigError if this address cannot be used."""
         host, port = host_and_port(address)
@@ -52,11 +55,15 @@ class Server:
                 if taken
                 else "--listen needs an address of this machine, and a port that you may use",
             ) from exc
-        self.acceptor.tls = tls
         self.acceptor.open(sockets)
         self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
         bound = sockets[0].getsockname()[1]
         return f"[{host}]:{bound}" if ":" in host else f"{host}:{bound}"
+
+    def renew(self, tokens: tuple[str, ...], tls: ssl.SSLContext | None) -> None:
+        """Demand one of these tokens, and use this TLS, for connections from now on."""
+        self._handshake = self._handshake._replace(tokens=tokens)
+        self.acceptor.tls = tls
 
     async def close(self) -> None:
         """Stop accepting, and close all connections."""

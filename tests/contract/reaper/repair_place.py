@@ -72,7 +72,7 @@ class KeptSidecar(MemorySidecar):
         for pipe_id, placement in zip(ids, catalog.sidecars.placements_of(ids), strict=True):
             step = plan(self.engine.replicas()[pipe_id], placement, me)
             if step is not None and step.verb is OrphanVerb.DAMAGE:
-                self.replica_state.found(pipe_id, step.damage)
+                self.replica_state.found(pipe_id, step.damage, behind=step.behind)
 
     def remove(self, pipe_id: str) -> None:
         """Somebody removes an extent from it, who should not."""

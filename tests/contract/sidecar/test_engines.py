@@ -85,13 +85,17 @@ def test_replicas_tell_what_there_is(place: Place) -> None:
     place.add(10, acked=10)
     assert live[PIPE] == Replica(PIPE, "orders", True, 1_700, 1, 20, 10, 2 * size, 2)
     engine.note(PIPE, acked=20)
-    engine.note(PIPE, epoch=2, fenced=True, final=10, damage="bad", copying=True)
+    engine.note(PIPE, epoch=2, fenced=True, final=10, damage="bad", behind=True, copying=True)
     engine.cut(PIPE, 10)
-    expected = Replica(PIPE, "orders", True, 1_700, 2, 10, 20, size, 1, True, 10, "bad", True)
+    expected = Replica(PIPE, "orders", True, 1_700, 2, 10, 20, size, 1, True, 10, "bad", True, True)
     assert live[PIPE] == expected
-    engine.note(PIPE, final=None, damage="", copying=False, fenced=False)
+    engine.note(PIPE, final=None, copying=False, fenced=False)
     place.reopen()
-    expected = replace(expected, fenced=False, final=None, damage="", copying=False)
+    expected = replace(expected, fenced=False, final=None, copying=False)
+    assert place.engine.replicas() == {PIPE: expected}
+    place.engine.note(PIPE, damage="", behind=False)
+    place.reopen()
+    expected = replace(expected, damage="", behind=False)
     assert place.engine.replicas() == {PIPE: expected}
     place.engine.drop([PIPE, OTHER, PIPE])
     assert place.engine.replicas() == {}

@@ -350,6 +350,10 @@ def test_list_and_show(start: Start) -> None:
     assert "zone-b" in sidecars.run("sidecar", "show", "b").stdout
     assert sidecars.run("sidecar", "show", "nobody").returncode == 2
     sidecars["b"].kill()
+    listed = json.loads(sidecars.run("sidecar", "list", "--json").stdout)
+    assert [each["alive"] for each in listed] == [True, False, True], "though its lease lasts"
+    shown_b = sidecars.run("sidecar", "list").stdout.splitlines()[2]
+    assert "yes" not in shown_b.split()
     silent = sidecars.run("sidecar", "show", "b", "--json")
     assert silent.returncode == 1
     assert json.loads(silent.stdout)["error"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import signal
 import socket
@@ -111,7 +112,9 @@ def test_a_token_file_may_have_two_tokens(start: Start, tmp_path: Path) -> None:
 def test_a_status_that_anybody_can_read_is_warned_of(start: Start) -> None:
     served = start("--http", "0.0.0.0:0")
     served.signal(signal.SIGTERM)
-    assert "anybody who can connect to 0.0.0.0:" in served.ended()[1]
+    (line,) = map(json.loads, served.ended()[1].splitlines())
+    assert line["message"].startswith("anybody who can connect to 0.0.0.0:")
+    assert (line["level"], line["at"][:2]) == ("warning", "20")
 
 
 def test_what_was_acknowledged_survives_a_kill(catalog: SqliteCatalog, start: Start) -> None:

@@ -135,7 +135,7 @@ def test_a_wrong_token_is_refused(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.WARNING, logger="cassq")
-    guarded = Running(token="secret", new_loop=new_loop)
+    guarded = Running(tokens=("secret",), new_loop=new_loop)
     try:
         with pytest.raises(RefusedError, match="token.*CASSQ_SIDECAR_TOKEN") as caught:
             ask(guarded.address, Info(), Access(given))
@@ -154,7 +154,7 @@ def test_a_wrong_token_is_refused(
 
 
 def test_two_tokens_may_be_valid_at_once() -> None:
-    guarded = Running(token="new", other_token="old")
+    guarded = Running(tokens=("new", "old"))
     try:
         for token in ("new", "old"):
             assert ask(guarded.address, Info(), Access(token))
@@ -163,7 +163,7 @@ def test_two_tokens_may_be_valid_at_once() -> None:
                 ask(guarded.address, Info(), Access(token))
     finally:
         guarded.stop()
-    single = Running(token="new")
+    single = Running(tokens=("new",))
     try:
         with pytest.raises(RefusedError, match="token"):
             ask(single.address, Info(), Access(""))
@@ -535,8 +535,8 @@ def test_silent_clients_make_room_for_others(
         assert known.answer()[0] == 2
     for raw in silent:
         raw.close()
-    eventually("all are gone", lambda: not sidecar.sidecar.server.acceptor.connections)
-    assert not sidecar.sidecar.server.acceptor.unidentified
+    eventually("all are gone", lambda: not sidecar.sidecar.server.acceptor.connections.open)
+    assert not sidecar.sidecar.server.acceptor.connections.unidentified
 
 
 def test_connections_beyond_the_bound_are_closed_and_logged(
@@ -553,7 +553,7 @@ def test_connections_beyond_the_bound_are_closed_and_logged(
     assert there[0].answer()[0] == 2
     for raw in [*there, *more]:
         raw.close()
-    eventually("they are gone", lambda: not sidecar.sidecar.server.acceptor.connections)
+    eventually("they are gone", lambda: not sidecar.sidecar.server.acceptor.connections.open)
 
 
 def test_a_port_that_is_taken_is_reported(sidecar: Running) -> None:

@@ -158,7 +158,7 @@ def test_connections_are_counted_before_tls_and_failed_handshakes_are_logged(
     silent = [socket.create_connection((host, int(port)), timeout=20) for _ in range(30)]
     assert ask(guarded.address, Info(), client(files, "client"))
     assert all(each.recv(1) == b"" for each in silent[:25])
-    assert len(guarded.sidecar.server.acceptor.connections) <= 5
+    assert len(guarded.sidecar.server.acceptor.connections.open) <= 5
     with socket.create_connection((host, int(port)), timeout=20) as garbage:
         garbage.sendall(b"GET / HTTP/1.1\r\n\r\n")
         name = ":".join(map(str, garbage.getsockname()))
@@ -170,11 +170,11 @@ def test_connections_are_counted_before_tls_and_failed_handshakes_are_logged(
     )
     for each in silent:
         each.close()
-    eventually("all are gone", lambda: not guarded.sidecar.server.acceptor.connections)
+    eventually("all are gone", lambda: not guarded.sidecar.server.acceptor.connections.open)
 
 
 def test_a_wrong_token_is_reported_over_tls(files: Path) -> None:
-    running = Running(tls=server(files), token="secret")
+    running = Running(tls=server(files), tokens=("secret",))
     try:
         with pytest.raises(RefusedError, match="token"):
             ask(running.address, Info(), client(files)._replace(token="wrong"))
@@ -217,24 +217,24 @@ def test_sidecars_copy_from_one_another_over_tls(files: Path) -> None:
 @pytest.mark.parametrize(
     ("listen", "token", "tls", "ca", "insecure", "refused"),
     [
-        ("127.0.0.1:1", "", False, False, False, ""),
-        ("127.9.9.9:1", "", False, False, False, ""),
-        ("localhost:1", "", False, False, False, ""),
-        ("[::1]:1", "", False, False, False, ""),
-        ("0.0.0.0:1", "", False, False, False, "anybody could connect"),
-        ("[::]:1", "", False, False, False, "anybody could connect"),
-        ("10.0.0.1:1", "t", False, False, False, "readable on the network"),
-        ("10.0.0.1:1", "t", False, False, True, ""),
-        ("db.example:1", "", False, False, False, "anybody"),
-        ("10.0.0.1:1", "", True, False, False, "TLS alone keeps nobody out"),
-        ("10.0.0.1:1", "t", True, False, False, ""),
-        ("10.0.0.1:1", "", True, True, False, ""),
-        ("nonsense", "", False, False, False, "is not the address"),
-        ("host:99999", "", False, False, False, "is not the address"),
+        ("127.0.0.1:1", False, False, False, False, ""),
+        ("127.9.9.9:1", False, False, False, False, ""),
+        ("localhost:1", False, False, False, False, ""),
+        ("[::1]:1", False, False, False, False, ""),
+        ("0.0.0.0:1", False, False, False, False, "anybody could connect"),
+        ("[::]:1", False, False, False, False, "anybody could connect"),
+        ("10.0.0.1:1", True, False, False, False, "readable on the network"),
+        ("10.0.0.1:1", True, False, False, True, ""),
+        ("db.example:1", False, False, False, False, "anybody"),
+        ("10.0.0.1:1", False, True, False, False, "TLS alone keeps nobody out"),
+        ("10.0.0.1:1", True, True, False, False, ""),
+        ("10.0.0.1:1", False, True, True, False, ""),
+        ("nonsense", False, False, False, False, "is not the address"),
+        ("host:99999", False, False, False, False, "is not the address"),
     ],
 )
 def test_what_may_listen_where(
-    listen: str, token: str, tls: bool, ca: bool, insecure: bool, refused: str
+    listen: str, token: bool, tls: bool, ca: bool, insecure: bool, refused: str
 ) -> None:
     def check() -> None:
         check_exposure(listen, token=token, tls=tls, ca=ca, insecure=insecure)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from cassq.errors import BackendError, BrokenInvariantError, StorageFullError
 from cassq.message.frames import FrameError, pipe_key, verify
 from cassq.model.sidecar_rows import SidecarRow, SidecarState
-from cassq.sidecar.engine.port import Engine, Replica, Space
+from cassq.sidecar.engine.port import Engine, Replica, Space, is_report
 
 LEASE_MS = 1 << 40  # of sidecars whose ends are told otherwise
 
@@ -140,8 +140,8 @@ class MemoryEngine(Engine):
         if changes.keys() == {"acked"}:
             replica.acked = changes["acked"]  # type: ignore[assignment]
             return
-        if changes.keys() == {"damage"} and changes["damage"]:
-            replica.damage = str(changes["damage"])
+        if is_report(changes):
+            replica.damage, replica.behind = str(changes["damage"]), bool(changes.get("behind"))
         self._change(pipe_id, Noted({"acked": replica.acked, **changes}))
 
     def cut(self, pipe_id: str, end: int) -> None:

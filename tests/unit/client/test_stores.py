@@ -145,7 +145,7 @@ def test_a_token_of_the_environment_that_cannot_be_used_is_reported_by_its_name(
         (Settings(5, "rack", SECRET), ["5", "rack"]),
         (Access(SECRET, None, "me"), ["me", "set"]),
         (Hello(7, "this one", SECRET, "me"), ["7", "this one", "me"]),
-        (Handshake("a:1", "g", "z", "this one", SECRET), ["a:1", "this one", "set"]),
+        (Handshake("a:1", "g", "z", "this one", (SECRET,)), ["a:1", "this one", "tokens: 1"]),
     ],
 )
 def test_a_token_is_never_shown(bearer: object, shown: list[str]) -> None:

@@ -8,16 +8,18 @@ import resource
 import msgspec
 import pytest
 
+from cassq.errors import BackendError
 from cassq.extents.protocol.wire import (
     MESSAGE_BYTES_MAX,
     REQUEST_BYTES_MAX,
     ProtocolError,
     read_request,
 )
-from cassq.extents.protocol.words import OPS, Append, Ends
+from cassq.extents.protocol.words import OPS, Append, Code, Ends
 from cassq.sidecar.engine.rocksdb.trouble import Trouble
 from cassq.sidecar.serving import FILES_RESERVED, connections_allowed
 from cassq.sidecar.sessions import rare_log
+from cassq.sidecar.sessions.dispatcher import refusal_of
 from cassq.sidecar.sessions.rare_log import LINES_MAX, SHOWN_MAX, RareLog, short
 from cassq.sidecar.sessions.server import CONNECTIONS_MAX
 
@@ -82,3 +84,18 @@ def test_a_large_message_that_is_no_frame_is_not_unpacked() -> None:
     frame = bytes(2 * REQUEST_BYTES_MAX)
     number, request = read_request(packed(OPS[Append], 7, "p", 1, 0, 1, 0, frame))
     assert (number, request) == (7, Append("p", 1, 0, 1, 0, frame))
+
+
+@pytest.mark.parametrize("error", [ValueError, BackendError])
+def test_a_failed_request_is_logged_in_short(
+    error: type[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
+    try:
+        raise error("of a client\n" * 5_000_000)
+    except Exception as exc:
+        refusal = refusal_of(exc)
+    assert refusal.code is Code.FAILED
+    assert len(caplog.text) < 2000
+    assert "of a client\\n" in caplog.text
+    assert "of a client\nof" not in caplog.text
+    assert ("Traceback" in caplog.text) is (error is ValueError), "where it failed is shown"

@@ -199,4 +199,7 @@ def test_damage_that_could_not_be_noted_is_kept_and_copies_speak_for_themselves(
     engine.starving = True
     with pytest.raises(StorageFullError):
         engine.note(PIPE, damage="a frame is bad")
-    assert damage_of(engine) == {PIPE: "a frame is bad"}
+    assert damage_of(engine) == {PIPE: ("a frame is bad", False)}
+    lagging = MemoryEngine()
+    lagging.create(Replica(PIPE, "orders", False, 1, 1, damage="it ends at 3", behind=True))
+    assert damage_of(lagging) == {PIPE: ("it ends at 3", True)}

@@ -14,7 +14,15 @@ from cassq.base.clock import Clock
 from cassq.base.ids import Ids
 from cassq.catalog.port import Catalog
 from cassq.errors import BackendError
-from cassq.extents.protocol.words import EXTENTS_MAX, Drop, Ends, Info, List, ListedExtent
+from cassq.extents.protocol.words import (
+    EXTENTS_MAX,
+    Drop,
+    Ends,
+    Info,
+    List,
+    ListedExtent,
+    RefusedError,
+)
 from cassq.extents.replicas.fleet import Fleet, Need, ReplicaStanding, fleet_of, mended
 from cassq.extents.replicas.upkeep import RepairOutcome, Upkeep
 from cassq.extents.sidecar.net.network import Call, CallResult, Network, Patience
@@ -115,6 +123,14 @@ class Repairing(Upkeep):
             if at is not None
         }
         return {pipe_id: those for pipe_id, those in left.items() if those}
+
+    def silent(self, rows: Sequence[SidecarRow], seconds: float) -> Mapping[str, str]:
+        answers = self._exchange([_call(row, Info()) for row in rows], seconds)
+        return {
+            answer.sidecar: answer.error.message
+            for answer in answers
+            if answer.error is not None and not isinstance(answer.error, RefusedError)
+        }
 
     def info(self, row: SidecarRow) -> Mapping[str, Any]:
         return dict(self._ask(_call(row, Info())).facts)

@@ -25,7 +25,7 @@ from cassq.errors import (
     StorageFullError,
 )
 from cassq.message.frames import FrameError, pipe_key, verify
-from cassq.sidecar.engine.port import Engine, Replica, Space
+from cassq.sidecar.engine.port import Engine, Replica, Space, is_report
 from cassq.sidecar.engine.rocksdb.directory import Directory, Identity
 from cassq.sidecar.engine.rocksdb.marks import SyncMark
 from cassq.sidecar.engine.rocksdb.opening import opened
@@ -37,7 +37,7 @@ from cassq.sidecar.engine.rocksdb.trouble import Trouble, explained
 
 logger: logging.Logger = logging.getLogger("cassq")
 
-_CHANGEABLE = {"epoch", "fenced", "final", "damage", "copying"}
+_CHANGEABLE = {"epoch", "fenced", "final", "damage", "behind", "copying"}
 
 
 class RocksEngine(Engine):
@@ -151,8 +151,8 @@ class RocksEngine(Engine):
             if changes.keys() == {"acked"}:
                 replica.acked = changes["acked"]  # type: ignore[assignment]
                 return
-            if changes.keys() == {"damage"} and changes["damage"]:
-                replica.damage = str(changes["damage"])  # even if it cannot be written
+            if is_report(changes):
+                _set(replica, changes)  # even if it cannot be written
             self._working()
             if not changes.keys() <= _CHANGEABLE | {"acked"}:
                 raise BrokenInvariantError(f"no note changes {sorted(changes)}")

@@ -121,8 +121,8 @@ def _compare(found: Opened, kept: dict[str, StoredReplica]) -> None:
                 found.free.append(slot)
             continue
         damage = damage or _damage(each, mark)
-        if damage and not each.replica.damage:
-            each.replica.damage = damage
+        if damage and (each.replica.behind or not each.replica.damage):
+            each.replica.damage, each.replica.behind = damage, False
             each.version += 1
             news.append(each)
     found.free.reverse()  # the first slots are used first

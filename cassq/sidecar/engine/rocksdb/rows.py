@@ -28,7 +28,8 @@ _VERSION = 1
 # version, flags; birth, slot; version, cut_version, cut_end; created_ms, epoch;
 # end, acked, final, size_bytes, frames; lengths of queue name and damage.
 _ROW = struct.Struct("<BBQIQQQqQQQqQQHI")
-_STRICT, _FENCED, _COPYING = 1, 2, 4
+# Rows of earlier versions never have the last one.
+_STRICT, _FENCED, _COPYING, _BEHIND = 1, 2, 4, 8
 _DAMAGE_LENGTH_MAX = 1000
 
 
@@ -90,7 +91,8 @@ class StoredReplica:
     def row(self) -> bytes:
         """Its row as bytes."""
         replica = self.replica
-        flags = replica.strict * _STRICT | replica.fenced * _FENCED | replica.copying * _COPYING
+        flags = replica.strict * _STRICT | replica.fenced * _FENCED
+        flags |= replica.copying * _COPYING | replica.behind * _BEHIND
         queue = replica.queue_name.encode("utf-8", "surrogatepass")
         damage = replica.damage[:_DAMAGE_LENGTH_MAX].encode("utf-8", "surrogatepass")
         fixed = _ROW.pack(
@@ -118,6 +120,6 @@ def kept_of(name: bytes, row: bytes) -> StoredReplica:
     replica = Replica(
         *(pipe_id_of(name), queue, bool(flags & _STRICT), created_ms, epoch),
         *(end, acked, size_bytes, frames, bool(flags & _FENCED)),
-        *(None if final < 0 else final, damage, bool(flags & _COPYING)),
+        *(None if final < 0 else final, damage, bool(flags & _COPYING), bool(flags & _BEHIND)),
     )
     return StoredReplica(replica, birth, slot, version, cut_version, cut_end)

@@ -1,0 +1,53 @@
+"""Connections of clients that were accepted, and those of them that have not said who they are."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+
+from cassq.base.clock import Stopwatch
+
+
+class Connections:
+    """The open connections. unidentified: those whose client was not admitted yet, the oldest
+    first."""
+
+    def __init__(self) -> None:
+        self.open: set[Incoming] = set()
+        self.unidentified: dict[Incoming, None] = {}
+
+
+class Incoming:
+    """A connection, from its accept to its end. transport: set once it is established.
+    established: what becomes of its socket is the event loop's business."""
+
+    def __init__(self, connections: Connections, opened: socket.socket, peer: str) -> None:
+        self.opened = opened
+        self.peer: str = peer
+        self.since: Stopwatch = Stopwatch()
+        self.transport: asyncio.WriteTransport | None = None
+        self.established: bool = False
+        self.task: asyncio.Task[None] | None = None  # establishes it
+        self._connections = connections
+        connections.open.add(self)
+        connections.unidentified[self] = None
+
+    def identified(self) -> None:
+        """Its client was admitted."""
+        self._connections.unidentified.pop(self, None)
+
+    def gone(self) -> None:
+        """It has ended."""
+        self.identified()
+        self._connections.open.discard(self)
+
+    def end(self) -> None:
+        """End it at once."""
+        if self.transport is not None:
+            self.transport.abort()
+        if self.task is not None:
+            self.task.cancel()
+        with contextlib.suppress(OSError):
+            self.opened.shutdown(socket.SHUT_RDWR)
+        self.gone()
