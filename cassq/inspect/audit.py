@@ -122,7 +122,8 @@ def audit_queue(ports: Ports, queue: QueueRow) -> Audit:
     cursors = {group.id: cursors_of(ports, group) for group in groups}
     found: list[Examined] = []
     for pipe in pipes:
-        stood = standing(ports, groups, cursors, pipe)
+        known = {group_id: of[pipe.id] for group_id, of in cursors.items() if pipe.id in of}
+        stood = standing(ports, groups, known, pipe)
         walk = walk_through(ports, pipe.id, Place(0, 0), stood.end)
         found.append(examined(stood, [walk]))
     return added_up(ports, queue, groups, found)
@@ -139,17 +140,18 @@ def cursors_of(ports: Ports, group: GroupRow) -> dict[str, Cursor]:
 def standing(
     ports: Ports,
     groups: Sequence[GroupRow],
-    cursors: Mapping[str, Mapping[str, Cursor]],
+    cursors: Mapping[str, Cursor],
     pipe: PipeRow,
 ) -> Standing:
-    """Check the rows of a pipe. cursors: by group and pipe. Cost: for each group three ranges of
-    keys, and for each dead message a frame in its old pipe and one in the new."""
+    """Check the rows of a pipe. cursors: those that the groups have in it, by group. Cost: for each
+    group three ranges of keys, and for each dead message a frame in its old pipe and one in the
+    new."""
     accounts: dict[str, Account] = {}
     findings: list[str] = []
     astray: dict[str, list[str]] = {}
     for group in groups:
         if pipe.is_for(group.id):
-            view, wrong = _consistent(ports, group, pipe, cursors[group.id].get(pipe.id))
+            view, wrong = _consistent(ports, group, pipe, cursors.get(group.id))
             accounts[group.id] = tally(view, ports.catalog.now_ms())
             findings += wrong
             moves = [move for move in view.moves if move.settled]
@@ -176,7 +178,7 @@ def _consistent(
             break
         if look > 1:
             ports.clock.sleep(PAUSE_SECONDS * 2 ** (look - 2))
-        before, now = view, cursors_of(ports, group).get(pipe.id)
+        before, now = view, ports.catalog.claims.cursor(group.id, pipe.id)
         view = view_of(ports.catalog, group.id, pipe.id, now)
         if view == before:
             break

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from pyspark.sql import SparkSession
 
 from cassq.errors import ConfigError
-from cassq.inspect.audit import Audit, Standing, Walked, added_up, examined
+from cassq.inspect.audit import Audit, Standing, Walked, added_up, cursors_of, examined
 from cassq.lifecycle.ports import Ports
 from cassq.message.frames import Place
 from cassq.model.rows import GroupRow, QueueRow
@@ -27,7 +27,8 @@ from cassq.spark.options import MESSAGES_PER_PARTITION
 from cassq.spark.reading import PipeRange, ScanTask, parts
 
 PIPES_PER_TASK = 100
-# Progress is reported after this many tasks per core.
+# Rows are joined in at most this many tasks per core; frames are read in this many between two
+# reports of progress.
 TASKS_PER_STEP = 4
 
 
@@ -82,9 +83,16 @@ def _standings(
     pipes = ports.catalog.pipes.live(queue.id)
     if not pipes:
         return []
-    tasks = -(-len(pipes) // PIPES_PER_TASK)
-    rows = spark.sparkContext.parallelize(pipes, tasks)
+    cursors = [cursors_of(ports, group) for group in groups]
+    seen = [(pipe, [found.get(pipe.id) for found in cursors]) for pipe in pipes]
+    tasks = task_count(len(pipes), spark.sparkContext.defaultParallelism)
+    rows = spark.sparkContext.parallelize(seen, tasks)
     return list(rows.mapPartitions(partial(standings, location, groups)).collect())
+
+
+def task_count(pipes: int, parallelism: int) -> int:
+    """How many tasks join the rows of pipes: a task costs as much as some hundred pipes. Pure."""
+    return min(-(-pipes // PIPES_PER_TASK), TASKS_PER_STEP * parallelism)
 
 
 def _walks(

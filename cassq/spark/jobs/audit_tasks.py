@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
-from cassq.inspect.audit import Standing, Walked, bounded, cursors_of, standing, walk_through
+from cassq.inspect.audit import Standing, Walked, bounded, standing, walk_through
 from cassq.lifecycle.ports import Ports
-from cassq.model.rows import GroupRow, PipeRow
+from cassq.model.rows import Cursor, GroupRow, PipeRow
 from cassq.spark.clients import Location, place_at
 from cassq.spark.reading import PipeRange, ScanTask
 
@@ -16,14 +16,17 @@ MISPLACED_MAX = 100
 
 
 def standings(
-    location: Location, groups: Sequence[GroupRow], pipes: Iterable[PipeRow]
+    location: Location,
+    groups: Sequence[GroupRow],
+    pipes: Iterable[tuple[PipeRow, Sequence[Cursor | None]]],
 ) -> Iterator[Standing]:
-    """Read the rows of each pipe. Cost: the cursors of the groups; for each pipe that of
-    `standing`."""
+    """Read the rows of each pipe. pipes: with the cursor of each group, which may be older than
+    what is read here. Cost: for each pipe that of `standing`."""
     ports = place_at(location).ports
-    cursors = {group.id: cursors_of(ports, group) for group in groups}
-    for pipe in pipes:
-        found = standing(ports, groups, cursors, pipe)
+    for pipe, cursors in pipes:
+        of_groups = zip(groups, cursors, strict=True)
+        known = {group.id: cursor for group, cursor in of_groups if cursor is not None}
+        found = standing(ports, groups, known, pipe)
         astray = {
             name: [f"group {name}, pipe {pipe.id}: {it}" for it in bounded(texts, MISPLACED_MAX)]
             for name, texts in found.astray.items()

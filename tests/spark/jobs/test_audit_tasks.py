@@ -1,4 +1,5 @@
-"""What executors of an audit find of a client that was killed before it told of its last append."""
+"""What executors of an audit find: of pipes that change meanwhile, and of a client that was killed
+before it told of its last append."""
 
 from __future__ import annotations
 
@@ -8,10 +9,13 @@ from typing import Any
 
 import pytest
 
+import cassq
 from cassq.base.clock import ManualClock
-from cassq.inspect.audit import cursors_of, standing
+from cassq.inspect.audit import standing
 from cassq.message.frames import Place
 from tests.contract.audits import Scene, untold
+from tests.integration.deadlines import eventually
+from tests.integration.stage import numbers, push
 
 
 @pytest.fixture
@@ -25,7 +29,44 @@ def stood(scene: Scene) -> Any:
     groups = ports.catalog.queues.groups(scene.queue.id)
     pipe = ports.catalog.pipes.by_id(scene.pipe)
     assert pipe is not None
-    return standing(ports, groups, {group.id: cursors_of(ports, group) for group in groups}, pipe)
+    cursors = {group.id: ports.catalog.claims.cursor(group.id, pipe.id) for group in groups}
+    return standing(ports, groups, {each: found for each, found in cursors.items() if found}, pipe)
+
+
+def test_a_pipe_that_changed_since_the_driver_looked_is_as_it_is_now(
+    client: cassq.Client, queue: cassq.Queue
+) -> None:
+    """Of a cursor that is older than the rows, nothing is a finding, and nothing counts twice."""
+    pytest.importorskip("pyspark")
+    from cassq.spark.clients import located
+    from cassq.spark.jobs.audit_tasks import standings
+
+    ports = client.ports
+    groups = ports.catalog.queues.groups(queue.id)
+    push(queue, *numbers(20))
+    (pipe,) = ports.catalog.pipes.live(queue.id)
+
+    def cursor() -> Any:
+        return ports.catalog.claims.cursor(groups[0].id, pipe.id)
+
+    old = cursor()
+    with queue.popper() as popper:
+        found = popper.pop(10)
+        popper.commit(found[2:5])
+        popper.dead(found[6:8])
+        eventually("they are there", lambda: len(list(queue.dead_letters().export())) == 2)
+        location = located(client.url)
+        (then,) = standings(location, groups, [(pipe, [old])])
+        (now,) = standings(location, groups, [(pipe, [cursor()])])
+    assert (then.findings, then.end) == ([], 20)
+    assert then.groups == now.groups
+
+
+def test_many_pipes_are_few_tasks() -> None:
+    pytest.importorskip("pyspark")
+    from cassq.spark.jobs.audit import task_count
+
+    assert [task_count(pipes, 2) for pipes in (1, 100, 101, 6736)] == [1, 1, 2, 8]
 
 
 def walked(scene: Scene, messages: int) -> Any:
