@@ -26,9 +26,9 @@ from cassq.spark.jobs.sessions import told_as_ours
 from cassq.spark.options import MESSAGES_PER_PARTITION
 from cassq.spark.reading import PipeRange, ScanTask, parts
 
-# Starting a task costs as much as the rows of a hundred pipes.
-PIPES_PER_TASK_MIN, PIPES_PER_TASK_MAX = 100, 1000
-# Progress is reported after this many tasks per core.
+PIPES_PER_TASK = 100
+# Rows are joined in at most this many tasks per core; frames are read in this many between two
+# reports of progress.
 TASKS_PER_STEP = 4
 
 
@@ -83,10 +83,14 @@ def _standings(
     pipes = ports.catalog.pipes.live(queue.id)
     if not pipes:
         return []
-    share = len(pipes) // (TASKS_PER_STEP * spark.sparkContext.defaultParallelism)
-    most = min(max(share, PIPES_PER_TASK_MIN), PIPES_PER_TASK_MAX)
-    rows = spark.sparkContext.parallelize(pipes, -(-len(pipes) // most))
+    tasks = task_count(len(pipes), spark.sparkContext.defaultParallelism)
+    rows = spark.sparkContext.parallelize(pipes, tasks)
     return list(rows.mapPartitions(partial(standings, location, groups)).collect())
+
+
+def task_count(pipes: int, parallelism: int) -> int:
+    """How many tasks join the rows of pipes: a task costs as much as some hundred pipes. Pure."""
+    return min(-(-pipes // PIPES_PER_TASK), TASKS_PER_STEP * parallelism)
 
 
 def _walks(

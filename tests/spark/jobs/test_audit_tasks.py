@@ -28,6 +28,13 @@ def stood(scene: Scene) -> Any:
     return standing(ports, groups, {group.id: cursors_of(ports, group) for group in groups}, pipe)
 
 
+def test_many_pipes_are_few_tasks() -> None:
+    pytest.importorskip("pyspark")
+    from cassq.spark.jobs.audit import task_count
+
+    assert [task_count(pipes, 2) for pipes in (1, 100, 101, 6736)] == [1, 1, 2, 8]
+
+
 def walked(scene: Scene, messages: int) -> Any:
     from cassq.spark.jobs.audit_tasks import walk
     from cassq.spark.reading import PipeRange
