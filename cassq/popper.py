@@ -631,7 +631,7 @@ class Popper:
                     delivery, seqs - delivery.given_seqs(), NackOptions(0, counted=False)
                 )
             except ClaimLostError as exc:
-                logger.info("nothing to give back of pipe %s: %s", delivery.pipe_id, exc)
+                logger.info("no claim to give back in pipe %s: %s", delivery.pipe_id, exc)
         self._flush()
 
     def _give_up(self, delivery: Delivery) -> None:
@@ -664,5 +664,5 @@ class Popper:
             self._life.check()
             raise ClosedError(
                 "this popper is closed; its messages were given back",
-                hint="stop() ends an iteration and leaves time for the current message",
+                hint="use stop() to end an iteration: it leaves time for the current message",
             )

@@ -134,7 +134,7 @@ class Client:
         if row is None or row.deleted:
             raise UsageError(
                 f"there is no pipe {pipe_id!r}",
-                hint="`cassq pipe list QUEUE` lists those of a queue that are not retired",
+                hint="`cassq pipe list QUEUE` lists the pipes of a queue that are not retired",
             )
         return Queue(self.runtime, row)
 

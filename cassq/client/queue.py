@@ -206,7 +206,7 @@ class Queue:
             if self._ports.catalog.queues.update(row.id, row.version, new):
                 self._runtime.changed(replace(row, policy=new, version=row.version + 1))
                 return new
-        raise BackendTimeoutError(f"queue {self.name!r} keeps being changed by other clients")
+        raise BackendTimeoutError(f"queue {self.name!r} is constantly changed by other clients")
 
     @operation
     def create_group(

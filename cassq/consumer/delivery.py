@@ -523,7 +523,7 @@ def by_delivery(
             f"this takes many messages, not {'one' if one else type(messages).__name__}",
             hint="put it in a list: popper.commit([message]); or call message.ack()"
             if one
-            else "pass what pop() returned, or a list of its messages",
+            else "pass the result of pop(), or a list of its messages",
         )
     seqs: dict[Delivery, list[int]] = {}
     for message in messages:

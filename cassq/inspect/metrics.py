@@ -92,7 +92,7 @@ class Meter:
                 rows = ports.catalog.queues.listed()
                 metrics += queue_metrics([queue_stats(ports, row) for row in rows])
             except CassqError as exc:
-                logger.warning("the metrics lack the depths of queues: %s", exc)
+                logger.warning("the metrics do not include the depths of queues: %s", exc)
                 readable = False
             help_text = "Whether the catalog could be read."
             metrics.append(

@@ -35,7 +35,7 @@ def check_exposure(listen: str, *, token: str, tls: bool, ca: bool, insecure: bo
     if is_loopback(host) or insecure:
         return
     if not tls:
-        why = "the token would be readable on the network" if token else "anybody could connect"
+        why = "the token would be readable on the network" if token else "anyone could connect"
         raise ConfigError(
             f"a sidecar without TLS listens on loopback addresses only, not on {host}: {why}",
             hint="give --cert, --key and either --ca or --token-file;"
@@ -43,7 +43,7 @@ def check_exposure(listen: str, *, token: str, tls: bool, ca: bool, insecure: bo
         )
     if not (token or ca):
         raise ConfigError(
-            f"anybody could connect at {host}: TLS alone keeps nobody out",
+            f"anyone could connect at {host}: TLS alone keeps nobody out",
             hint="give --token-file, or --ca for certificates of clients",
         )
 

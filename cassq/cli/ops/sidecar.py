@@ -40,7 +40,7 @@ _A_FILE = click.Path(path_type=Path, dir_okay=False)
 def sidecar() -> None:
     """Run a storage sidecar, and look after the existing ones.
 
-    Sidecars keep the messages of queues whose URL says `store=sidecar`, each on a local disk.
+    Sidecars keep messages, each on a local disk, if the URL of the queues has `store=sidecar`.
     """
 
 
@@ -70,7 +70,7 @@ def sidecar() -> None:
     "--zone",
     required=True,
     metavar="ZONE",
-    help="What it shares its failures with, such as its rack. Replicas are spread over zones.",
+    help="Sidecars of one zone may fail together, as in one rack. Replicas are spread over zones.",
 )
 @click.option(
     "--catalog",
@@ -86,12 +86,13 @@ def sidecar() -> None:
     "--advertise",
     default="",
     metavar="HOST:PORT",
-    help="Where clients reach it, if that is not where it listens.",
+    help="Where clients reach it, if this differs from --listen.",
 )
 @click.option(
     "--token-file",
     type=_A_FILE,
-    help="The token that clients must present, or two valid ones; else CASSQ_SIDECAR_TOKEN.",
+    help="A file with the token that clients must present, or with two valid tokens. Without it,"
+    " CASSQ_SIDECAR_TOKEN is the token.",
 )
 @click.option("--cert", type=_A_FILE, help="Its certificate, for TLS.")
 @click.option("--key", type=_A_FILE, help="The key of the certificate.")
@@ -108,14 +109,14 @@ def sidecar() -> None:
     default=FREE_MIN,
     show_default=True,
     metavar="SIZE",
-    help="Free disk space, as 10GiB or 5%, below which it is read-only.",
+    help="Accept no messages while less than this is free on the disk, as in 10GiB or 5%.",
 )
 @click.option(
     "--drain-seconds",
     type=seconds,
     default=DRAIN,
     show_default=True,
-    help="How long writers may take to leave when it stops.",
+    help="When it stops, wait this long for writers to move to other sidecars.",
 )
 @click.option(
     "--orphans-after",
@@ -145,11 +146,11 @@ def serve(
 ) -> None:
     """Run a storage sidecar: keep replicas of messages in DIR, for the clients of one catalog.
 
-    It registers in the catalog, and may be started before the first client. On SIGTERM or Ctrl-C
-    it stops after its writers have gone elsewhere; a second signal ends it at once. If it is
+    It registers in the catalog, and may be started before the first client. On SIGTERM or Ctrl-C it
+    stops after its writers have moved to other sidecars; a second signal ends it at once. If it is
     killed, nothing acknowledged is lost. When it comes back, it reports replicas that it lacks.
 
-    Without a token and TLS it listens on loopback addresses only.
+    Without TLS and a token, or certificates of clients, it listens on loopback addresses only.
     """
     with extras.wanted(*extras.SIDECAR_SERVER):
         from cassq.sidecar.rocks import opener
@@ -159,7 +160,7 @@ def serve(
     if not _ZONE.fullmatch(zone):
         raise ConfigError(
             f"{zone!r} is not a valid zone name",
-            hint="it has up to 64 letters, digits, and characters of _.-",
+            hint="a zone has 1 to 64 letters, digits, and characters of _.-",
         )
     token, other_token = _tokens(token_file)
     options = Options(
@@ -203,8 +204,8 @@ def _tokens(path: Path | None) -> tuple[str, str]:
     if not (1 <= len(tokens) <= 2 and all(map(_TOKEN.fullmatch, tokens))):
         raise ConfigError(
             f"{where} is not a valid token",
-            hint=f"it has 1 to {TOKEN_CHARACTERS_MAX} ASCII characters, and no spaces;"
-            " a file may have two, a line each",
+            hint=f"a token has 1 to {TOKEN_CHARACTERS_MAX} ASCII characters, and no spaces; a file"
+            " may have two tokens, one per line",
         )
     return tokens[0], (*tokens, "")[1]
 

@@ -26,7 +26,7 @@ _ROWS_MAX = 5000  # a page of the driver's
 _BUCKETS_KNOWN_MAX = 10_000
 
 
-class Turns:
+class TurnRequests:
     """The pipes in which this process asked for a turn, and when each last had something new."""
 
     def __init__(self, cql: Cql, clock: Clock) -> None:
@@ -71,7 +71,7 @@ class CassandraReader(ExtentReader):
         cql: Cql,
         heads: Heads,
         head: Head,
-        turns: Turns,
+        turns: TurnRequests,
         kept: FrameCache,
         ends: PolledEnds,
         local: Callable[[str], CassandraWriter | None],
