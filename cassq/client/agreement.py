@@ -157,7 +157,7 @@ class Agreement:
         return self.poppers()
 
     def change_store(self, store: str) -> None:
-        """Make `store` that of all clients. Raises UsageError unless there are no queues."""
+        """Make `store` the store of all clients. Raises UsageError unless there are no queues."""
         if store == self.store:
             return
         used = self._cql.read_many([(ANY_PIPE, ()), (ANY_EXTENT, ()), (ANY_PLACEMENT, ())])
@@ -183,8 +183,8 @@ class Agreement:
 
 
 def quorums_of(contact: Contact, replicas: Mapping[str, int]) -> str:
-    """Which quorums a client uses: those of two clients overlap if this is the same for both. Empty
-    if all overlap, as one data centre has all replicas. replicas: by data centre."""
+    """Which quorums a client uses: the quorums of two clients overlap if this is the same for both.
+    Empty if all overlap, as one data centre has all replicas. replicas: by data centre."""
     if len(replicas) < 2:
         return ""
     levels = f"{contact.consistency}, {contact.serial}"

@@ -118,7 +118,7 @@ class HeldTurn(Lock):
         self._turns.rest(self, used=False)
 
     def end(self) -> None:
-        """Release the lock. Cost: that of `Lock.release`, once."""
+        """Release the lock. Cost: the same as `Lock.release`, once."""
         self._turns.end(self)
 
     def hand_out(self, cursor: Cursor | None, settled: Callable[[], bool], now_ms: int) -> None:
@@ -134,7 +134,7 @@ class HeldTurn(Lock):
 
     def refresh(self, now_ms: int, *, always: bool = False) -> bool:
         """Renew the lock for what was, or will be, handed out, unless that was done meanwhile;
-        whether it is still ours. Cost: that of `Lock.renew`."""
+        whether it is still ours. Cost: the same as `Lock.renew`."""
         with self._renewing:
             if self._stale or always:
                 self._stale, self.renewed_ms = False, now_ms

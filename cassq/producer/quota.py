@@ -210,8 +210,8 @@ def trim(ports: Ports, queue: QueueRow, dead_letter: DeadLetterFn, *, extra: int
     """In a queue that drops its oldest, move excess messages to the dead letters of each group;
     returns how many. Messages that poppers hold, or that are delayed, stay.
 
-    extra: how many messages are about to be pushed. Cost: that of `lengths`, then one transaction
-    for 256 messages, and for each message that of becoming a dead letter.
+    extra: how many messages are about to be pushed. Cost: the same as `lengths`; then one
+    transaction for every 256 messages, and one dead letter for each message.
     """
     most = queue.policy.max_length
     if most is None or queue.policy.overflow != "drop-oldest":
