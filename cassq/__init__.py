@@ -11,8 +11,8 @@
             print(message.payload)
             message.ack()
 
-Each name here is loaded on first use: a program that imports cassq and then does not need it pays
-next to nothing.
+Each name here is loaded on first use, so a program that imports cassq without using it loses almost
+no time.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ The tree::
     ├─ CorruptionError   stop reading this pipe and tell someone
     └─ BrokenInvariantError   a bug in cassq
 
-An error's docstring is its default message; ``hint`` says what to do next.
+The first line of an error's docstring is its default message; ``hint`` says what to do next.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class ClaimLostError(OwnershipError):
 
 
 class LeaseLostError(OwnershipError):
-    """A lease ran out before it was renewed."""
+    """A lease ended before it was renewed."""
 
 
 class FencedError(OwnershipError):
@@ -189,7 +189,7 @@ def is_outage(exc: BaseException) -> bool:
 
 
 class StorageFullError(BackendError):
-    """The disk is full: what was acknowledged is safe, nothing new can be stored."""
+    """The disk is full: everything acknowledged is safe, but nothing new can be stored."""
 
     default_hint = "free some space; consumed pipes are removed by `cassq reap`"
 

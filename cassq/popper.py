@@ -107,12 +107,12 @@ class Popper:
 
     @property
     def lost(self) -> int:
-        """How many messages lost their claim before they were settled."""
+        """How many messages lost their claims before they were settled."""
         return self.tally.lost
 
     @property
     def broken(self) -> dict[str, Exception]:
-        """Pipes that cannot be read → the error that `pop` raised once for each."""
+        """The error that `pop` raised once for each pipe that cannot be read, by pipe."""
         return dict(self._claimer.window.broken)
 
     # --- taking -------------------------------------------------------------------------------
@@ -120,11 +120,11 @@ class Popper:
     def pop(self, max_messages: int = 1, wait: float = 0.0) -> Messages:
         """At most `max_messages` messages; empty if none arrive within `wait` seconds.
 
-        Where many are waiting it prefetches as an iteration does, for the next calls; unless
-        several threads call this, which then each claim what they ask for.
+        If many messages are waiting, it prefetches for the next calls, as an iteration does; but if
+        several threads call this, each claims only as many as it asks for.
 
-        Cost: none where it prefetched; else one unsynced catalog transaction and one read of the
-        pipe, however many messages.
+        Cost: none for prefetched messages; otherwise one unsynced catalog transaction and one read
+        of the pipe, for any number of messages.
         Raises CorruptionError or ExtentMissingError once for a pipe that cannot be read.
         """
         if type(max_messages) is not int or not 1 <= max_messages <= POP_MAX:
@@ -270,9 +270,9 @@ class Popper:
         )
 
     def __iter__(self) -> Iterator[Message]:
-        """Messages one by one, without end: waits when there are none, ends when the popper is
-        stopped or closed. Prefetches a tenth of a second of work; more where claims are slow (see
-        `cassq.consumer.pace`)."""
+        """Messages one by one, without end: waits when there are none, and ends when the popper is
+        stopped or closed. Prefetches as much as the popper finishes in a tenth of a second; more
+        where claims are slow (see `cassq.consumer.pace`)."""
         thread = threading.current_thread()
         while not (self._stopping or self._closed):
             try:
@@ -324,7 +324,7 @@ class Popper:
     def transaction(self, max_messages: int = 1, wait: float = 0.0) -> Iterator[Messages]:
         """Pop for a `with` block: commits at its end, rolls back if it raises.
 
-        Messages acked or given back inside the block are left alone.
+        Messages that were acked or given back inside the block stay so.
         """
         messages = self.pop(max_messages, wait)
         try:
@@ -348,9 +348,10 @@ class Popper:
     # --- settling -----------------------------------------------------------------------------
 
     def commit(self, messages: Iterable[Message]) -> None:
-        """Ack messages, durable on return. Cost: one synced transaction for all of them.
+        """Ack messages, durably on return. Cost: one synced transaction for all of them.
 
-        Raises ClaimLostError if some were no longer ours; the others are committed.
+        Raises ClaimLostError if another popper has, or may have, some of them; the others are
+        committed.
         """
         self._settle(messages, self._ack)
 
@@ -382,7 +383,7 @@ class Popper:
     def release(self, messages: Iterable[Message]) -> None:
         """Give messages back untried: this delivery does not count. Durable on return.
 
-        What was prefetched goes back with them, as it comes after them in line. Raises
+        Prefetched messages, which come after them in order, are given back too. Raises
         ClaimLostError as `commit` does.
         """
         try:
@@ -561,8 +562,8 @@ class Popper:
         return min(_NEVER, max(0.0, (self._keep_at_ms - now_ms) / 1000))
 
     def stop(self) -> None:
-        """Hand out nothing more. Safe in a signal handler and from any thread: takes no lock, and
-        returns at once.
+        """Deliver no more messages. Safe in a signal handler and from any thread: takes no lock,
+        and returns at once.
 
         An iteration ends after the current message, whose ack still counts. A `pop` that waits or
         begins later returns nothing once in each thread, so that a loop can check `stopped`, then
@@ -582,8 +583,8 @@ class Popper:
     def close(self) -> None:
         """Write the acks, and give all other messages back at once, for other poppers.
 
-        Prefetched messages that were never handed out do not count as delivered. Called in the
-        middle of another call of this thread, as in a signal handler, it stops the popper, and
+        Prefetched messages that were not returned yet do not count as delivered. If a signal
+        handler calls it in the middle of another call of this thread, it stops the popper, and
         closes it when that call ends; a `pop` interrupted like this returns nothing.
         """
         self._life.end(self.close_inside, meanwhile=self.stop)
@@ -631,7 +632,7 @@ class Popper:
                     delivery, seqs - delivery.given_seqs(), NackOptions(0, counted=False)
                 )
             except ClaimLostError as exc:
-                logger.info("nothing to give back of pipe %s: %s", delivery.pipe_id, exc)
+                logger.info("no claim to give back in pipe %s: %s", delivery.pipe_id, exc)
         self._flush()
 
     def _give_up(self, delivery: Delivery) -> None:
@@ -664,5 +665,5 @@ class Popper:
             self._life.check()
             raise ClosedError(
                 "this popper is closed; its messages were given back",
-                hint="stop() ends an iteration and leaves time for the current message",
+                hint="use stop() to end an iteration: it leaves time for the current message",
             )

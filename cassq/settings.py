@@ -1,7 +1,7 @@
-"""Types for the settings of queues and groups, and for the choices that other calls take.
+"""Types for the settings of queues and groups, and for choices in the arguments of other calls.
 
-`cassq.model.queues` has their meaning and defaults; a test holds both to the same names and types.
-Arguments accept a sequence where the policy keeps a tuple.
+`cassq.model.queues` has their meaning and defaults; a test checks that names and types agree.
+Arguments accept any sequence where the policy has a tuple.
 """
 
 from __future__ import annotations

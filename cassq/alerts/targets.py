@@ -112,7 +112,7 @@ def _target(number: int, entry: Any) -> AlertTarget:
     ways = [way for way in ("log", "command", "webhook") if entry.get(way)]
     if len(ways) != 1:
         raise ConfigError(
-            f"target {name!r} must have one of log, command and webhook, not {len(ways)}",
+            f"target {name!r} must have exactly one of log, command and webhook, not {len(ways)}",
             hint='give one: log = true, command = ["program", "argument"] or webhook = "URL"',
         )
     if entry.get("log", True) is not True:

@@ -95,7 +95,7 @@ class Housekeeper:
             self._failing.add(tend)
             again = 1.0
         except Exception:
-            logger.exception("housekeeping failed unexpectedly, trying again in ten seconds")
+            logger.exception("housekeeping failed unexpectedly; it tries again in ten seconds")
             again = 10.0
         else:
             self._failing.discard(tend)

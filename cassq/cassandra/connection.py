@@ -97,7 +97,7 @@ class Encoder(ProtocolHandler):  # type: ignore[misc]  # the driver has no types
         return b"".join((_MESSAGE.pack(protocol_version, 0, stream_id, msg.opcode, size), *body))
 
 
-class Inbox:
+class SegmentReader:
     """Takes segments apart into messages. Raises ChecksumError for a damaged one."""
 
     def __init__(self) -> None:
@@ -174,7 +174,7 @@ class NodeConnection(DefaultConnection):  # type: ignore[misc]
     out_buffer_size = BUFFER_BYTES
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._inbox = Inbox()
+        self._inbox = SegmentReader()
         super().__init__(*args, **kwargs)
 
     def send_msg(

@@ -60,8 +60,8 @@ def explained(exc: Exception, where: str, *, conditional: bool) -> BackendError:
         return OverloadedError(f"{name} is overloaded", hint="try again later, with fewer clients")
     if isinstance(exc, Unavailable):
         return BackendUnavailableError(
-            f"{name}: only {exc.alive_replicas} of the {exc.required_replicas} replicas that are"
-            " needed are up",
+            f"{name}: only {exc.alive_replicas} of the {exc.required_replicas} required replicas"
+            " are up",
             hint=_START_NODES,
         )
     if isinstance(exc, (Timeout, OperationTimedOut, CoordinationFailure)):
@@ -75,7 +75,7 @@ def explained(exc: Exception, where: str, *, conditional: bool) -> BackendError:
     if isinstance(exc, (InvalidRequest, SyntaxException)):
         if _TOO_LARGE.search(str(exc)):
             return BackendUnavailableError(
-                f"{name} refuses a request of that size: {server_said(exc)}",
+                f"{name} refuses a request of this size: {server_said(exc)}",
                 hint="set native_transport_max_message_size and max_mutation_size to 2 MiB or more",
                 retryable=False,
             )
@@ -172,7 +172,8 @@ def _no_tls(contact: Contact, reasons: list[str]) -> ConfigError:
         )
     return ConfigError(
         f"Cassandra at {contact.label} refuses TLS with these settings: {', '.join(reasons)}",
-        hint="is TLS on there (client_encryption_options), or a client certificate needed (cert=)?",
+        hint="is TLS enabled there (client_encryption_options), or is a client certificate required"
+        " (cert=)?",
     )
 
 
@@ -180,7 +181,7 @@ def no_data_centre(name: str, there: set[str]) -> ConfigError:
     """The error for a URL with an unknown data centre, or without one where it is needed."""
     return ConfigError(
         f"there is no data centre {name!r}" if name else "there are several data centres",
-        hint=f"name the nearest with dc=: {', '.join(sorted(there))}",
+        hint=f"give the nearest one with dc=: {', '.join(sorted(there))}",
     )
 
 

@@ -66,7 +66,7 @@ def schemas_differ(session: Session) -> bool:
         try:
             found |= {version for (version,) in future.result()}
         except Exception as exc:  # the driver's errors have no common ancestor
-            logger.info("%s does not tell its schema: %s", host.address, ", ".join(reasons(exc)))
+            logger.info("cannot read the schema of %s: %s", host.address, ", ".join(reasons(exc)))
     return len(found) > 1
 
 
@@ -84,7 +84,7 @@ def _answer(
         try:
             return dict(future.result())
         except (Unauthorized, InvalidRequest) as exc:  # it answers
-            logger.info("%s does not tell its settings: %s", host.address, type(exc).__name__)
+            logger.info("cannot read the settings of %s: %s", host.address, type(exc).__name__)
             return {}
         except NoHostAvailable as exc:
             failure = exc

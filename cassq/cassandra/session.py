@@ -47,7 +47,7 @@ from cassq.cassandra.tries import (
     ATTEMPTS_MAX,
     PATIENCE_SECONDS,
     UNSURE_MAX,
-    Patience,
+    FailureBudget,
     Tries,
     attempts,
     note_answer,
@@ -119,7 +119,7 @@ class Cql:
     Raises BackendUnavailableError when no contact point answers, ConfigError for wrong
     credentials or an unknown data centre.
 
-    keyspace: used for every statement; None before it exists. patience, call: see `Patience`.
+    keyspace: used for every statement; None before it exists. patience, call: see `FailureBudget`.
     requests: counts outcomes, and times answers by `kind_of`.
     """
 
@@ -135,7 +135,7 @@ class Cql:
     ) -> None:
         self.contact: Contact = contact
         self._clock = clock
-        self._patience = Patience(clock, patience, call)
+        self._patience = FailureBudget(clock, patience, call)
         self._speculation = Speculation(contact.speculate, clock.boot_ms)
         self._prepared: dict[str, PreparedStatement] = {}
         # Of batches, by the texts of their statements; a number until they are prepared.

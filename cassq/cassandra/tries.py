@@ -39,7 +39,7 @@ class _Lost(threading.local):
         self.error: BackendError | None = None
 
 
-class Patience:
+class FailureBudget:
     """How long servers that fail may hold up a call: `seconds` for each call of each thread.
 
     What uses it up is the time that ends with a failed request, since the call began or a request
@@ -116,7 +116,7 @@ class Patience:
 class Tries:
     """Growing pauses between the attempts of one statement, until patience is over."""
 
-    def __init__(self, clock: Clock, patience: Patience) -> None:
+    def __init__(self, clock: Clock, patience: FailureBudget) -> None:
         self._clock = clock
         self._patience = patience
         self._waited = Stopwatch()

@@ -24,15 +24,15 @@ COMMANDS = {
     "completion": ("completion", "Write a shell's completion script."),
     "dead": ("queues.dead", "List, look at, merge, purge, export and import dead letters."),
     "explain": ("queues.explain", "Show where a message is, and what happens to it next."),
-    "group": ("queues.group", "Make, list, change and delete consumer groups."),
+    "group": ("queues.group", "Create, list, change and delete consumer groups."),
     "peek": ("queues.peek", "Look at messages without affecting them."),
     "pipe": ("queues.pipe", "List the pipes of a queue, look for damage, and skip it."),
     "pop": ("queues.pop", "Pop messages and write them to standard output."),
     "push": ("queues.push", "Push lines, or whole files, as messages."),
-    "queue": ("queues.queue", "Make, list, show, change, pause, drain, purge and delete queues."),
+    "queue": ("queues.queue", "Create, list, show, change, pause, drain, purge and delete queues."),
     "reap": ("ops.reap", "Clean up after stopped clients, once or as a daemon."),
-    "rollback": ("ops.reap", "Give back what poppers have kept for too long."),
-    "schema": ("ops.schema", "Make, inspect and change a Cassandra keyspace."),
+    "rollback": ("ops.reap", "Give back messages that poppers have kept for too long."),
+    "schema": ("ops.schema", "Create, inspect and change a Cassandra keyspace."),
     "sidecar": ("ops.sidecar", "Run a storage sidecar, and look after the existing ones."),
     "spark": ("spark.commands", "Run Spark jobs on whole queues."),
     "spill": ("ops.spill", "Look at a local spool, and forward its messages."),
@@ -150,7 +150,7 @@ Exit codes:
 def main(ctx: click.Context) -> None:
     """A durable queue with no broker.
 
-    A queue is made once and keeps its messages on disk until every consumer group has acked them.
-    Any number of processes may push and pop at once; there is no server to start.
+    Create a queue once; it keeps its messages on disk until every consumer group has acked them.
+    Any number of processes may push and pop at the same time, and there is no server to start.
     """
     ctx.ensure_object(Invocation)

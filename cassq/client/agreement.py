@@ -70,8 +70,8 @@ class Agreement:
         if noted != used:
             raise ConfigError(
                 f"the quorums of the clients of {self._place} are {noted!r}, not {used!r}",
-                hint="in several data centres all of them need consistency=quorum&serial=serial; to"
-                " change it, stop them all, and delete the row 'quorums' of table meta",
+                hint="with several data centres all clients need consistency=quorum&serial=serial;"
+                " to change this, stop all clients, and delete the row 'quorums' of table meta",
             )
 
     def on_store(self, store: str) -> None:
@@ -90,17 +90,17 @@ class Agreement:
             if used == LEASES:
                 return LeaseLocker(self._catalog, ids.client)
             return LateLocker(lambda: self._service(used, clock, ids))
-        wished = shown_locks(url or LEASES)
-        self._check_locks(wished)
-        if wished == LEASES:
+        desired = shown_locks(url or LEASES)
+        self._check_locks(desired)
+        if desired == LEASES:
             locker: Locker = LeaseLocker(self._catalog, ids.client)
         else:
             locker = self._service(url, clock, ids)
         if used is not None:
             return locker
         try:
-            self._noted[LOCKS] = self._notes.note(LOCKS, wished)  # it is known to be right
-            self._check_locks(wished)
+            self._noted[LOCKS] = self._notes.note(LOCKS, desired)  # it is known to be right
+            self._check_locks(desired)
         except BaseException:
             locker.close()
             raise
@@ -109,14 +109,14 @@ class Agreement:
     def _service(self, url: str, clock: Clock, ids: Ids) -> Locker:
         return open_locker(url, clock, next_token=lease_tokens(self._catalog, ids.client))
 
-    def _check_locks(self, wished: str) -> None:
-        """Raise ConfigError if other clients use another locker. wished: as of `shown_locks`."""
+    def _check_locks(self, desired: str) -> None:
+        """Raise ConfigError if other clients use another locker. desired: as of `shown_locks`."""
         used = self.locks
-        if used is None or _same_locks(used, wished):
+        if used is None or _same_locks(used, desired):
             return
         raise ConfigError(
-            f"the locks of the clients of {self._place} are {used!r}, not {wished!r}",
-            hint="leave locks= out of the URL to use them; `cassq schema change --locks URL`"
+            f"the locks of the clients of {self._place} are {used!r}, not {desired!r}",
+            hint="leave locks= out of the URL to use these; `cassq schema change --locks URL`"
             " changes them for all clients",
         )
 
@@ -140,8 +140,8 @@ class Agreement:
         Nobody may be popping: poppers with different lockers do not exclude each other. Raises
         UsageError if somebody is, and what `open_locker` raises for a locker that does not work.
         """
-        wished = shown_locks(url)
-        if wished == self.locks:
+        desired = shown_locks(url)
+        if desired == self.locks:
             return []
         here = self.poppers()
         if here:
@@ -150,22 +150,22 @@ class Agreement:
                 hint="stop all clients; a killed one counts as active for"
                 f" {GONE_MS // 1000} seconds",
             )
-        if wished != LEASES:
+        if desired != LEASES:
             self._service(url, clock, ids).close()
-        self._change(LOCKS, wished)
+        self._change(LOCKS, desired)
         clock.sleep(2 * LOOK_SECONDS)  # until those who began before the change have left a trace
         return self.poppers()
 
     def change_store(self, store: str) -> None:
-        """Make `store` that of all clients. Raises UsageError unless there are no queues."""
+        """Make `store` the store of all clients. Raises UsageError unless there are no queues."""
         if store == self.store:
             return
         used = self._cql.read_many([(ANY_PIPE, ()), (ANY_EXTENT, ()), (ANY_PLACEMENT, ())])
         if self._catalog.queues.listed("") or any(used):
             raise UsageError(
                 f"the store of {self._place} cannot change while it has queues",
-                hint="make a new keyspace with the other store, push there, and let consumers empty"
-                " this one",
+                hint="create a new keyspace with the other store, push there, and let consumers"
+                " empty this one",
             )
         if store not in (CASSANDRA, SIDECAR):
             raise UsageError(f"a store is {CASSANDRA} or {SIDECAR}, not {store!r}")
@@ -183,8 +183,8 @@ class Agreement:
 
 
 def quorums_of(contact: Contact, replicas: Mapping[str, int]) -> str:
-    """Which quorums a client uses: those of two clients overlap if this is the same for both. Empty
-    if all overlap, as one data centre has all replicas. replicas: by data centre."""
+    """Which quorums a client uses: the quorums of two clients overlap if this is the same for both.
+    Empty if all overlap, as one data centre has all replicas. replicas: by data centre."""
     if len(replicas) < 2:
         return ""
     levels = f"{contact.consistency}, {contact.serial}"
@@ -196,12 +196,12 @@ def shown_locks(url: str) -> str:
     return _CREDENTIALS.sub("//", url)
 
 
-def _same_locks(used: str, wished: str) -> bool:
+def _same_locks(used: str, desired: str) -> bool:
     """Whether two lockers, without credentials, exclude each other's holders. Of their options only
     `cp` must be the same; clients of earlier versions noted none."""
     place, mark, query = used.partition("?")
-    other, _, wished_query = wished.partition("?")
-    return place == other and (not mark or _cp(query) == _cp(wished_query))
+    other, _, desired_query = desired.partition("?")
+    return place == other and (not mark or _cp(query) == _cp(desired_query))
 
 
 def _cp(query: str) -> str:

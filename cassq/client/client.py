@@ -97,7 +97,7 @@ class Client:
 
     @operation
     def create_queue(self, name: str, **policy: Unpack[QueueSettings]) -> Queue:
-        """Create a queue with its group `default`; the settings are those of `QueuePolicy`.
+        """Create a queue with its group `default`; the settings are the fields of `QueuePolicy`.
 
         If the queue exists with the same settings, returns it. Raises QueueExistsError, which names
         the differences, if it has other settings.
@@ -106,7 +106,7 @@ class Client:
 
     @operation
     def queue(self, name: str) -> Queue:
-        """The queue of that name; QueueNotFoundError when there is none."""
+        """The queue with this name. Raises QueueNotFoundError if there is none."""
         return self._named(name)
 
     def _named(self, name: str) -> Queue:
@@ -132,7 +132,7 @@ class Client:
         if row is None or row.deleted:
             raise UsageError(
                 f"there is no pipe {pipe_id!r}",
-                hint="`cassq pipe list QUEUE` lists those of a queue that are not retired",
+                hint="`cassq pipe list QUEUE` lists the pipes of a queue that are not retired",
             )
         return Queue(self.runtime, row)
 
@@ -140,14 +140,14 @@ class Client:
     def explain(self, message_id: str) -> Explanation:
         """Where a message is for every group, what happened to it, what happens next and when.
 
-        Raises UsageError for an invalid id, MessageNotFoundError for one that no queue knows.
+        Raises UsageError for an invalid id, and MessageNotFoundError if no queue knows the message.
         Cost: see `cassq.inspect.explain`.
         """
         return explain(self.ports, message_id)
 
     @operation
     def delete_queue(self, name: str) -> None:
-        """Delete a queue with its messages, groups and dead letters, durably and for good."""
+        """Delete a queue with its messages, groups and dead letters, durably and permanently."""
         row = self._named(name).row
         doomed = [row]
         if not is_dead_letter_name(name):
@@ -176,8 +176,8 @@ class Client:
         port: 0 picks a free one; the result's `port` is the one in use. queues: also report the
         depths of all queues, at the cost of `Queue.stats` for each at every scrape. health: the
         facts for /health; its "healthy" decides between 200 and 503. Without it /health is 404.
-        Raises MissingExtraError without the extra `metrics`, and ConfigError for an address that
-        cannot be listened on.
+        Raises MissingExtraError without the extra `metrics`, and ConfigError if it cannot listen at
+        the address.
         """
         with extras.wanted("metrics need", "prometheus-client", "metrics"):
             from cassq.inspect.prometheus import PrometheusServer
@@ -193,9 +193,9 @@ class Client:
         """Run the reaper's passes once, over the named queues (None: all). Returns the actions
         taken, each with `verb`, `subject`, `queue`, `outcome` and `detail`.
 
-        dry_run: return what would be done, and do nothing. Only a second call, a lease later, can
-        detect a stalled pusher. Raises QueueNotFoundError. Cost with nothing to do: one query a
-        pass, whatever the number of queues.
+        dry_run: return what would be done, and do nothing. To detect a stalled pusher takes a
+        second call, a lease later. Raises QueueNotFoundError. Cost with nothing to do: one query
+        per pass, for any number of queues.
         """
         rows = None if queues is None else [self._named(name).row for name in queues]
         return self.reaper.reap(rows, dry_run=dry_run)
@@ -217,8 +217,8 @@ class Client:
     def close(self) -> None:
         """Close every pusher and popper, durably, and give back the messages they hold.
 
-        Called in the middle of another call of this thread, as in a signal handler, it stops the
-        poppers at once and closes when that call ends.
+        If a signal handler calls it in the middle of another call of this thread, it stops the
+        poppers at once, and closes the client when that call ends.
         """
         self._life.end(self._close_now, meanwhile=self._stop_poppers)
 

@@ -108,8 +108,8 @@ def _compare_clocks(cql: Cql, clock: Clock) -> None:
     ahead_ms = clock.wall_ms() - cql.time.now_ms()
     if abs(ahead_ms) >= APART_MS:
         logger.warning(
-            "the clock of this machine is %.0f seconds %s that of Cassandra at %s: queues use"
-            " the servers' time, but messages show times of this clock; correct it",
+            "the clock of this machine is %.0f seconds %s that of Cassandra at %s: queues use the"
+            " servers' time, but messages show the time of this clock; correct it",
             abs(ahead_ms) / 1000,
             "ahead of" if ahead_ms > 0 else "behind",
             cql.contact.label,
@@ -161,7 +161,7 @@ def contact_of(rest: str, options: Mapping[str, str]) -> Contact:
         raise ConfigError("the URL names no server", hint=f"write {_EXAMPLE}")
     if at and not (user and colon and password):
         raise ConfigError(
-            f"the URL of {listed} has no user with a password before the @",
+            f"the URL of {listed} has no user and password before the @",
             hint="write cassandra://user:password@host/keyspace; %40 is an @ in a password",
         )
     unknown = sorted(set(options) - set(OPTIONS))
@@ -242,7 +242,7 @@ def _one_of(options: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> 
     if value not in allowed:
         raise ConfigError(
             f"{name} must be {' or '.join(allowed)}, not {options[name]!r}",
-            hint="with any other, a reader could miss what was acknowledged"
+            hint="with any other, a reader could miss acknowledged messages"
             if name == "consistency"
             else "",
         )

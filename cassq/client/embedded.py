@@ -184,7 +184,7 @@ def _open_catalog(
         left = path.with_name(CATALOG + suffix)
         if left.exists():
             left.unlink()
-            logger.warning("%s belonged to a catalog that is gone: removed", left)
+            logger.warning("removed %s, which belonged to a catalog that no longer exists", left)
     return SqliteCatalog(path, clock, durable=durable), lost
 
 
@@ -384,7 +384,7 @@ def schema_of_directory(directory: Path) -> tuple[int, int]:
     if not path.exists():
         if _has_files(directory):
             raise ConfigError(
-                f"the catalog of {directory} is gone",
+                f"the catalog of {directory} is missing",
                 hint="other commands, such as `cassq stats`, rebuild it from the pipe files",
             )
         raise ConfigError(f"there is no queue directory at {directory}", hint=_NAME_IT)

@@ -186,9 +186,9 @@ class Queue:
     def update(self, **policy: Unpack[QueueSettings]) -> QueuePolicy:
         """Change settings; returns the new policy.
 
-        They apply at once to this client's pushers and poppers, to others within two seconds, or
-        half a lease if that is less. Raises ConfigError for a setting that does not exist or cannot
-        be changed.
+        They apply at once to this client's pushers and poppers; other clients adopt them within two
+        seconds, or half a lease if that is less. Raises ConfigError for a setting that does not
+        exist or cannot be changed.
         """
         return self._update(policy)
 
@@ -206,7 +206,7 @@ class Queue:
             if self._ports.catalog.queues.update(row.id, row.version, new):
                 self._runtime.changed(replace(row, policy=new, version=row.version + 1))
                 return new
-        raise BackendTimeoutError(f"queue {self.name!r} keeps being changed by other clients")
+        raise BackendTimeoutError(f"queue {self.name!r} is constantly changed by other clients")
 
     @operation
     def create_group(
@@ -286,8 +286,8 @@ class Queue:
         raise GroupNotFoundError(f"queue {self.name!r} has no group {name!r}")
 
     def _same(self, row: GroupRow) -> GroupRow:
-        """The current row. Raises GroupNotFoundError if the group was deleted, even if one of
-        that name was created since."""
+        """The current row. Raises GroupNotFoundError if the group was deleted, even if another one
+        with its name was created since."""
         for now in self._ports.catalog.queues.groups(row.queue_id):
             if now.id == row.id:
                 return now
@@ -295,8 +295,8 @@ class Queue:
 
     @operation
     def cancel(self, message_id: str) -> bool:
-        """Cancel a delayed message: True if no present group will get it or has had it, except a
-        group that had it and was purged since.
+        """Cancel a delayed message. True if no present group has received it or will; a group that
+        received it and was purged since does not count.
 
         Raises UsageError for an invalid id, or for a message that was not delayed. Cost: two
         synced transactions for each group.
@@ -304,8 +304,8 @@ class Queue:
         return cancel(self._ports, self._load(), message_id)
 
     def dead_letters(self, group: str = "default") -> DeadLetterQueue:
-        """The dead letters of a group, to inspect, merge back or discard; the group itself may be
-        gone."""
+        """The dead letters of a group, to inspect, merge back or delete; the group itself may have
+        been deleted."""
         check_group_name(group)
         runtime, name = self._runtime, dead_letter_name(self.name, group)
 
@@ -330,7 +330,8 @@ class Queue:
     def pause(self, *, push: bool = True, pop: bool = True) -> None:
         """Refuse pushes with QueuePausedError, and let pops find nothing, until `resume`.
 
-        push, pop: False leaves that side unchanged. Poppers may still commit what they hold.
+        push, pop: False leaves that side unchanged. Poppers may still commit the messages that they
+        hold.
         """
         self._update(paused(True, push=push, pop=pop))
 
@@ -343,8 +344,8 @@ class Queue:
         """Pause pushing, and wait until every group has committed everything. Returns how many
         messages the slowest group has left after `timeout` seconds: 0 when the queue is drained.
 
-        Pushing stays paused; poppers must do the work. Takes at least as long as running pushers
-        take to learn of the pause: 4 seconds, or a lease if that is less.
+        Pushing stays paused; poppers must do the work. Takes at least the time in which running
+        pushers notice the pause: 4 seconds, or a lease if that is less.
         """
         check_seconds("timeout", timeout, DRAIN_SECONDS_MAX)
         self.pause(pop=False)
@@ -357,9 +358,9 @@ class Queue:
 
     @operation
     def purge(self, group: str | None = None) -> dict[str, int]:
-        """Remove for good all messages waiting for a group (None: for each), including delayed
-        ones. Returns group → number of messages. Poppers keep what they hold. Cost: see
-        `cassq.lifecycle.purging`."""
+        """Remove permanently all messages waiting for a group (None: for each group), including
+        delayed ones. Returns group → number of messages. Poppers keep the messages that they hold.
+        Cost: see `cassq.lifecycle.purging`."""
         return purge(self._ports, self._load(), self._purged_groups(group))
 
     @operation
@@ -378,10 +379,12 @@ class Queue:
     def peek(
         self, max_messages: int = 10, *, group: str = "default", state: State | None = None
     ) -> list[Peeked]:
-        """The next messages a group has not committed, oldest pipe first, with no effect on them.
+        """The next messages that a group has not committed, oldest pipe first, without affecting
+        them.
 
-        state: only those "waiting", "pending" or "delayed", or the group's dead letters ("dead").
-        A pipe that cannot be read is skipped and logged. Cost: reads the frames they are in.
+        state: only messages that are "waiting", "pending" or "delayed", or the group's dead letters
+        ("dead"). A pipe that cannot be read is skipped and logged. Cost: reads the frames with
+        these messages.
         """
         check_count("max_messages", max_messages, PEEK_MAX)
         check_state(state)
@@ -404,8 +407,8 @@ class Queue:
 
     @operation
     def rates(self) -> Rates:
-        """Messages a second over the last 1, 5 and 15 minutes. Cost: that of `stats`, and reading
-        half an hour of samples."""
+        """Messages a second over the last 1, 5 and 15 minutes. Cost: the same as `stats`, and
+        reading half an hour of samples."""
         return self._stats_and_rates()[1]
 
     @operation
@@ -436,7 +439,7 @@ class Queue:
         return history(self._ports, self._load(), row, step, since)
 
     def audit(self) -> Audit:
-        """Prove from the data that nothing is lost. Cost: every live pipe is read."""
+        """Prove from the stored data that nothing is lost. Cost: reads every live pipe."""
         return audit_queue(self._ports, self._load())
 
     # --- pipes, and damage in them --------------------------------------------------------------
@@ -449,7 +452,8 @@ class Queue:
 
     @operation
     def look_into_pipe(self, pipe_id: str) -> PipeDamage:
-        """Which parts of a pipe cannot be read, and what `skip_damage` would cost each group.
+        """Which parts of a pipe cannot be read, and how many messages each group would lose by
+        `skip_damage`.
 
         Raises UsageError if the queue has no such pipe. Cost: reads the whole pipe.
         """
@@ -457,12 +461,13 @@ class Queue:
 
     @operation
     def skip_damage(self, pipe_id: str, *, dry_run: bool = False) -> PipeDamage:
-        """Continue past the damage in a pipe: what cannot be read is recorded as lost, for good,
-        for each present group that has not had it; what can be read is delivered.
+        """Continue past the damage in a pipe: unreadable messages are recorded as lost,
+        permanently, for each present group that has not received them; readable ones are delivered.
 
         dry_run: only report, as `look_into_pipe` does. A pipe still being written is sealed first.
-        Consumers keep what they hold: skip again when they are done. Raises UsageError if the
-        queue has no such pipe. Cost: reads the whole pipe; see `cassq.lifecycle.skipping`.
+        Consumers keep the messages that they hold: skip again when they have finished these. Raises
+        UsageError if the queue has no such pipe. Cost: reads the whole pipe; see
+        `cassq.lifecycle.skipping`.
         """
         return skip(self._ports, self._load(), pipe_id, dry_run=dry_run)
 

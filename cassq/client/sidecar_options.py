@@ -36,7 +36,7 @@ def settings_of(options: Mapping[str, str]) -> Settings:
     if zone is not None and not _ZONE.fullmatch(zone):
         raise ConfigError(
             f"{zone!r} is not a valid zone name",
-            hint="it has up to 64 letters, digits, and characters of _.-",
+            hint="a zone has 1 to 64 letters, digits, and characters of _.-",
         )
     return Settings(
         replicas=_replicas(options.get("replicas", str(REPLICAS))),

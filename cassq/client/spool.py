@@ -184,8 +184,8 @@ class Spool:
     # --- inspecting and closing -----------------------------------------------------------------
 
     def contents(self) -> list[Spilled]:
-        """What this machine's spool holds and has held, by queue. Cost: that of `Queue.stats` for
-        each."""
+        """What this machine's spool holds and has held, by queue. Cost: the same as `Queue.stats`
+        for each."""
         found: list[Spilled] = []
         for queue in self._queues():
             target = target_of(queue.name)

@@ -65,6 +65,6 @@ def check_store(noted: str, store: str, place: str) -> None:
     if noted != store:
         raise ConfigError(
             f"{place} keeps its messages with store={noted}, not store={store}",
-            hint=f"write store={noted} in the URLs of all its clients; a store is chosen once, by"
-            " the first client or sidecar: for another one use a new place",
+            hint=f"write store={noted} in the URLs of all its clients; the first client or sidecar"
+            " chose the store: to use another store, use a new directory or keyspace",
         )

@@ -25,7 +25,7 @@ from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.retries import DeadLetterFn, dead_letter_or_leave
 from cassq.lifecycle.timers import Timers
 from cassq.locks.port import Lock
-from cassq.locks.turns import STALE_SHARE, Turn, Turns
+from cassq.locks.turns import STALE_SHARE, HeldTurn, Turns
 from cassq.model import claims
 from cassq.model.queues import Rules, rules_of
 from cassq.model.rows import Claim, ClaimState, Cursor, GroupRow, QueueRow
@@ -158,7 +158,7 @@ class Claimer:
         except CassqError as exc:
             if not fresh:
                 raise
-            logger.warning("left for the next try: %s", exc)
+            logger.warning("will be tried again: %s", exc)
             return fresh
         return back + fresh
 
@@ -287,7 +287,7 @@ class Claimer:
             else:
                 self.put_away(spent)
         except CassqError as exc:
-            logger.warning("left for the next try: %s", exc)
+            logger.warning("will be tried again: %s", exc)
 
     def put_away_owed(self) -> None:
         """Make dead letters of what an exclusive group leaves to the next holder of the pipe's
@@ -310,9 +310,9 @@ class Claimer:
         if not self._told_sick:
             self._told_sick = True
             logger.warning(
-                "nothing in group %s of queue %s has succeeded since messages began to fail: those"
-                " that reached max_deliveries (%d) are kept, and retried more and more slowly"
-                " (see sick_check, and sick_hold, %g s)",
+                "nothing in group %s of queue %s has succeeded since messages began to fail:"
+                " messages that reached max_deliveries (%d) are kept, and retried at growing"
+                " intervals (see sick_check, and sick_hold, %g s)",
                 self._group().name,
                 self._queue().name,
                 self.rules.max_deliveries,
@@ -446,7 +446,7 @@ class Claimer:
         turn.hand_out(cursor if whole else None, lambda: delivery.is_acked, now_ms)
         return found
 
-    def _renewed(self, turn: Turn, view: PipeView) -> Turn | None:
+    def _renewed(self, turn: HeldTurn, view: PipeView) -> HeldTurn | None:
         """A turn with its lock renewed; None if it is over. Cost: a read, and `Lock.renew`."""
         try:
             # Read first, as in `_claim_exclusively`.
@@ -461,7 +461,7 @@ class Claimer:
         return None
 
     def _claim_with(
-        self, turn: Turn, view: PipeView, limit: int, acknowledger: Acknowledger
+        self, turn: HeldTurn, view: PipeView, limit: int, acknowledger: Acknowledger
     ) -> list[Found]:
         """Claim in a turn of ours: from where it stopped, or from what is read now."""
         if turn.cursor is not None:

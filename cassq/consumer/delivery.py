@@ -239,7 +239,7 @@ class Delivery:
 class Message:
     """One delivery of one message. Its methods are thread-safe.
 
-    payload: the bytes pushed. seq: its number in its pipe.
+    payload: the pushed bytes. seq: its number in its pipe.
     """
 
     __slots__ = ("_bundle", "_delivery", "payload", "seq")
@@ -252,7 +252,8 @@ class Message:
 
     @property
     def id(self) -> str:
-        """`pipe:seq` of its first place; it stays the same over every delivery and move."""
+        """`pipe:seq` of the place where it was first stored; it stays the same in every delivery
+        and move."""
         bundle = self._bundle
         if not bundle.ids:  # the common case
             return f"{self._delivery.pipe_id}:{self.seq}"
@@ -289,8 +290,8 @@ class Message:
         return self._bundle.time_ms(self.seq - self._bundle.base_seq)
 
     def ack(self) -> None:
-        """Mark the message as done. The ack becomes durable, together with others, within 50 ms;
-        at once on an exclusive group or past the claim's deadline. `Popper.commit` waits for that.
+        """Mark the message as done. The ack becomes durable, together with others, within 50 ms; at
+        once in an exclusive group or past the claim's deadline. `Popper.commit` waits for that.
 
         A second ack has no effect. Raises ClaimLostError if another popper has the message.
         """
@@ -300,11 +301,11 @@ class Message:
         """Mark the message as failed: deliver it again after `delay` seconds, or by the group's
         retry schedule; without a schedule at once, behind what is waiting. Written as `ack` is.
 
-        error: a text, or an exception, whose type and text are recorded; the first 4,096
-        characters are kept, newlines included. After `max_deliveries` the message goes to the
-        group's dead letters, with `error`, but not while nothing in the group succeeds: see
-        `sick_check` and `sick_hold` in `QueuePolicy`. Raises UsageError for any other type, and
-        leaves the message unsettled.
+        error: a text, or an exception, whose type and text are recorded; the first 4,096 characters
+        are kept, newlines included. After `max_deliveries` the message goes to the group's dead
+        letters, with `error`, but not while nothing in the group succeeds: see `sick_check` and
+        `sick_hold` in `QueuePolicy`. Raises UsageError for an error of any other type, and leaves
+        the message unsettled.
         """
         self._delivery.nack(range(self.seq, self.seq + 1), delay, error)
 
@@ -523,7 +524,7 @@ def by_delivery(
             f"this takes many messages, not {'one' if one else type(messages).__name__}",
             hint="put it in a list: popper.commit([message]); or call message.ack()"
             if one
-            else "pass what pop() returned, or a list of its messages",
+            else "pass the result of pop(), or a list of its messages",
         )
     seqs: dict[Delivery, list[int]] = {}
     for message in messages:

@@ -88,10 +88,10 @@ def letter_from_json(line: str | bytes) -> Letter:
         pushed_at = datetime.fromisoformat(fields["pushed_at"])
     except (KeyError, TypeError, ValueError) as exc:
         raise UsageError(
-            "the pushed_at of a dead letter must be a time in ISO 8601, with a zone"
+            "the pushed_at of a dead letter must be a time in ISO 8601, with a time zone"
         ) from exc
     if pushed_at.tzinfo is None:
-        raise UsageError("the pushed_at of a dead letter needs a zone, such as +00:00")
+        raise UsageError("the pushed_at of a dead letter needs a time zone, such as +00:00")
     key = check_key(_bytes_of(fields, "key"))
     return Letter(letter_id, check_payload(payload), headers, key, pushed_at, deaths)
 
@@ -164,7 +164,7 @@ def _ms_of(name: str, value: object) -> int:
         when = None
     if when is None or when.tzinfo is None:
         raise UsageError(
-            f"{name!r} in the death of a dead letter must be a time in ISO 8601, with a zone"
+            f"{name!r} in the death of a dead letter must be a time in ISO 8601, with a time zone"
         )
     return round(when.timestamp() * 1000)
 
@@ -197,13 +197,13 @@ class Filter:
         for name in ("reason", "text"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
-                raise UsageError(f"{name} must be a string that is not empty, not {value!r}")
+                raise UsageError(f"{name} must be a non-empty string, not {value!r}")
         for name in ("older_than", "newer_than"):
             if getattr(self, name) is not None:
                 check_seconds(name, getattr(self, name), AGE_MAX_SECONDS)
         if self.ids is not None:
             if isinstance(self.ids, str) or not all(isinstance(i, str) and i for i in self.ids):
-                raise UsageError("ids is a list of message ids")
+                raise UsageError("ids must be a list of message ids")
             object.__setattr__(self, "ids", frozenset(self.ids))
         object.__setattr__(self, "headers", dict(self.headers))
 

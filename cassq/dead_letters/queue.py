@@ -73,7 +73,7 @@ class DeadLetterQueue:
     # --- looking --------------------------------------------------------------------------------
 
     def peek(self, max_messages: int = 10, **where: Unpack[Where]) -> list[Letter]:
-        """The first selected dead letters, oldest pipe first, with no effect on them.
+        """The first selected dead letters, oldest pipe first, without affecting them.
 
         Cost: reads frames until it has found `max_messages`.
         """
@@ -83,7 +83,7 @@ class DeadLetterQueue:
     def export(
         self, *, broken: dict[str, CassqError] | None = None, **where: Unpack[Where]
     ) -> Iterator[Letter]:
-        """All selected dead letters, including those a consumer holds, with no effect on them.
+        """All selected dead letters, including those that a consumer holds, without affecting them.
 
         `Letter.to_json` turns each into a line that `import_` takes. broken: receives the pipes
         that cannot be read, and why; without it the first one raises. Cost: reads every frame.
@@ -112,12 +112,13 @@ class DeadLetterQueue:
         and push times; their attempts count from the beginning.
 
         limit: letters at most. rate: letters a second. dry_run: only count. watch: called after
-        each step with the outcome so far; if it returns True the merge ends there. What consumers
-        of the dead letters hold is left, and counted in `held`. If a merge ended early or crashed,
-        another continues it: no letter is lost or doubled.
+        each step with the outcome so far; if it returns True the merge ends there. Letters that
+        consumers hold are not merged, but counted in `held`. If a merge ended early or crashed,
+        another one continues it: no letter is lost or duplicated.
 
         Cost: one synced catalog transaction per pipe without a filter; otherwise three of them and
-        one durable push for every 4,096 letters. Raises GroupNotFoundError if the group is gone.
+        one durable push for every 4,096 letters. Raises GroupNotFoundError if the group was
+        deleted.
         """
         chosen = Filter(**where)
         _check_pace(limit, rate)
@@ -149,7 +150,7 @@ class DeadLetterQueue:
         watch: Watch | None = None,
         **where: Unpack[Where],
     ) -> BulkOutcome:
-        """Delete dead letters, durably and for good; the arguments work as for `merge`.
+        """Delete dead letters, durably and permanently; the arguments are the same as for `merge`.
 
         Without a filter, everything=True is required. Cost: without a filter, one synced
         transaction for each run of letters in the same state, however long; otherwise one for
@@ -179,12 +180,13 @@ class DeadLetterQueue:
         ignored.
 
         to_queue: push to the group that they died in, and only to it, not to its dead letters. A
-        letter whose id the group (without `to_queue`: the dead letters' group `default`) has not
-        finished is skipped, so an import that failed halfway can be repeated. A letter that was
-        finished since, or that another import pushes at the same time, comes again.
+        letter is skipped if its id is already there and unfinished in the group (without
+        `to_queue`: in the dead letters' group `default`), so an import that failed halfway can be
+        repeated. A letter that was finished since, or that another import pushes at the same time,
+        is imported again.
 
         If a line is wrong nothing is imported: UsageError names it. Cost: holds all lines in
-        memory, reads every frame that is there, and one durable push for every 4,096 letters.
+        memory, reads every frame of the target, and makes one durable push for every 4,096 letters.
         """
         letters = _read(lines)
         if to_queue:

@@ -37,7 +37,7 @@ class ServerWriter(ExtentWriter):
 
     def append(self, frames: Sequence[tuple[bytes, bytes]], end_seq: int) -> Place:
         if self._dead:
-            raise PipeSealedError(f"pipe {self.pipe_id} takes no more frames")
+            raise PipeSealedError(f"pipe {self.pipe_id} accepts no more frames")
         self._dead = True  # until it has succeeded
         self._end = end = self._write(frames, end_seq)
         # After the end: what `close` saw of it meanwhile may count as the pipe's last.

@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What is known of a message. groups: name → its steps; the last one is where it is now.
+    """What is known about a message. groups: name → its steps; the last one is where it is now.
 
     pushed_at and size are None if the message is not stored any more.
     """

@@ -75,7 +75,7 @@ class Meter:
         self._queues = queues
 
     def read(self) -> list[Metric | Histogram]:
-        """The metrics now. Cost: that of `queue_stats` for each queue, if they are reported."""
+        """The metrics now. Cost: the same as `queue_stats` for each queue, if they are reported."""
         metrics: list[Metric | Histogram] = [*client_metrics(self._tallies.totals())]
         if self._requests is not None:
             metrics += request_metrics(self._requests)
@@ -92,7 +92,7 @@ class Meter:
                 rows = ports.catalog.queues.listed()
                 metrics += queue_metrics([queue_stats(ports, row) for row in rows])
             except CassqError as exc:
-                logger.warning("the metrics lack the depths of queues: %s", exc)
+                logger.warning("the metrics do not include the depths of queues: %s", exc)
                 readable = False
             help_text = "Whether the catalog could be read."
             metrics.append(

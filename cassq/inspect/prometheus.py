@@ -37,7 +37,7 @@ class PrometheusServer:
         except (OSError, OverflowError) as exc:
             raise ConfigError(
                 f"metrics cannot be served at {host}:{port}: {exc}",
-                hint="choose another port, or 0 for any free one",
+                hint="choose another port, or 0 for any free port",
             ) from exc
         self._server.set_app(_with_health(self._server.get_app(), health))
         self.host = host

@@ -22,7 +22,7 @@ LOOKS_MAX = 5
 class GroupStats:
     """How many messages of a queue are in which state for one group.
 
-    waiting: not claimed, or given back, delayed ones included; delayed: of those, not yet due;
+    waiting: not claimed, or given back, including delayed ones; delayed: of those, not yet due;
     pending: claimed and not acked; committed; dead: moved to the group's dead letters; expired: too
     old; purged: deleted or cancelled; merged: dead letters that are back in their queue; lost:
     damaged, and given up by `Queue.skip_damage`; skipped: pushed before the group's start. All but

@@ -81,7 +81,7 @@ def skip(ports: Ports, queue: QueueRow, pipe_id: str, *, dry_run: bool = False) 
         if restored:
             logger.warning("the header of pipe %s was rewritten", pipe_id)
     except ExtentMissingError:
-        logger.warning("pipe %s is missing: all of it is lost", pipe_id)
+        logger.warning("pipe %s is missing: all its messages are lost", pipe_id)
     end = _sealed(ports, queue, pipe)
     stretches, _ = survey(ports, pipe, end.seq)
     found = report_of(ports, queue, pipe, end.seq, stretches, "")
@@ -105,7 +105,7 @@ def _sealed(ports: Ports, queue: QueueRow, pipe: PipeRow) -> Place:
         known = missing_end(ports, queue, pipe, fence=True)
         end = ports.catalog.pipes.record_end(pipe.id, known)
     if end is None:
-        raise UsageError(f"pipe {pipe.id} has been retired meanwhile: nothing is left in it")
+        raise UsageError(f"pipe {pipe.id} was retired meanwhile: no messages are left in it")
     return end
 
 

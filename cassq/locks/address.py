@@ -58,7 +58,7 @@ def parse(url: str, *, port: int, options: Collection[str]) -> LockAddress:
     user, colon, password = who.partition(":")
     if at and not (user and colon and password):
         raise ConfigError(
-            f"the URL {scheme}://...@{listed}/{path} has no user with a password before the @",
+            f"the URL {scheme}://...@{listed}/{path} has no user and password before the @",
             hint=f"write {scheme}://user:password@host/{path}; %40 is an @ in a password",
         )
     given = dict(parse_qsl(query, keep_blank_values=True))

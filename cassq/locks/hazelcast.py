@@ -81,7 +81,8 @@ def open_hazelcast(url: str, clock: Clock, next_token: NextToken | None) -> Sess
         return SessionLocker("hazelcast", lambda ended: CpSession(address, clock, ended), clock)
     if next_token is None:
         raise ConfigError(
-            f"{address.shown()}: map locks have no fence, and need another source of tokens",
+            f"{address.shown()}: map locks provide no fencing tokens, and need another source of"
+            " them",
             hint="pass next_token to open_locker, such as lease_tokens(catalog, owner)",
         )
     tokens = next_token

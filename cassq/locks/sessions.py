@@ -133,7 +133,7 @@ class SessionLock(Lock):
         try:
             kept = self.session.extend(self.grip, ttl_ms)
         except BackendError as exc:
-            logger.info("lock %s is lost, as it could not be renewed: %s", self.name, exc)
+            logger.info("lock %s is lost, because it could not be renewed: %s", self.name, exc)
             kept = False
         if kept:
             self.due_ms = sent_ms + ttl_ms

@@ -55,7 +55,7 @@ class TurnState(Enum):
     OVER = "over"  # another popper may have the lock
 
 
-class Turn(Lock):
+class HeldTurn(Lock):
     """A lock while one popper keeps it.
 
     request: the name of the lease of who is next. epoch: what the first claim of the turn raised
@@ -118,7 +118,7 @@ class Turn(Lock):
         self._turns.rest(self, used=False)
 
     def end(self) -> None:
-        """Release the lock. Cost: that of `Lock.release`, once."""
+        """Release the lock. Cost: the same as `Lock.release`, once."""
         self._turns.end(self)
 
     def hand_out(self, cursor: Cursor | None, settled: Callable[[], bool], now_ms: int) -> None:
@@ -134,7 +134,7 @@ class Turn(Lock):
 
     def refresh(self, now_ms: int, *, always: bool = False) -> bool:
         """Renew the lock for what was, or will be, handed out, unless that was done meanwhile;
-        whether it is still ours. Cost: that of `Lock.renew`."""
+        whether it is still ours. Cost: the same as `Lock.renew`."""
         with self._renewing:
             if self._stale or always:
                 self._stale, self.renewed_ms = False, now_ms
@@ -176,14 +176,14 @@ class Turns:
         self._clock = clock
         self._owner = owner
         self._mutex = threading.Lock()
-        self._kept: dict[str, Turn] = {}  # by the lock's name
+        self._kept: dict[str, HeldTurn] = {}  # by the lock's name
         self._requests: dict[str, int] = {}  # ours → when it ends, in boot milliseconds
         self._granted: set[str] = set()  # ours that are still to be dropped
         self._gave_way: dict[str, int] = {}  # request → until when it goes first
 
     # --- taking -------------------------------------------------------------------------------
 
-    def resume(self, name: str, popper: str, ttl_ms: int) -> tuple[Turn | None, bool]:
+    def resume(self, name: str, popper: str, ttl_ms: int) -> tuple[HeldTurn | None, bool]:
         """The turn that this client keeps, for a popper that wants to claim; and whether it must
         wait for another popper's. Cost: none, unless a turn ends."""
         now_ms = self._clock.boot_ms()
@@ -205,15 +205,15 @@ class Turns:
         return None, False
 
     def _picked_up(
-        self, turn: Turn, popper: str, ttl_ms: int, now_ms: int
-    ) -> tuple[Turn | None, bool]:
+        self, turn: HeldTurn, popper: str, ttl_ms: int, now_ms: int
+    ) -> tuple[HeldTurn | None, bool]:
         """`resume` of a turn that rests, and that no other client waits for."""
         if turn.popper == popper:
             if turn.gives_way(now_ms):
                 return None, True
             turn.state, turn.ttl_ms = TurnState.IN_HAND, ttl_ms
             return turn, False
-        mine = Turn(self, turn.lock, turn.request, popper, ttl_ms, now_ms)
+        mine = HeldTurn(self, turn.lock, turn.request, popper, ttl_ms, now_ms)
         mine.wanted, mine.looked_ms = turn.wanted, turn.looked_ms
         mine.locked_ms, mine.renewed_ms = turn.locked_ms, turn.renewed_ms
         turn.state = TurnState.OVER
@@ -221,7 +221,7 @@ class Turns:
         self._kept[turn.name] = mine
         return mine, False
 
-    def begin(self, name: str, group_id: str, popper: str, ttl_ms: int) -> Turn | None:
+    def begin(self, name: str, group_id: str, popper: str, ttl_ms: int) -> HeldTurn | None:
         """Take the lock; None while another client has it, or is next. Cost: that of
         `Locker.acquire`; a read or a conditional write if the lock is taken."""
         request = turn_lease(group_id)
@@ -232,7 +232,7 @@ class Turns:
         if lock is None:
             self._want(request, now_ms)
             return None
-        turn = Turn(self, lock, request, popper, ttl_ms, now_ms)
+        turn = HeldTurn(self, lock, request, popper, ttl_ms, now_ms)
         with self._mutex:
             self._kept[name] = turn
             if self._requests.pop(request, 0) > now_ms:
@@ -272,7 +272,7 @@ class Turns:
 
     # --- keeping ------------------------------------------------------------------------------
 
-    def rest(self, turn: Turn, *, used: bool) -> None:
+    def rest(self, turn: HeldTurn, *, used: bool) -> None:
         """Keep a turn of which nothing is in hand."""
         with self._mutex:
             if turn.state is TurnState.IN_HAND:
@@ -280,7 +280,7 @@ class Turns:
                 if used:
                     turn.used_ms = self._clock.boot_ms()
 
-    def end(self, turn: Turn) -> None:
+    def end(self, turn: HeldTurn) -> None:
         """End a turn, and release its lock."""
         with self._mutex:
             if turn.state is TurnState.OVER:
@@ -288,7 +288,7 @@ class Turns:
             turn.state = TurnState.OVER
         self._release(turn)
 
-    def _release(self, turn: Turn) -> None:
+    def _release(self, turn: HeldTurn) -> None:
         """Release the lock of a turn that is over. Until then it is known as over."""
         try:
             turn.lock.release()
@@ -313,10 +313,10 @@ class Turns:
             for turn in turns:
                 self._tend(turn, leave=leave)
         except BackendError as exc:
-            logger.info("turns are looked after again in a moment: %s", exc)
+            logger.info("turns will be checked again in a moment: %s", exc)
         return LOOK_MS / 1000 if turns else 3600.0
 
-    def _tend(self, turn: Turn, *, leave: bool) -> None:
+    def _tend(self, turn: HeldTurn, *, leave: bool) -> None:
         now_ms = self._clock.boot_ms()
         # Not the lock of a pipe that may have been retired since: it would be left behind.
         if turn.stale and turn.state is TurnState.IN_HAND:
@@ -354,9 +354,9 @@ class Turns:
             try:
                 turn.end()
             except BackendError as exc:
-                logger.info("lock %s is left to lapse: %s", turn.name, exc)
+                logger.info("lock %s is not released, and will expire: %s", turn.name, exc)
 
-    def _of(self, popper: str) -> list[Turn]:
+    def _of(self, popper: str) -> list[HeldTurn]:
         """The turns of a popper. Cost: memory reads."""
         return [turn for turn in list(self._kept.values()) if turn.popper == popper]
 

@@ -158,7 +158,7 @@ def _message_class(message: str, descriptor_set: Path | None) -> Any:
     if descriptor_set is None:
         raise ConfigError(
             f"decoding {message} needs a descriptor set",
-            hint="make one: protoc --include_imports --descriptor_set_out=FILE …",
+            hint="create one: protoc --include_imports --descriptor_set_out=FILE …",
         )
     try:
         with open(descriptor_set, "rb") as file:
@@ -179,7 +179,7 @@ def _message_class(message: str, descriptor_set: Path | None) -> Any:
     except Exception as exc:  # its own errors, and TypeErrors of the C library
         raise ConfigError(
             f"{descriptor_set} is not a usable descriptor set: {exc}",
-            hint="make it with `protoc --include_imports --descriptor_set_out=FILE …`",
+            hint="create it with `protoc --include_imports --descriptor_set_out=FILE …`",
         ) from exc
     raise ConfigError(
         f"there is no message {message!r} in {descriptor_set}",

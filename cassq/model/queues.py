@@ -347,12 +347,15 @@ def _check_schedule(policy: Policy) -> None:
             )
         steps = tuple(steps)
         if len(steps) > RETRY_STEPS_MAX:
-            raise ConfigError(f"retry_schedule has {len(steps)} steps, {RETRY_STEPS_MAX} at most")
+            raise ConfigError(
+                f"retry_schedule has {len(steps)} steps, but may have at most {RETRY_STEPS_MAX}"
+            )
         for step in steps:
             number = isinstance(step, (int, float)) and not isinstance(step, bool)
             if not number or not 0 <= step <= RETRY_SECONDS_MAX:  # also for nan
                 raise ConfigError(
-                    f"retry_schedule takes 0 to {RETRY_SECONDS_MAX} seconds a step, not {step!r}"
+                    f"each step of retry_schedule must be between 0 and {RETRY_SECONDS_MAX}"
+                    f" seconds, not {step!r}"
                 )
         object.__setattr__(policy, "retry_schedule", tuple(float(step) for step in steps))
     if policy.retry_jitter is not None:

@@ -202,7 +202,8 @@ class Admission:
         delay_ms = check_delay_ms(delay, due, self._clock.wall_ms())
         if self._queue().policy.strict:
             raise UsageError(
-                "a cp queue delivers in the order of the pushes, so nothing in it can be delayed",
+                "a cp queue delivers messages in the order in which they were pushed, so none can"
+                " be delayed",
                 hint="push it when it is due, or use an ap queue",
             )
         lane = lane_of(delay_ms) if delay_ms > 0 else None
@@ -350,11 +351,12 @@ def check_payloads(payloads: Iterable[bytes]) -> tuple[Sequence[bytes], int | No
     """A list of bytes, each checked, and their length if it is the same. Two passes in C."""
     if isinstance(payloads, (bytes, str, bytearray, memoryview)):
         raise InvalidPayloadError(
-            "push_many takes many payloads, not one", hint="use push() for a single message"
+            "push_many takes a list of payloads, not a single one",
+            hint="use push() for a single message",
         )
     if not isinstance(payloads, Iterable):
         raise InvalidPayloadError(
-            f"push_many takes many payloads, as a list of bytes, not {type(payloads).__name__}"
+            f"push_many takes a list of payloads, each of bytes, not {type(payloads).__name__}"
         )
     found = payloads if isinstance(payloads, list) else list(payloads)
     if set(map(type, found)) - {bytes}:
@@ -389,7 +391,7 @@ def check_delay_ms(delay: float | None, due: datetime | None, wall_ms: int) -> i
     if due is None:
         return milliseconds("delay", delay)
     if delay is not None:
-        raise UsageError("delay and due say the same: pass only one of them")
+        raise UsageError("delay and due exclude each other: pass only one of them")
     if not isinstance(due, datetime):
         raise UsageError(f"due must be a datetime, not {due!r}", hint="for seconds use delay")
     check_zone("due", due)
@@ -405,7 +407,7 @@ def check_columns(count: int, **columns: Sequence[object] | None) -> None:
         if column is not None and len(column) != count:
             raise InvalidPayloadError(
                 f"{count} payloads came with {len(column)} {name}",
-                hint="give one for each payload, None where there is none",
+                hint="give one value for each payload, or None for payloads without one",
             )
 
 

@@ -70,7 +70,7 @@ def marked(
     if queue.policy.dedup_window == 0:
         raise ConfigError(
             f"queue {queue.name!r} has no dedup_window",
-            hint="set how many seconds ids are remembered: queue.update(dedup_window=600)",
+            hint="set for how many seconds ids are remembered: queue.update(dedup_window=600)",
         )
     if headers is None:
         headers = [None] * len(dedup_ids)
@@ -144,7 +144,7 @@ class DedupPush:
                 left = [index for index in left if index not in self._done]
                 if tries == TRIES_MAX:
                     name = str(self._dedup_ids[left[0]])
-                    raise BackendTimeoutError(f"dedup id {name!r} keeps being pushed by others")
+                    raise BackendTimeoutError(f"other pushers keep pushing dedup id {name!r}")
         except BackendError as exc:
             pushed = takewhile(self._done.__contains__, leading)
             exc.fields["pushed"] = sum(1 for _ in pushed)
@@ -245,7 +245,7 @@ class DedupPush:
             while reader.published().seq <= row.seq:
                 late = clock.boot_ms() - started_ms >= ON_ITS_WAY_MS
                 if late or store.abandoned(pipe.id):
-                    logger.info("pipe %s is sealed to see what became of a push", pipe.id)
+                    logger.info("pipe %s is sealed to find out whether a push is in it", pipe.id)
                     seal_pipe(self._catalog, store, pipe.id)
                     return self._catalog.pipes.by_id(pipe.id)
                 clock.sleep(LOOK_SECONDS)

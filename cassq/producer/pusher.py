@@ -75,11 +75,11 @@ class Pusher:
     ) -> MessageId:
         """Push one message; returns its id. Durable on return.
 
-        delay: seconds before it can be delivered. due: the same as a time, with a zone.
-        dedup_id: pushes with the same one within the queue's `dedup_window` are one message.
-        importance: a word, such as "high", that routes alerts if the message fails.
-        The id's `spilled` says whether it is in the spool because no quorum answered (`spill=`).
-        Cost: one append and one sync, shared with all pushes that wait meanwhile.
+        delay: seconds before it can be delivered. due: the same as a time, with a time zone.
+        dedup_id: pushes with the same id within the queue's `dedup_window` are one message.
+        importance: a word, such as "high", by which alerts are routed if the message fails. The
+        id's `spilled` says whether the message is in the spool because no quorum answered
+        (`spill=`). Cost: one append and one sync, shared with all pushes that wait meanwhile.
         """
         entry = self._admission.entry(payload, headers, key, delay, due, dedup_id, importance)
         self._submit(entry)
@@ -99,12 +99,12 @@ class Pusher:
     ) -> MessageIds:
         """Push messages in order; returns their ids. All are durable on return.
 
-        headers, keys, dedup_ids: one entry a payload; of payloads with the same dedup id only the
-        first is pushed, and all get its id. Other arguments: as for `push`, for all messages. An
-        error's `.fields["pushed"]` says how many, from the first, were pushed all the same.
-        Cost: one append and one sync for every 8 MiB, or more where that is quicker; well under a
-        microsecond a message. With dedup ids, one more sync for every 5,000 messages, and some
-        twenty microseconds a message, a hundred for a duplicate.
+        headers, keys, dedup_ids: one entry per payload. If payloads have the same dedup id, only
+        the first one is pushed, and all get its id. Other arguments: as for `push`, for all
+        messages. An error's `.fields["pushed"]` says how many messages, from the first, were pushed
+        nevertheless. Cost: one append and one sync for every 8 MiB, or more where that is quicker;
+        well under a microsecond per message. With dedup ids, one more sync for every 5,000
+        messages, and about twenty microseconds per message, a hundred for a duplicate.
         """
         entry = self._admission.entry_of_many(
             payloads, headers, keys, delay, due, dedup_ids, importance
@@ -130,8 +130,8 @@ class Pusher:
     ) -> Future[MessageId]:
         """Push one message together with others; returns a future of its id, done when durable.
 
-        The arguments are those of `push`. Blocks while more than `BUFFER_BYTES_MAX` bytes wait
-        to be appended.
+        It takes the arguments of `push`. Blocks while more than `BUFFER_BYTES_MAX` bytes wait to be
+        appended.
         """
         entry = self._admission.entry(payload, headers, key, delay, due, dedup_id, importance)
         future = entry.future = Future()
@@ -383,8 +383,8 @@ class Pusher:
     def close(self) -> None:
         """Append what waits, and seal the pipe. Later pushes raise ClosedError.
 
-        Called in the middle of another call of this thread, as in a signal handler, it closes when
-        that call ends.
+        If a signal handler calls it in the middle of another call of this thread, the pusher is
+        closed when that call ends.
         """
         self._life.end(self.close_inside)
 

@@ -64,7 +64,9 @@ def keeps(pipe: PipeRow, policy: QueuePolicy, now_ms: int) -> bool:
 def paused(value: bool, *, push: bool, pop: bool) -> QueueSettings:
     """The settings that pause or resume pushing, popping or both; UsageError for neither."""
     if not push and not pop:
-        raise UsageError("neither pushing nor popping is named", hint="name one, or both")
+        raise UsageError(
+            "neither pushing nor popping was chosen", hint="pass push=True, pop=True, or both"
+        )
     changes = QueueSettings()
     if push:
         changes["push_paused"] = value
@@ -188,11 +190,13 @@ class Quota:
     def full(self, count: int = 1) -> QueueFullError:
         """The error for a push of `count` messages, by the length at the last check."""
         name, most = self._queue().name, self._most
-        length = counted(self._length, "message")
-        message = f"queue {name!r} holds {length} not committed, its limit is {most}"
+        length = counted(self._length, "uncommitted message")
+        message = f"queue {name!r} has {length}; its limit is {most}"
         hint = ""
         if count > most:
-            message = f"{count} messages at once are more than queue {name!r} may hold: {most}"
+            message = (
+                f"queue {name!r} may hold at most {most} messages: {count} at once are too many"
+            )
             hint = "push fewer at a time, or raise max_length"
         error = QueueFullError(message, hint=hint, retryable=count <= most)
         error.fields |= {"length": self._length, "limit": most, "pushed": 0}
@@ -206,8 +210,8 @@ def trim(ports: Ports, queue: QueueRow, dead_letter: DeadLetterFn, *, extra: int
     """In a queue that drops its oldest, move excess messages to the dead letters of each group;
     returns how many. Messages that poppers hold, or that are delayed, stay.
 
-    extra: how many messages are about to be pushed. Cost: that of `lengths`, then one transaction
-    for 256 messages, and for each message that of becoming a dead letter.
+    extra: how many messages are about to be pushed. Cost: the same as `lengths`; then one
+    transaction for every 256 messages, and one dead letter for each message.
     """
     most = queue.policy.max_length
     if most is None or queue.policy.overflow != "drop-oldest":
@@ -229,7 +233,7 @@ def _put_away(dead_letter: DeadLetterFn, queue: QueueRow, group: GroupRow, row: 
     try:
         return dead_letter_or_leave(dead_letter, queue, group, row)
     except (ExtentMissingError, CorruptionError) as exc:
-        logger.warning("pipe %s is left out of trimming: %s", row.pipe_id, exc)
+        logger.warning("pipe %s is not trimmed: %s", row.pipe_id, exc)
         return False
 
 

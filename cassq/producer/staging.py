@@ -51,8 +51,8 @@ def check_queue(queue: QueueRow) -> None:
     pushing is paused."""
     if queue.policy.strict:
         raise ConfigError(
-            f"queue {queue.name!r} is cp: its messages have one order, but pipes that are filled"
-            " in parallel have none",
+            f"queue {queue.name!r} is cp: its messages are in one order, but this write fills pipes"
+            " in parallel, which have no common order",
             hint="write to an ap queue, or push from one process with cassq's own pusher",
         )
     if queue.policy.push_paused:
@@ -100,7 +100,7 @@ def publish(ports: Ports, queue: QueueRow, write: WriteRow, pipes: list[StagedPi
     if not is_over(row, write.number):
         raise FencedError(
             f"write {write.id!r} to queue {queue.name!r} was aborted or begun again by another",
-            hint="nothing of it was published; start it again",
+            hint="none of it was published; start it again",
         )
     return False
 
@@ -112,8 +112,8 @@ def _check_room(ports: Ports, queue: QueueRow, count: int) -> None:
     length = max(lengths(ports, queue).values())
     if length + count > most:
         raise QueueFullError(
-            f"queue {queue.name!r} holds {counted(length, 'message')} not committed,"
-            f" its limit is {most}: there is no room for {count}",
+            f"queue {queue.name!r} has {counted(length, 'uncommitted message')}; its"
+            f" limit is {most}, so there is no room for {count}",
             retryable=count <= most,
             pushed=0,
         )
@@ -206,4 +206,6 @@ class Stage:
             try:
                 writer.close()
             except CassqError as exc:
-                logger.info("a pipe is left for the end of its write to remove: %s", exc)
+                logger.info(
+                    "a pipe could not be removed; the end of its write will remove it: %s", exc
+                )

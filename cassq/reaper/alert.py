@@ -38,7 +38,7 @@ class Alert(Pass):
         self._left: list[str] = []
 
     def run(self, scope: Scope, *, dry_run: bool) -> list[Action]:
-        """Cost: that of `cassq.alerts.watch.run` for queues that hold anything."""
+        """Cost: the same as `cassq.alerts.watch.run` for queues that hold anything."""
         if not self._targets():
             return []
         if not self._left:

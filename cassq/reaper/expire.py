@@ -71,7 +71,7 @@ class Expire(PlannedPass[Sequence[Limited]]):
         return plan(snapshot, now_ms)
 
     def apply(self, action: Action) -> str | None:
-        """Cost: that of `expiry.expire`, `limits.trim` or `dedup.forget`."""
+        """Cost: the same as `expiry.expire`, `limits.trim` or `dedup.forget`."""
         queue: QueueRow = action.row
         if action.subject == MESSAGES:
             count = expire(self._ports, queue)

@@ -77,7 +77,7 @@ class Mend(PlannedPass[Sequence[Wedge]]):
         return super().run(scope, dry_run=dry_run)
 
     def look(self, scope: Scope) -> list[Wedge]:
-        """Cost: that of `Claims.wedged`; four reads for each wedge found."""
+        """Cost: the same as `Claims.wedged`; four reads for each wedge found."""
         catalog, found = self._ports.catalog, []
         for cursor, why in faults(catalog, scope.ids):
             pipe = catalog.pipes.by_id(cursor.pipe_id)
@@ -89,7 +89,7 @@ class Mend(PlannedPass[Sequence[Wedge]]):
         return plan(snapshot)
 
     def apply(self, action: Action) -> str | None:
-        """Cost: that of `mend`."""
+        """Cost: the same as `mend`."""
         wedge: Wedge = action.row
         return mend(self._ports, wedge.cursor.group_id, wedge.cursor.pipe_id)
 
@@ -286,7 +286,7 @@ def _under_way(catalog: Catalog, cursor: Cursor) -> dict[int, str]:
 
 
 def faults(catalog: Catalog, queue_ids: Collection[str] | None = None) -> list[tuple[Cursor, str]]:
-    """The cursors of wedged groups, and the fault. Cost: that of `Claims.wedged`, and that of
+    """The cursors of wedged groups, and the fault. Cost: the same as `Claims.wedged`, and that of
     `fault_now` for each that it names."""
     looks = (fault_now(catalog.claims, *key) for key in catalog.claims.wedged(queue_ids))
     return [found for found in looks if found is not None]

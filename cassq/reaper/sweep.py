@@ -87,8 +87,8 @@ class Sweep(PlannedPass[Leftovers]):
             end = self._ports.store.seal(action.subject)
             if end.seq > 0:
                 raise CorruptionError(
-                    f"pipe {action.subject} has no row, but {counted(end.seq, 'message')}:"
-                    " it is left alone",
+                    f"pipe {action.subject} has {counted(end.seq, 'message')} but no row: it is not"
+                    " removed",
                     hint="were tables restored from backups of different times?",
                 )
         self._ports.store.drop([action.subject])

@@ -42,11 +42,13 @@ class CatalogThread:
             answer = await loop.run_in_executor(self._thread, self._ask, question)
         except CassqError as exc:
             if not self._away:
-                logger.warning("the catalog is away, the sidecar serves on: %s", exc)
+                logger.warning(
+                    "the catalog cannot be reached, but the sidecar keeps serving: %s", exc
+                )
             self._away = True
             raise
         if self._away:
-            logger.warning("the catalog is back")
+            logger.warning("the catalog can be reached again")
         self._away = False
         self.heard = Stopwatch()
         return answer
@@ -67,7 +69,8 @@ class CatalogThread:
             if found != self._cluster:
                 opened.close()
                 raise BackendUnavailableError(
-                    f"it is another one than this sidecar's: {found}, not {self._cluster}"
+                    f"it is not this sidecar's catalog: it has the identity {found}, not"
+                    f" {self._cluster}"
                 )
             self._catalog = opened
         return question(self._catalog)

@@ -60,8 +60,8 @@ def _tokens(path: Path | None) -> tuple[str, ...]:
     if not (1 <= len(tokens) <= tokens_max and all(map(TOKEN.fullmatch, tokens))):
         raise ConfigError(
             f"{where} is not a valid token",
-            hint=f"it has 1 to {TOKEN_CHARACTERS_MAX} ASCII characters, and no spaces;"
-            " a file may have two, a line each",
+            hint=f"a token has 1 to {TOKEN_CHARACTERS_MAX} ASCII characters, and no spaces; a file"
+            " may have two tokens, one per line",
         )
     return tokens
 
@@ -89,7 +89,7 @@ def check_exposure(listen: str, *, token: bool, tls: bool, ca: bool, insecure: b
     if is_loopback(host) or insecure:
         return
     if not tls:
-        why = "the token would be readable on the network" if token else "anybody could connect"
+        why = "the token would be readable on the network" if token else "anyone could connect"
         raise ConfigError(
             f"a sidecar without TLS listens on loopback addresses only, not on {host}: {why}",
             hint="give --cert, --key and either --ca or --token-file;"
@@ -97,7 +97,7 @@ def check_exposure(listen: str, *, token: bool, tls: bool, ca: bool, insecure: b
         )
     if not (token or ca):
         raise ConfigError(
-            f"anybody could connect at {host}: TLS alone keeps nobody out",
+            f"anyone could connect at {host}: TLS alone keeps nobody out",
             hint="give --token-file, or --ca for certificates of clients",
         )
 

@@ -67,9 +67,9 @@ class Registration:
         failure = self._failure()
         if failure and not self._failed:
             logger.error(
-                "the sidecar takes nothing any more: %s. It drains: what it has is copied elsewhere"
-                " where there are sidecars for it. Look at its disk, and start it anew with an"
-                " empty directory; with this one it still drains, until `cassq sidecar drain"
+                "the sidecar accepts no more messages: %s. It drains: its replicas are copied to"
+                " other sidecars, if these have room. Check its disk, and restart it with an empty"
+                " directory; with the old directory it still drains, until `cassq sidecar drain"
                 " --undo`",
                 failure,
             )
@@ -82,7 +82,9 @@ class Registration:
         try:
             await self._catalog.ask(lambda catalog: catalog.sidecars.beat(row))
         except BackendError:
-            logger.warning("the catalog was not told that the sidecar stops: its lease will lapse")
+            logger.warning(
+                "the catalog could not be informed that the sidecar stops: its lease will expire"
+            )
 
     def _learn(self, there: SidecarRow) -> None:
         if there.state is not self.state:

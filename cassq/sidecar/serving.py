@@ -140,7 +140,9 @@ def _raised_files() -> int:
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     except (ValueError, OSError) as exc:  # the hard limit may be above what the system allows
-        logger.warning("the limit of open files stays at %d: %s", soft, exc)
+        logger.warning(
+            "the limit of open files could not be raised, and stays at %d: %s", soft, exc
+        )
         return soft
     return hard
 
@@ -179,7 +181,7 @@ def _identify(options: Options, opener: Opener, clock: Clock) -> tuple[Catalog |
             catalog.close()
         if known is None:
             raise
-        logger.warning("the catalog is away, the sidecar starts without: %s", exc)
+        logger.warning("the catalog cannot be reached, so the sidecar starts without it: %s", exc)
         catalog, cluster = None, known[0]
     return catalog, cluster, options.name or (known[1] if known else default)
 
@@ -197,8 +199,8 @@ def _wait_for_name(catalog: Catalog, me: ReplicaAt, clock: Clock) -> None:
         first = first or rows[0]
         if rows[0].seen_ms != first.seen_ms:
             raise ConfigError(
-                f"another sidecar {me.sidecar!r} lives, at {rows[0].address}",
-                hint="give this one another --name; a name is for one data directory",
+                f"another sidecar {me.sidecar!r} is running at {rows[0].address}",
+                hint="give this sidecar another --name; each data directory needs its own",
             )
         clock.sleep(0.2)
 
@@ -281,7 +283,9 @@ class _Running:
             if self._options.http and not self._http:
                 self._http = await http.listen(self._options.http)
                 if not is_loopback(host_and_port(self._http)[0]):
-                    logger.warning("anybody who can connect to %s reads its status", self._http)
+                    logger.warning(
+                        "anyone who can connect to %s can read the sidecar's status", self._http
+                    )
             await registration.beat()
             tasks += map(_task, (registration.run(), *self._housework(sidecar, catalog)))
             self._tell_ready()
@@ -312,7 +316,9 @@ class _Running:
         """Say that it serves, or serves again."""
         if self._reopening.times:
             extents = count_extents(self.engine)
-            logger.warning("it goes on: %d extents, %d damaged", extents.total, extents.damaged)
+            logger.warning(
+                "the sidecar continues: %d extents, %d damaged", extents.total, extents.damaged
+            )
         else:
             tokens, tls, _ = self._credentials
             name, open_to_all = self._handshake.sidecar, not tokens and tls is None
@@ -406,7 +412,9 @@ def _task(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
 
     def log_failure(done: asyncio.Task[None]) -> None:
         if not done.cancelled() and (failed := done.exception()) is not None:
-            logger.error("a part of the sidecar failed, it goes on without", exc_info=failed)
+            logger.error(
+                "a part of the sidecar failed; the sidecar continues without it", exc_info=failed
+            )
 
     task.add_done_callback(log_failure)
     return task

@@ -50,7 +50,7 @@ def chosen(options: WriteOptions, types: dict[str, str]) -> Columns:
     if options.payload not in types:
         raise ConfigError(
             f"there is no column {options.payload!r} to push",
-            hint="name one with the option payloadColumn, or make one: cassq.spark.json_rows(df)",
+            hint="name one with the option payloadColumn, or create one: cassq.spark.json_rows(df)",
         )
     found = Columns(
         options.payload,
@@ -71,9 +71,9 @@ def chosen(options: WriteOptions, types: dict[str, str]) -> Columns:
     rest = [name for name in types if name not in wanted and name not in _READ_ONLY]
     if "dedup_id" in rest:
         raise ConfigError(
-            "column 'dedup_id' cannot be written: which of a frame's messages are duplicates would"
-            " have to be known before they are published",
-            hint="name the write with writeId, so that it happens once; or drop the column, after"
+            "column 'dedup_id' cannot be written: duplicates in a frame would have to be found"
+            " before its messages are published",
+            hint="give the write a writeId, so that it happens once; or drop the column, after"
             " dropDuplicates()",
         )
     if rest:

@@ -76,8 +76,8 @@ def check_identity(offset: Offset, location: Location) -> None:
     begun = offset.get("identity", location.identity)
     if begun != location.identity:
         raise ConfigError(
-            f"the stream's checkpoint is of other queues ({begun}) than those at {location.url}"
-            f" ({location.identity})",
+            f"the stream's checkpoint was made for other queues ({begun}) than those at"
+            f" {location.url} ({location.identity})",
             hint="read the queues that the stream began with, or begin with a new checkpoint",
         )
 
@@ -106,8 +106,8 @@ class Follower:
         self._group: GroupRow = group_of(self._ports, queue.id, options.queue, options.group)
         if queue.policy.strict or self._group.policy.exclusive:
             raise ConfigError(
-                f"group {options.group!r} of queue {options.queue!r} is exclusive: it keeps an"
-                " order that a stream does not, because its tasks read in parallel",
+                f"group {options.group!r} of queue {options.queue!r} is exclusive: it keeps"
+                " messages in order, but the tasks of a stream read in parallel",
                 hint="read from an ap queue, with a group that is not exclusive",
             )
         self._queue = queue
@@ -285,7 +285,9 @@ class Follower:
             done = claims.as_dead(claims.unclaimed(cursor, chain, version), version)
             if self._catalog.claims.claim(cursor, chain, done, synced=True):
                 return
-        raise BackendError(f"others keep moving group {self._group.name!r} in pipe {pipe_id}")
+        raise BackendError(
+            f"other processes keep moving group {self._group.name!r} in pipe {pipe_id}"
+        )
 
     # --- what is lost ---------------------------------------------------------------------------
 
@@ -313,7 +315,7 @@ class Follower:
             raise ExtentMissingError(
                 f"{what} of queue {self._options.queue!r} were removed before the stream read"
                 " them: the group was purged, or their retention ended",
-                hint="set failOnDataLoss=false to go on without them",
+                hint="set failOnDataLoss=false to continue without them",
                 retryable=False,
             )
         logger.warning("%s are gone, and are left out", what)

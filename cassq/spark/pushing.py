@@ -112,7 +112,7 @@ def pusher(
     if not isinstance(batch, int) or batch < 1:
         raise UsageError(f"batch must be a number of messages, at least 1, not {batch!r}")
     if write_id is not None and (not isinstance(write_id, str) or not write_id):
-        raise UsageError(f"write_id must be text that names the write, not {write_id!r}")
+        raise UsageError(f"write_id must be a non-empty str, not {write_id!r}")
     location = located(absolute(url))
     if write_id is None:
         return PartitionPusher(location, queue, batch)
@@ -194,10 +194,13 @@ def _checked(found: list[Receipt], partitions: int | None) -> list[StagedReceipt
     ours = [each for each in found if isinstance(each, StagedReceipt)]
     if len(ours) < len(found):
         raise UsageError(
-            "these receipts are of a pusher without a write_id: what they name is visible already"
+            "these receipts come from a pusher without a write_id: their messages are visible"
+            " already"
         )
     if len({each.write for each in ours}) > 1:
-        raise UsageError("these receipts are of several writes", hint="publish each by itself")
+        raise UsageError(
+            "these receipts come from several writes", hint="publish each write separately"
+        )
     tasks: dict[int, set[int]] = {}
     calls: dict[str, list[StagedReceipt]] = {}
     for each in ours:
@@ -208,7 +211,7 @@ def _checked(found: list[Receipt], partitions: int | None) -> list[StagedReceipt
         raise UsageError(
             f"there are receipts of several attempts at partition {twice[0]}: these would publish"
             " its rows more than once, or only some of them",
-            hint="pass what one action, such as collect(), returned",
+            hint="pass the result of one action, such as collect()",
         )
     count = max(tasks, default=-1) + 1 if partitions is None else partitions
     missing = sorted({*range(count)} - {*tasks})
@@ -217,7 +220,7 @@ def _checked(found: list[Receipt], partitions: int | None) -> list[StagedReceipt
         lacking = f"partition {missing[0]}" if missing else "a partition"
         raise UsageError(
             f"receipts of {lacking} are missing: there are {counted(len(ours), 'receipt')}",
-            hint="pass all that the action returned, those of empty partitions too",
+            hint="pass all receipts of the action, including those of empty partitions",
         )
     if len(tasks) > count:
         raise UsageError(

@@ -68,7 +68,7 @@ class CassqSource(DataSource):
         options = write_options(self.options)
         if options.write_id:
             raise ConfigError(
-                "a stream takes no writeId: the query's id in the checkpoint serves as one"
+                "a stream has no writeId: the query's id in the checkpoint is used instead"
             )
         return StreamWriter(self._target(options, schema, overwrite))
 

@@ -170,7 +170,7 @@ def test_what_is_wrong_with_a_stream_is_said(
     popper.close()
     with pytest.raises(Exception, match="has no group 'nope'"):
         collect(follow(spark, client, queue, group="nope"), tmp_path / "two", into([]))
-    with pytest.raises(Exception, match="a stream takes no writeId"):
+    with pytest.raises(Exception, match="a stream has no writeId"):
         source = tmp_path / "source"
         lines(source, "first", numbers(1))
         writer = files(spark, source).writeStream.format("cassq")

@@ -165,7 +165,7 @@ class CassandraQueues(Queues):
             self._warned = True
             logger.warning(
                 "queue %s is cp, but its keyspace has one replica: it stops while that server is"
-                " down, and is lost with it; use three replicas",
+                " down, and its messages are lost with that server; use three replicas",
                 row.name,
             )
 

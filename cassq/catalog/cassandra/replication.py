@@ -87,8 +87,8 @@ def obstacle(
             )
         if len(there) < needed:
             return ConfigError(
-                f"data centre {name} has {servers(len(there))}, but {count} replicas need"
-                f" {needed} that answer",
+                f"data centre {name} has {servers(len(there))}, but {count} replicas need {needed}"
+                " servers",
                 hint="start more servers, or lower the replication:"
                 f" `cassq schema change --replication {len(there)}`",
             )
@@ -96,7 +96,8 @@ def obstacle(
             return BackendUnavailableError(
                 f"only {up} of {servers(len(there))} in data centre {name} answer, but {count}"
                 f" replicas need {needed}",
-                hint="start those that are down (`nodetool status` lists them), then try again",
+                hint="start the servers that are down (`nodetool status` lists them), then try"
+                " again",
             )
     return None
 
@@ -136,7 +137,7 @@ def create_keyspace(cql: Cql, replicas: Mapping[str, int]) -> None:
 
 
 def set_replication(
-    cql: Cql, wished: Mapping[str, int], *, repaired: bool, tables: bool
+    cql: Cql, desired: Mapping[str, int], *, repaired: bool, tables: bool
 ) -> str | None:
     """Change the replication of the session's keyspace; return what is due then, if anything.
 
@@ -151,13 +152,13 @@ def set_replication(
             f"there is no keyspace {keyspace!r}", hint="`cassq schema apply` makes it"
         )
     nodes = cql.nodes()
-    refuse_impossible(wished, nodes)
+    refuse_impossible(desired, nodes)
     if "" in there and len(nodes) > 1:
         raise ConfigError(
             f"keyspace {keyspace!r} has SimpleStrategy, which cassq does not use",
             hint="change it to NetworkTopologyStrategy with ALTER KEYSPACE, then repair it",
         )
-    old, new = spread(there, nodes), spread(wished, nodes)
+    old, new = spread(there, nodes), spread(desired, nodes)
     if tables:
         refuse_large_step(old, new, nodes)
     # Where there are fewer servers than a quorum, nothing can be read, and no server is added.
@@ -197,8 +198,8 @@ def refuse_large_step(
         first = old.get(name, 0) + (1 if steps[name] > 0 else -1)
         shown = as_text({**old, name: first})
         raise UsageError(
-            f"replication {as_text(old)} cannot become {as_text(new)} in one step: servers that do"
-            " not have the messages yet could outvote those that do",
+            f"replication {as_text(old)} cannot become {as_text(new)} in one step: servers without"
+            " the messages could outvote servers that have them",
             hint=f"begin with --replication {shown}, and repair after each step",
         )
 

@@ -255,7 +255,7 @@ def _lease(cql: Cql, clock: Clock) -> Iterator[Callable[[], None]]:
             return
         extended = Stopwatch()
         if not cql.apply_settled(KEEP_LEASE, (owner, owner), is_ours):
-            raise BackendTimeoutError("the lease for the schema ran out", hint="try again")
+            raise BackendTimeoutError("the lease on the schema ended", hint="try again")
 
     try:
         yield keep

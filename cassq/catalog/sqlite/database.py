@@ -404,8 +404,8 @@ def _explained(exc: sqlite3.Error, name: str) -> CassqError:
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return CorruptionError(
             f"{name} is damaged: {exc}",
-            hint="restore it, or move it away: the next opening of the directory rebuilds it from "
-            "the pipe files, and delivers all their messages again",
+            hint="restore it, or move it away: when the directory is opened next, it is rebuilt"
+            " from the pipe files, and all their messages are delivered again",
         )
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
         return BackendUnavailableError(

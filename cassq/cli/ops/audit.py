@@ -27,12 +27,13 @@ def audit(ctx: click.Context, queues: tuple[str, ...]) -> None:
     """Check that no message of the QUEUEs, or of any queue, is lost or was invented.
 
     Every stored message is read and its checksum verified. Then, for each group: pushed = waiting +
-    pending + committed + dead + expired + purged + merged + lost + skipped, where lost is what was
-    damaged and given up by `cassq pipe skip`, and skipped what was pushed before the group's start.
-    No counter is trusted except the totals written once when a pipe was retired.
+    pending + committed + dead + expired + purged + merged + lost + skipped, where lost counts
+    damaged messages that `cassq pipe skip` gave up, and skipped those that were pushed before the
+    group's start. No counter is trusted except the totals that were written once when a pipe was
+    retired.
 
     If something is wrong, the command says what, and the exit code is 1. While others push and pop,
-    numbers change between the looks; if a queue does not balance then, audit it again at a quiet
+    numbers change during the audit: if a queue does not balance then, audit it again at a quiet
     moment. With --json, one QUEUE gives one object; several, or none, give a list.
     """
     call = ctx.ensure_object(Invocation)
@@ -62,7 +63,8 @@ def tell_findings(audits: Sequence[Audit]) -> None:
         names = ", ".join(audit.queue for audit in wrong)
         output.error(
             f"the audit of {names} does not balance",
-            "was the queue in use? audit it again at a quiet moment; else keep a copy of the data",
+            "was the queue in use? then audit it again at a quiet moment; otherwise keep a copy of"
+            " the data",
         )
 
 

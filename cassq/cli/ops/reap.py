@@ -100,7 +100,7 @@ def reap(
     metrics_port: int | None,
     metrics_host: str,
 ) -> None:
-    """Clean up after pushers and poppers that stopped, crashed or are done.
+    """Clean up after pushers and poppers that finished, stopped or crashed.
 
     \b
     seal      seal pipes whose pusher is gone, or showed no sign of life for a whole lease
@@ -110,19 +110,19 @@ def reap(
     expire    remove messages that are too old, or too many
     scale     open more or fewer pipes side by side, as the load requires
     rollup    record the totals and depths of each minute, hour and day
-    unstage   remove what a dead Spark job had written but not committed
+    unstage   remove messages that a dead Spark job wrote but did not commit
     sweep     finish removals that a crash interrupted
     repair    copy replicas that storage sidecars have lost, or must give up
     alert     with --alerts, send alerts
 
-    Running clients do this themselves, so it is needed only where no client runs: one pass from
-    cron, or --every as a daemon. Any number may run side by side.
+    Running clients do this themselves, so the command is needed only where no client runs: as one
+    pass from cron, or as a daemon with --every. Any number may run side by side.
 
-    If one pass cannot tell at first whether the pushers of some pipes are alive, it watches all
-    these pipes until it can: for at most a lease, which is 10 seconds by default, and a minute
-    while a Spark job writes. Alerts that could not be sent are tried again by a later pass.
-    Repairs continue for ten seconds after one pass, and all the time with --every. What `rollup`
-    records is not shown. The exit code is 1 if something could not be done.
+    If a pass does not know whether the pushers of some pipes are alive, it watches these pipes
+    until it does: for at most a lease, which is 10 seconds by default, and a minute while a Spark
+    job writes. A later pass tries again to send alerts that could not be sent. Repairs continue for
+    ten seconds after one pass, and all the time with --every. The records of `rollup` are not
+    shown. The exit code is 1 if something could not be done.
     """
     metrics = None if metrics_port is None else (metrics_port, metrics_host)
     targets = load_targets(alerts) if alerts is not None else []
@@ -140,7 +140,7 @@ def reap(
 
 @click.command(
     cls=Verb,
-    short_help="Give back what poppers have kept for too long.",
+    short_help="Give back messages that poppers have kept for too long.",
     examples=["cassq rollback", "cassq rollback --queue mail", "cassq rollback --every 5s"],
 )
 @_with_options
@@ -168,7 +168,7 @@ def _run(
 ) -> None:
     call = ctx.ensure_object(Invocation)
     if metrics is not None and every is None:
-        raise UsageError("--metrics-port needs --every: one pass is over too soon")
+        raise UsageError("--metrics-port needs --every: a single pass is too short")
     if every is not None and every < EVERY_SECONDS_MIN:
         raise UsageError(f"--every must be at least {EVERY_SECONDS_MIN} seconds, not {every:g}")
     with StopSignal() as stop, call.connect() as client:

@@ -27,9 +27,9 @@ URL = "cassandra://db1,db2/cassq"
 
 @click.group()
 def schema() -> None:
-    """Make, inspect and change a Cassandra keyspace.
+    """Create, inspect and change a Cassandra keyspace.
 
-    A directory does not need this: its tables are made when it is opened.
+    A directory does not need this: its tables are created when it is opened.
     """
 
 
@@ -48,7 +48,7 @@ def _session(call: Invocation) -> Iterator[Cql]:
 @schema.command(
     "apply",
     cls=Verb,
-    short_help="Make the tables of a Cassandra keyspace, or bring them up to date.",
+    short_help="Create the tables of a Cassandra keyspace, or bring them up to date.",
     examples=[
         f"cassq schema apply --url {URL} --replication 3",
         "cassq schema apply --url cassandra://db1/cassq?dc=east --replication east=3,west=3",
@@ -58,17 +58,17 @@ def _session(call: Invocation) -> Iterator[Cql]:
 @click.option(
     "--replication",
     metavar="COUNT|DC=COUNT,...",
-    help="How many replicas a new keyspace has, in every data centre or in those named.",
+    help="How many replicas a new keyspace has, in every data centre or in the named ones.",
 )
 @click.pass_obj
 def apply(call: Invocation, replication: str | None) -> None:
-    """Make the tables of the URL's keyspace, or bring them up to date; with --replication also
-    make the keyspace if it is missing. Replication that the servers cannot keep is refused before
-    anything is made.
+    """Create the tables of the URL's keyspace, or bring them up to date. With --replication also
+    create the keyspace if it does not exist. If there are too few servers for this replication,
+    nothing is created.
 
-    Tables that are up to date are left alone, and any number of processes may run this at once.
-    Clients of an older cassq go on working, but cannot connect again. With three replicas, one
-    server may fail.
+    Tables that are up to date are not changed, and any number of processes may run this at the same
+    time. Clients with an older cassq continue to work, but cannot connect again. With three
+    replicas, one server may fail.
     """
     steps: list[str] = []
 
@@ -102,12 +102,12 @@ def apply(call: Invocation, replication: str | None) -> None:
 )
 @click.pass_context
 def status(ctx: click.Context) -> None:
-    """Show a Cassandra keyspace: its schema version and the one that this cassq needs, how it is
-    replicated, whether all servers agree on its tables, how they sync to disk and run conditional
-    writes, and the locks and the store of all clients. It notes what should be changed.
+    """Show a Cassandra keyspace: its schema version and the version that this cassq needs, its
+    replication, whether all servers agree on its tables, how they sync to disk and run conditional
+    writes, and the locks and the store of all clients. Notes say what should be changed.
 
-    For a directory only the versions are shown: an older one is brought up to date when it is
-    opened. The exit code is 1 unless this cassq can work with it as it is.
+    For a directory only the versions are shown: an older directory is brought up to date when it is
+    opened. The exit code is 1 unless this cassq can work with the keyspace or directory as it is.
     """
     call = ctx.ensure_object(Invocation)
     directory = local_directory(call.url)
@@ -144,15 +144,15 @@ def status(ctx: click.Context) -> None:
 @click.option(
     "--replication",
     metavar="COUNT|DC=COUNT,...",
-    help="How many replicas there are, in every data centre or in those named.",
+    help="How many replicas there should be, in every data centre or in the named ones.",
 )
 @click.option(
     "--repaired",
     is_flag=True,
-    help="With --replication: all servers were repaired since the last change of it.",
+    help="With --replication: all servers were repaired since its last change.",
 )
-@click.option("--locks", metavar="URL|leases", help="What grants locks to all clients.")
-@click.option("--store", metavar="STORE", help="Where messages are: cassandra or sidecar.")
+@click.option("--locks", metavar="URL|leases", help="The service that grants locks to all clients.")
+@click.option("--store", metavar="STORE", help="Where messages are stored: cassandra or sidecar.")
 @click.pass_obj
 def change(
     call: Invocation,
@@ -164,11 +164,11 @@ def change(
     """Change one setting of a keyspace, for all its clients.
 
     --replication adds or removes one replica at a time, while clients work; a keyspace without
-    tables may get any. Afterwards a repair is due on each server, and the next change needs
-    --repaired. With the replication that the keyspace has, --repaired only notes that.
+    tables may be given any number. Afterwards each server must be repaired, and the next change
+    needs --repaired. If the replication is the same as before, --repaired only records the repair.
 
-    --locks needs all poppers to be stopped. Clients read it when they connect. A user and a
-    password are not noted: clients name them in their URLs.
+    --locks needs all poppers to be stopped. Clients read this setting when they connect. A user and
+    a password are not recorded: clients give them in their URLs.
 
     --store is possible while there are no queues.
     """
@@ -187,13 +187,13 @@ def change(
         output.note(f"note: {line}")
 
 
-def _change_replication(call: Invocation, wished: str, *, repaired: bool) -> list[str]:
+def _change_replication(call: Invocation, desired: str, *, repaired: bool) -> list[str]:
     """What was done, and what is due."""
     with _session(call) as cql:
         from cassq.catalog.cassandra import replication
         from cassq.catalog.cassandra.schema import tables_of
 
-        replicas = replication.parse_replication(wished)
+        replicas = replication.parse_replication(desired)
         keyspace, tables = cql.contact.keyspace, bool(tables_of(cql))
         if tables:
             cql.use(keyspace)

@@ -37,7 +37,7 @@ _A_FILE = click.Path(path_type=Path, dir_okay=False)
 def sidecar() -> None:
     """Run a storage sidecar, and look after the existing ones.
 
-    Sidecars keep the messages of queues whose URL says `store=sidecar`, each on a local disk.
+    Sidecars keep messages, each on a local disk, if the URL of the queues has `store=sidecar`.
     """
 
 
@@ -67,7 +67,7 @@ def sidecar() -> None:
     "--zone",
     required=True,
     metavar="ZONE",
-    help="What it shares its failures with, such as its rack. Replicas are spread over zones.",
+    help="Sidecars of one zone may fail together, as in one rack. Replicas are spread over zones.",
 )
 @click.option(
     "--catalog",
@@ -83,12 +83,13 @@ def sidecar() -> None:
     "--advertise",
     default="",
     metavar="HOST:PORT",
-    help="Where clients reach it, if that is not where it listens.",
+    help="Where clients reach it, if this differs from --listen.",
 )
 @click.option(
     "--token-file",
     type=_A_FILE,
-    help="The token that clients must present, or two valid ones; else CASSQ_SIDECAR_TOKEN.",
+    help="A file with the token that clients must present, or with two valid tokens. Without it,"
+    " CASSQ_SIDECAR_TOKEN is the token.",
 )
 @click.option("--cert", type=_A_FILE, help="Its certificate, for TLS.")
 @click.option("--key", type=_A_FILE, help="The key of the certificate.")
@@ -105,14 +106,14 @@ def sidecar() -> None:
     default=FREE_MIN,
     show_default=True,
     metavar="SIZE",
-    help="Free disk space, as 10GiB or 5%, below which it is read-only.",
+    help="Accept no messages while less than this is free on the disk, as in 10GiB or 5%.",
 )
 @click.option(
     "--drain-seconds",
     type=seconds,
     default=DRAIN,
     show_default=True,
-    help="How long writers may take to leave when it stops.",
+    help="When it stops, wait this long for writers to move to other sidecars.",
 )
 @click.option(
     "--orphans-after",
@@ -142,13 +143,13 @@ def serve(
 ) -> None:
     """Run a storage sidecar: keep replicas of messages in DIR, for the clients of one catalog.
 
-    It registers in the catalog, and may be started before the first client. On SIGTERM or Ctrl-C
-    it stops after its writers have gone elsewhere; a second signal ends it at once. If it is
+    It registers in the catalog, and may be started before the first client. On SIGTERM or Ctrl-C it
+    stops after its writers have moved to other sidecars; a second signal ends it at once. If it is
     killed, nothing acknowledged is lost. When it comes back, it reports replicas that it lacks. On
-    SIGHUP it reads the files of its token and certificates again. It logs to standard error, a line
-    each with its time, or with --json an object each.
+    SIGHUP it reads the files of its token and certificates again. It logs to standard error, one
+    line per message with its time, or with --json one object per message.
 
-    Without a token and TLS it listens on loopback addresses only.
+    Without TLS and a token, or certificates of clients, it listens on loopback addresses only.
     """
     with extras.wanted(*extras.SIDECAR_SERVER):
         from cassq.sidecar.rocks import opener
@@ -158,7 +159,7 @@ def serve(
     if not _ZONE.fullmatch(zone):
         raise ConfigError(
             f"{zone!r} is not a valid zone name",
-            hint="it has up to 64 letters, digits, and characters of _.-",
+            hint="a zone has 1 to 64 letters, digits, and characters of _.-",
         )
     options = Options(
         data=data,

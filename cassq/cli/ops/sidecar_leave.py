@@ -30,7 +30,7 @@ LOOK_REST = 10
 
 @click.command(
     cls=Verb,
-    short_help="Copy everything a sidecar has elsewhere, to take it out of service.",
+    short_help="Copy everything from a sidecar to others, to take it out of service.",
     examples=[
         f"cassq sidecar drain box-1:7077 --url {URL}",
         f"cassq sidecar drain box-1:7077 --wait --url {URL}",
@@ -38,18 +38,18 @@ LOOK_REST = 10
     ],
 )
 @click.argument("name", metavar="NAME")
-@click.option("--undo", is_flag=True, help="Let it take extents again.")
+@click.option("--undo", is_flag=True, help="Let it accept extents again.")
 @click.option("--wait", is_flag=True, help="Help to copy, and return when it is empty.")
 @click.pass_context
 def drain(ctx: click.Context, name: str, undo: bool, wait: bool) -> None:
-    """Have everything on a sidecar copied to others, so that it can be taken out of service.
+    """Let everything on a sidecar be copied to others, to take it out of service.
 
-    It takes no new extents from now on, and pushers go on elsewhere. Clients and `cassq reap` copy
-    what it has, and only then remove it here; it keeps serving until it is empty. Then stop it,
-    and `cassq sidecar forget` it.
+    The sidecar accepts no new extents from now on, and pushers continue elsewhere. Clients and
+    `cassq reap` copy its extents, and remove them from it only afterwards; it serves them until
+    then. When it is empty, stop it, and run `cassq sidecar forget`.
 
-    With --wait this command copies as well; it may be ended at any time. The exit code is 1 if it
-    was ended, or if something could not be copied for a minute.
+    With --wait this command copies too, and may be stopped at any time. The exit code is 1 if it
+    was stopped, or if something could not be copied for a minute.
     """
     call = ctx.ensure_object(Invocation)
     if undo and wait:
@@ -59,8 +59,8 @@ def drain(ctx: click.Context, name: str, undo: bool, wait: bool) -> None:
         row = row_of(fleet, name)
         if row.state is GONE:
             raise UsageError(
-                f"sidecar {name!r} was given up: what it has counts as lost",
-                hint="with a new data directory it comes back",
+                f"sidecar {name!r} was given up: its replicas count as lost",
+                hint="start it with a new data directory to use it again",
             )
         client.ports.catalog.sidecars.set_state(name, UP if undo else DRAINING)
         left = [] if undo else left_on(client.ports.catalog, name)
@@ -72,7 +72,7 @@ def drain(ctx: click.Context, name: str, undo: bool, wait: bool) -> None:
     if call.as_json:
         output.document({"sidecar": name, "state": "up" if undo else "draining", "left": len(left)})
     elif undo:
-        output.say(f"{name} takes extents again")
+        output.say(f"{name} accepts extents again")
     elif left:
         output.say(f"{name} drains: {so_many(len(left))} left to be copied elsewhere")
     else:
@@ -138,16 +138,16 @@ def _progress(left: int, total: int, seconds: float) -> str:
 @click.option(
     "--force",
     is_flag=True,
-    help="Give it up with all it has: its replicas count as lost from now on.",
+    help="Give it up with everything on it: its replicas count as lost from now on.",
 )
 @click.pass_obj
 def forget(call: Invocation, name: str, force: bool) -> None:
-    """Remove a sidecar that was stopped, and that nothing refers to any more.
+    """Remove a sidecar that was stopped and has no extents any more.
 
-    One that still has extents must be drained first. If it will never come back, --force gives it
-    up: its replicas count as lost at once, even if it runs, and are copied from others without
-    waiting; an extent whose only good replica it has is lost unless the sidecar comes back. Once
-    everything is copied, forget it a second time.
+    A sidecar that still has extents must be drained first. If it will never come back, --force
+    gives it up: its replicas count as lost at once, even if it runs, and are copied from others
+    without waiting. If it has the only good replica of an extent, that extent is lost unless the
+    sidecar comes back. Once everything is copied, forget it a second time.
     """
     with call.connect() as client:
         fleet = upkeep_of(client).fleet()
@@ -185,7 +185,7 @@ def _refuse(fleet: Fleet, name: str, left: list[Placement]) -> None:
     if left:
         raise UsageError(
             f"{so_many(len(left))} have a replica on sidecar {name!r}",
-            hint="drain it first, or give up everything that it has with --force",
+            hint="drain it first, or give up its replicas with --force",
             left=len(left),
         )
     if row.alive(fleet.now_ms):

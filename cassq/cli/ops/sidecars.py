@@ -35,8 +35,8 @@ def upkeep_of(client: Client) -> Upkeep:
     upkeep = client.ports.upkeep
     if upkeep is None:
         raise ConfigError(
-            "the messages of this place are not kept by sidecars",
-            hint="their URL has ?store=sidecar",
+            "the messages under this URL are not kept by sidecars",
+            hint="the URL of sidecars has ?store=sidecar",
         )
     return upkeep
 
@@ -91,16 +91,17 @@ def described(fleet: Fleet, row: SidecarRow, left: Mapping[str, int], error: str
 @click.command(
     "list",
     cls=Verb,
-    short_help="List the sidecars with what they last reported.",
+    short_help="List the sidecars and their last reports.",
     examples=[f"cassq sidecar list --url {URL}", f"cassq sidecar list --json --url {URL}"],
 )
 @click.pass_obj
 def list_(call: Invocation) -> None:
-    """List the sidecars with what they last reported.
+    """List the sidecars and their last reports.
 
-    STATE is up, draining or gone; ALIVE whether it answers within two seconds, or since when it has
-    not renewed its lease in the catalog; LOAD what is written there per second; LEFT how many
-    extents of a draining or lost sidecar still had to be copied elsewhere at the last full check.
+    STATE is up, draining or gone. ALIVE says whether it answers within two seconds, or since when
+    it has not renewed its lease in the catalog. LOAD is the rate at which the sidecar is written.
+    LEFT counts the extents of a draining or lost sidecar that still had to be copied elsewhere at
+    the last full check.
     """
     with call.connect() as client:
         upkeep = upkeep_of(client)
@@ -132,14 +133,14 @@ def list_(call: Invocation) -> None:
 @click.command(
     "show",
     cls=Verb,
-    short_help="Show what a sidecar reports about itself.",
+    short_help="Show a sidecar's record in the catalog and its own report.",
     examples=[f"cassq sidecar show box-1:7077 --url {URL}"],
 )
 @click.argument("name", metavar="NAME")
 @click.pass_context
 def show(ctx: click.Context, name: str) -> None:
-    """Show what the catalog knows of a sidecar, what it reports about itself, and its extents that
-    are damaged or not sealed.
+    """Show a sidecar's record in the catalog, its own report, and its extents that are damaged or
+    not sealed.
 
     The exit code is 1 if it does not answer.
     """
@@ -198,7 +199,7 @@ def _more(count: int) -> None:
 @click.command(
     "check",
     cls=Verb,
-    short_help="Compare what the catalog says with what sidecars have.",
+    short_help="Compare the catalog with what sidecars have.",
     examples=[
         f"cassq sidecar check --url {URL}",
         f"cassq sidecar check --json --url {URL} | jq .counts",
@@ -206,7 +207,7 @@ def _more(count: int) -> None:
 )
 @click.pass_context
 def check(ctx: click.Context) -> None:
-    """Compare what the catalog says about all extents with what the sidecars have.
+    """Compare all extents in the catalog with those that the sidecars have.
 
     \b
     unreadable        no good replica is known: its messages cannot be read now

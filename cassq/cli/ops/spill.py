@@ -18,15 +18,16 @@ HEADERS = ("QUEUE", "SPILLED", "FORWARDED", "WAITING")
 def spill() -> None:
     """Look at a local spool, and forward its messages.
 
-    A spool is the directory of `spill=` in the URL of a Cassandra keyspace. It takes pushes to ap
-    queues while no quorum answers; the clients that use it forward them when one does.
+    A spool is the directory that `spill=` names in the URL of a Cassandra keyspace. While no quorum
+    answers, clients write pushes to ap queues there; when a quorum answers again, they forward
+    them.
     """
 
 
 @spill.command(
     "status",
     cls=Verb,
-    short_help="Show what is, and what was, in a spool.",
+    short_help="Show how many messages are, and were, in a spool.",
     examples=[f"cassq spill status --url {URL}", f"cassq spill status --json --url {URL}"],
 )
 @click.pass_obj
@@ -51,11 +52,12 @@ def status(call: Invocation) -> None:
 )
 @click.pass_context
 def forward(ctx: click.Context) -> None:
-    """Forward what waits in a spool, for example when the client that left it there has ended.
+    """Forward the messages waiting in a spool, for example after the client that spilled them has
+    ended.
 
-    Any number of processes may do so at once: each message goes to its queue once, and messages
-    that another process is forwarding are left to it. The exit code is 75 while no quorum answers,
-    and 1 if something cannot be forwarded because its queue was deleted or is paused.
+    Any number of processes may do so at the same time: each message goes to its queue once, and a
+    process leaves out messages that another one is forwarding. The exit code is 75 while no quorum
+    answers, and 1 if something cannot be forwarded because its queue was deleted or is paused.
     """
     call = ctx.ensure_object(Invocation)
     with call.connect() as client:

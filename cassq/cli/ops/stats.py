@@ -75,7 +75,7 @@ def _with_seconds(word: str, after: str) -> str:
 @click.option(
     "--step",
     type=click.Choice(list(STEPS)),
-    help="With --history: the time that one point covers.  [default: minute]",
+    help="With --history: the time that each point covers.  [default: minute]",
 )
 @click.option(
     "--since",
@@ -113,14 +113,14 @@ def stats(
     SKIPPED    pushed before the group's start
     OLDEST     the age of the oldest uncommitted message
 
-    For one queue it also shows the pipes by state, how fast messages were pushed, popped, committed
+    For one queue it also shows the pipes by state, the rates of messages pushed, popped, committed
     and put away over the last 1, 5 and 15 minutes, and how often waiting and pending messages were
-    delivered. It shows any troubles of the last two days: messages that were spilled, carried over,
-    perhaps written twice, and so on; and requests to Cassandra, for all queues, that were sent
-    again, refused by an overloaded server, or not answered. With --watch and --json each line is an
-    object.
+    delivered. It also shows the troubles of the last two days: messages that were spilled, carried
+    over, perhaps written twice, and so on; and, for all queues, requests to Cassandra that were
+    sent again, refused by an overloaded server, or not answered. With --watch and --json each line
+    is an object.
 
-    --history shows what was recorded each minute while a client or `cassq reap` ran: minutes are
+    --history shows the records of each minute in which a client or `cassq reap` ran: minutes are
     kept for 2 days, hours for 60 days, days for 5 years.
     """
     if history:

@@ -44,8 +44,8 @@ _GROUP = click.option(
 _FILTERS = [
     click.option(
         "--reason",
-        help="Only letters that died for this reason (delivery_limit, rejected, maxlen), or whose"
-        " last failure had it (rejected, expired).",
+        help="Only letters that died for this reason (delivery_limit, rejected, maxlen), or that"
+        " last failed for it (rejected, expired).",
     ),
     click.option(
         "--older-than", type=seconds, help="Only letters that died at least this long ago."
@@ -65,7 +65,7 @@ _FILTERS = [
         "ids",
         multiple=True,
         metavar="ID",
-        help="Only this one; may be given several times.",
+        help="Only the letter with this id; may be given several times.",
     ),
 ]
 _PACE = [
@@ -97,7 +97,7 @@ def dead() -> None:
 @click.argument("prefix", default="", metavar="[QUEUE]", shell_complete=complete_queue)
 @click.pass_obj
 def list_(call: Invocation, prefix: str) -> None:
-    """List the groups that have dead letters, or those of one QUEUE."""
+    """List the groups that have dead letters, in all queues or in one QUEUE."""
     found: list[dict[str, Any]] = []
     with call.connect() as client:
         if prefix:
@@ -191,8 +191,8 @@ def merge(
 ) -> None:
     """Return dead letters to the group in which they died, and only to it.
 
-    They keep their ids and death records; their attempts are counted from zero again. Letters
-    that a consumer of the dead letters holds are left. Ctrl-C or a crash neither loses nor
+    They keep their ids and death records; their attempts are counted from zero again. Letters that
+    a consumer of the dead letters holds are not merged. Ctrl-C or a crash neither loses nor
     duplicates anything: run it again to merge the rest.
     """
     call, pace = ctx.ensure_object(Invocation), _pace(settings)

@@ -37,7 +37,7 @@ def start_of(value: str) -> Start | datetime:
 
 @click.group()
 def group() -> None:
-    """Make, list, change and delete consumer groups.
+    """Create, list, change and delete consumer groups.
 
     Every group sees every message of its queue; the poppers of one group share them.
     """
@@ -68,7 +68,7 @@ def group() -> None:
 def create(
     call: Invocation, /, queue: str, name: str, start: Start | datetime, **settings: Any
 ) -> None:
-    """Make a consumer group for a queue.
+    """Create a consumer group for a queue.
 
     If the group exists with the same settings, nothing happens; with other settings the command
     fails and names the differences.
@@ -120,7 +120,7 @@ def update(call: Invocation, /, queue: str, name: str, **settings: Any) -> None:
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @click.pass_context
 def delete(ctx: click.Context, queue: str, name: str, yes: bool) -> None:
-    """Delete a group, with its place in the queue: nothing more is delivered to it.
+    """Delete a group and its position in the queue: nothing more is delivered to it.
 
     Its dead letters stay, as their own queue. Asks first; without a terminal --yes is needed.
     """

@@ -71,10 +71,10 @@ def peek(
 ) -> None:
     """Show the next messages a group has not committed, oldest pipe first.
 
-    The messages are not affected. A message is waiting; or pending: a popper has it; or delayed: it
-    is not due yet. With --state dead the group's dead letters are shown instead. The table shows
-    the beginning of each payload; --json writes one object per line, like `cassq pop --json`, plus
-    the state.
+    The messages are not affected. A message is waiting, pending (a popper has it) or delayed (it is
+    not due yet). With --state dead the group's dead letters are shown instead. The table shows the
+    beginning of each payload; --json writes one object per line, like `cassq pop --json`, plus the
+    state.
 
     A payload that cannot be decoded is shown as bytes, with the reason.
     """

@@ -13,8 +13,8 @@ from cassq.lifecycle.damage import PipeDamage, PipeInfo
 def pipe() -> None:
     """List the pipes of a queue, look for damage, and skip it.
 
-    A pipe is the log that one pusher writes. A message that cannot be read stops its pipe for
-    every consumer; other pipes go on.
+    A pipe is the log that one pusher writes. A message that cannot be read stops its pipe for every
+    consumer; other pipes continue.
     """
 
 
@@ -73,11 +73,11 @@ def _row(info: PipeInfo, bad: dict[str, PipeDamage]) -> tuple[object, ...]:
 @click.argument("pipe_id", metavar="PIPE")
 @click.pass_context
 def show(ctx: click.Context, pipe_id: str) -> None:
-    """Read a whole pipe, and show what cannot be read and what skipping it costs.
+    """Read a whole pipe, and show its damage and the cost of skipping it.
 
-    For each consumer group: LOST is what `cassq pipe skip` would give up, HELD what cannot be read
-    and is held by a consumer, READABLE what the group can still get. The exit code is 1 if the
-    pipe is damaged.
+    For each consumer group, LOST counts the messages that `cassq pipe skip` would give up, HELD the
+    unreadable messages that a consumer holds, and READABLE the messages that the group can still
+    get. The exit code is 1 if the pipe is damaged.
     """
     call = ctx.ensure_object(Invocation)
     with call.connect() as client:
@@ -103,15 +103,16 @@ def show(ctx: click.Context, pipe_id: str) -> None:
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @click.pass_context
 def skip(ctx: click.Context, pipe_id: str, dry_run: bool, yes: bool) -> None:
-    """Skip the damage in a pipe: give up what cannot be read, and deliver the rest.
+    """Skip the damage in a pipe: give up unreadable messages, and deliver the rest.
 
-    What cannot be read is recorded as lost, for good, for each existing consumer group that has
-    not had it: stats, audit, explain and an alert count it. Shows the cost and asks first; without
-    a terminal --yes is needed. A pipe that is still being written is sealed; its pusher goes on in
-    another. Consumers keep what they hold: skip the pipe again when they are done with it.
+    Unreadable messages are recorded as lost, permanently, for each existing consumer group that has
+    not received them; stats, audit, explain and an alert count them. Shows the cost and asks first;
+    without a terminal --yes is needed. A pipe that is still being written is sealed; its pusher
+    continues in another. Consumers keep the messages that they hold: skip the pipe again when they
+    have finished these.
 
     If the damage can be undone (a file or sidecar that is only unavailable, a backup), do that
-    instead: what was given up stays lost.
+    instead: messages that were given up stay lost.
     """
     call = ctx.ensure_object(Invocation)
     with call.connect() as client:

@@ -68,12 +68,12 @@ QUEUE_HELP = {
     " letters.",
     "sick_hold": "How long sick_check keeps a failing message, counted from its first failure, in"
     " a group in which nothing has ever succeeded.",
-    "max_pop_width": "How many pipes, oldest first, a popper takes from in turn; 1 comes closest to"
+    "max_pop_width": "A popper takes from this many pipes in turn, oldest first; 1 comes closest to"
     " first in, first out.",
-    "min_open_pipes": "The fewest pipes of an ap queue that stay open side by side while somebody"
+    "min_open_pipes": "Keep at least this many pipes of an ap queue open side by side during"
     " pushes.",
-    "max_open_pipes": "The most pipes that are open side by side, as throughput requires.",
-    "max_claim_messages": "The most messages a popper claims at once.",
+    "max_open_pipes": "Open at most this many pipes side by side, as throughput requires.",
+    "max_claim_messages": "A popper claims at most this many messages at once.",
     "max_pushes_per_pipe": "A pusher starts its next pipe after this many messages.",
     "max_push_time_of_pipe": "A pusher starts its next pipe when the current one is this old.",
     "max_bytes_per_pipe": "A pusher starts its next pipe after this many bytes.",
@@ -83,12 +83,12 @@ QUEUE_HELP = {
     "message_ttl": "Do not deliver messages older than this, counted from their push or due time.",
     "retain_consumed": "Keep consumed pipes for this long, for groups created later.",
     "retain_unconsumed": "Remove messages that nobody has consumed for this long.",
-    "max_length": "The most messages that the slowest group may have uncommitted.",
+    "max_length": "The queue is full when its slowest group has this many uncommitted messages.",
     "overflow": "In a full queue, refuse pushes or move the oldest messages to the dead letters.",
     "push_paused": "Refuse pushes; see also `cassq queue pause`.",
-    "pop_paused": "Make pops find nothing; see also `cassq queue pause`.",
+    "pop_paused": "Let pops find nothing; see also `cassq queue pause`.",
     "dedup_window": "How long a repeated push of the same dedup id counts as the first one.",
-    "owner": "Who is responsible for the queue; alerts are routed by it.",
+    "owner": "Who is responsible for the queue; alerts are routed by this.",
     "alert_no_consumer": "Alert when messages have waited this long and no consumer has come.",
     "alert_oldest_age": "Alert when the oldest uncommitted message is this old.",
     "alert_dead_growth": "Alert when this many messages became dead letters within an hour.",
@@ -96,11 +96,11 @@ QUEUE_HELP = {
 }
 
 GROUP_HELP = {
-    "exclusive": "While one popper has messages of a pipe, no other gets any of them. Always on for"
-    " cp queues.",
-    "claim_timeout": "How long a popper may keep messages; `queue`: as the queue says.",
-    "max_deliveries": "Deliveries before a message becomes a dead letter; `queue`: as the queue"
-    " says.",
+    "exclusive": "While one popper has messages of a pipe, no other popper gets any from it. Always"
+    " on for cp queues.",
+    "claim_timeout": "How long a popper may keep messages; `queue`: use the queue's setting.",
+    "max_deliveries": "Deliveries before a message becomes a dead letter; `queue`: use the queue's"
+    " setting.",
     "retry_schedule": "Delays before a failed message is delivered again, as in 10s,100s,1000s.",
     "retry_jitter": "Lengthen each of these delays by up to this share of it, 0 to 1, at random.",
     "sick_check": "While nothing in the group succeeds, slow redelivery down and make no dead"

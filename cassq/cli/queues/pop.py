@@ -62,7 +62,7 @@ LOOK_SECONDS = 0.25
     help="Wait this long for the first message.",
 )
 @click.option(
-    "--follow", "-f", is_flag=True, help="Keep popping messages as they come, until stopped."
+    "--follow", "-f", is_flag=True, help="Keep popping messages as they arrive, until stopped."
 )
 @click.option(
     "--ack/--no-ack",
@@ -88,17 +88,19 @@ def pop(
     use --json. With --json each line is an object: id, attempts, pushed_at, headers, key and
     payload; a payload that is not UTF-8 text is base64, under the name payload_base64.
 
-    Messages are acked after they are out: taken by the reader of the pipe, or on disk if standard
-    output is a file. If the reader goes away or the command is killed, those not acked are
-    delivered again. So nothing is lost, and a line may come twice.
+    Messages are acked after they were written: when the reader of the pipe has taken them or, if
+    standard output is a file, when they are on disk. If the reader goes away or the command is
+    killed, unacked messages are delivered again. So nothing is lost, but a line may be written
+    twice.
 
-    Messages are written to a pipe one by one at first, and never many more at a time than a tenth
-    of what its reader has taken. So `cassq pop mail --all | head -2` acks two messages. When the
-    reader is gone the exit code is 141, and what it did not take is given back as if it had not
-    been popped. With --max the messages are written without waiting for the reader to take them.
+    Messages are written to a pipe one by one at first, and later in batches of about a tenth of the
+    number that the reader has taken. So `cassq pop mail --all | head -2` acks two messages. If the
+    reader goes away, the exit code is 141, and the messages that it did not take are given back as
+    if they had not been popped. With --max the messages are written without waiting for the reader
+    to take them.
 
-    The exit code is 0 even when there are no messages, and 75 when there were none because popping
-    is paused (see `cassq queue pause`).
+    The exit code is 0 even if there are no messages, and 75 if there are none because popping is
+    paused (see `cassq queue pause`).
     """
     if follow and drain:
         raise UsageError(

@@ -96,7 +96,7 @@ class Pushing:
 @click.option(
     "--importance",
     metavar="WORD",
-    help="The importance of every message; alerts are routed by it if a message fails.",
+    help="The importance of every message; if one fails, its alerts are routed by this.",
 )
 @click.option("--ids", is_flag=True, help="Write the ids of the messages, one per line.")
 @click.pass_context
@@ -110,13 +110,13 @@ def push(
     importance: str | None,
     ids: bool,
 ) -> None:
-    """Push messages to a queue: each line of the FILEs is one, as bytes, without its newline.
+    """Push each line of the FILEs as a message, as bytes and without its newline.
 
     Without a FILE, or for `-`, standard input is read, and each line is pushed as soon as it
     arrives. Empty lines are messages too.
 
-    Messages are on disk before they are counted. If something fails, the error says how many were
-    pushed: they are the first of the input.
+    Messages are on disk before they are counted. If something fails, the error says how many
+    messages were pushed, from the start of the input.
     """
     call = ctx.ensure_object(Invocation)
     sources = files or (STDIN,)

@@ -18,7 +18,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @click.group()
 def queue() -> None:
-    """Make, list, show, change, pause, drain, purge and delete queues."""
+    """Create, list, show, change, pause, drain, purge and delete queues."""
 
 
 @queue.command(
@@ -34,7 +34,7 @@ def queue() -> None:
 @queue_options(defaults=True)
 @click.pass_obj
 def create(call: Invocation, /, name: str, **settings: Any) -> None:
-    """Make a queue, with its consumer group `default`.
+    """Create a queue, with its consumer group `default`.
 
     NAME is plain, or a path such as /team/name. The directory of the queues is created if it does
     not exist. If the queue exists with the same settings, nothing happens; with other settings the
@@ -103,7 +103,7 @@ def update(call: Invocation, /, name: str, **settings: Any) -> None:
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @click.pass_context
 def delete(ctx: click.Context, name: str, yes: bool) -> None:
-    """Delete a queue with all its messages, groups and dead letters, for good.
+    """Delete a queue permanently, with all its messages, groups and dead letters.
 
     Shows how many messages would be lost and asks first; without a terminal --yes is needed.
     """
@@ -136,7 +136,7 @@ def pause(call: Invocation, name: str, push: bool, pop: bool) -> None:
     """Pause pushing and popping, or one of them.
 
     Pushes are refused and pops find nothing until `cassq queue resume`; running clients notice
-    within two seconds. Poppers may still commit what they hold.
+    within two seconds. Poppers may still commit the messages that they hold.
     """
     both = push == pop
     with call.connect() as client:
@@ -171,13 +171,12 @@ def _show_paused(call: Invocation, queue: Queue) -> None:
 @queue.command("drain", cls=Verb, examples=["cassq queue drain mail --timeout 5m"])
 @queue_argument()
 @click.option(
-    "--timeout", type=seconds, default="60s", show_default=True, help="Wait this long at most."
+    "--timeout", type=seconds, default="60s", show_default=True, help="Wait at most this long."
 )
 @click.pass_context
 def drain(ctx: click.Context, name: str, timeout: float) -> None:
-    """Pause pushing, and wait until everything is consumed.
-
-    Pushing stays paused. The exit code is 1 when some group has messages left.
+    """Pause pushing, and wait until everything is consumed. Pushing stays paused. The exit code is
+    1 if a group has messages left.
     """
     call = ctx.ensure_object(Invocation)
     with call.connect() as client:
@@ -196,14 +195,18 @@ def drain(ctx: click.Context, name: str, timeout: float) -> None:
     examples=["cassq queue purge mail --group billing", "cassq queue purge mail --yes"],
 )
 @queue_argument()
-@click.option("--group", metavar="GROUP", help="Only what waits for this group.  [default: all]")
+@click.option(
+    "--group",
+    metavar="GROUP",
+    help="Delete only messages that wait for this group.  [default: all]",
+)
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @click.pass_context
 def purge(ctx: click.Context, name: str, group: str | None, yes: bool) -> None:
-    """Delete the messages waiting in a queue, for good; the queue stays.
+    """Delete the messages waiting in a queue permanently; the queue stays.
 
-    Delayed messages go too; poppers keep what they hold. Shows how many messages each group would
-    lose and asks first; without a terminal --yes is needed.
+    Delayed messages are deleted too; poppers keep the messages that they hold. Shows how many
+    messages each group would lose and asks first; without a terminal --yes is needed.
     """
     call = ctx.ensure_object(Invocation)
     with call.connect() as client:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     default=500_000,
     show_default=True,
     metavar="COUNT",
-    help="The most messages of a pipe that one task reads.",
+    help="A task reads at most this many messages of a pipe.",
 )
 @session_options
 @click.pass_context

@@ -23,8 +23,8 @@ HEADERS = ("QUEUE", "PIPES", "MESSAGES", "ALREADY", "MISSED")
 def spark() -> None:
     """Run Spark jobs on whole queues.
 
-    They need the extra `spark` and a JDK, 17 or later. Each may be run again: what is done is not
-    done twice.
+    They need the extra `spark` and a JDK, 17 or later. Each may be run again: finished work is not
+    repeated.
     """
 
 
@@ -45,8 +45,7 @@ def spark() -> None:
     default=5_000_000,
     show_default=True,
     metavar="COUNT",
-    help="Write about this many messages at a time; a run that is killed loses only the current"
-    " ones.",
+    help="Write about this many messages at a time; a killed run loses only the current ones.",
 )
 @session_options
 @click.pass_context
@@ -60,9 +59,9 @@ def archive(
 ) -> None:
     """Write the messages of all sealed or consumed pipes of QUEUE to Parquet files under DIR.
 
-    DIR is a path or URL that Spark can write to. A pipe that was archived completely is not written
-    again; one that a killed run left incomplete is rewritten. Pipes that a pusher still writes are
-    left for the next run. The queue is not changed.
+    DIR is a path or URL that Spark can write to. A completely archived pipe is not written again; a
+    pipe that a killed run left incomplete is rewritten. Pipes that a pusher still writes are left
+    for the next run. The queue is not changed.
 
     Messages that every group has committed are kept for `retain_consumed` seconds, a setting of the
     queue. The exit code is 1 if a pipe was removed while it was read.
@@ -116,7 +115,7 @@ def _show(call: Invocation, done: Archived) -> None:
 @spark.command(
     "replay",
     cls=Verb,
-    short_help="Push what was archived, or is still stored, to a queue again.",
+    short_help="Push archived or stored messages to a queue again.",
     examples=[
         "cassq spark replay mail --write-id may-1 --since 2026-05-01 --until 2026-05-02",
         "cassq spark replay mail --archive out --write-id eu --where \"headers['at'] = 'eu'\"",
@@ -125,14 +124,19 @@ def _show(call: Invocation, done: Archived) -> None:
 )
 @queue_argument("queue")
 @click.option(
-    "--write-id", required=True, metavar="ID", help="The replay is done only once under this ID."
+    "--write-id", required=True, metavar="ID", help="A replay with this ID is done only once."
 )
 @click.option(
-    "--from", "source", metavar="QUEUE", help="Replay this queue's messages, not QUEUE's."
+    "--from",
+    "source",
+    metavar="QUEUE",
+    help="Replay the messages of this queue instead of QUEUE's.",
 )
-@click.option("--archive", metavar="DIR", help="Read what `cassq spark archive` wrote to DIR.")
-@click.option("--since", metavar="TIME", help="Only what was pushed from this time on (UTC).")
-@click.option("--until", metavar="TIME", help="Only what was pushed before this time (UTC).")
+@click.option(
+    "--archive", metavar="DIR", help="Replay the messages that `cassq spark archive` wrote to DIR."
+)
+@click.option("--since", metavar="TIME", help="Only messages pushed from this time on (UTC).")
+@click.option("--until", metavar="TIME", help="Only messages pushed before this time (UTC).")
 @click.option("--where", metavar="SQL", help="Only messages for which this is true.")
 @click.option(
     "--rate", type=float, metavar="NUMBER", help="Messages a second, on average; needs --until."
@@ -157,8 +161,8 @@ def replay(
     The SQL of --where uses the columns of a batch read, such as `cast(payload as string)`,
     `headers['x']`, `pushed_at`. Messages get new ids; payload, headers and key stay.
 
-    Run again with the same --write-id, it publishes nothing twice. Without --rate everything is
-    published at once; with it, in writes of up to 10,000 messages.
+    A second run with the same --write-id publishes nothing twice. Without --rate everything is
+    published at once; with --rate, in writes of up to 10,000 messages.
     """
     with call.connect() as client:
         client.queue(queue)
@@ -202,7 +206,7 @@ def replay(
 )
 @click.option("--where", default="", metavar="SQL", help="Only letters for which this is true.")
 @click.option(
-    "--top", type=click.IntRange(1), default=10, show_default=True, help="How many to show of each."
+    "--top", type=click.IntRange(1), default=10, show_default=True, help="Show this many of each."
 )
 @click.option("--merge", is_flag=True, help="Merge back the letters that --where selects.")
 @session_options
@@ -219,11 +223,11 @@ def dead_letters(
 ) -> None:
     """Count the reasons, errors, consumers and producers of QUEUE's dead letters, or merge some.
 
-    A producer is shown as the pipe that its pusher filled. The SQL of --where uses the columns of a
-    batch read, and reason, failure, error, consumer, deliveries, died_at and producer.
+    A producer is shown as the pipe that it filled. The SQL of --where uses the columns of a batch
+    read, and reason, failure, error, consumer, deliveries, died_at and producer.
 
-    With --merge the letters that --where selects go back to their group, as with `cassq dead
-    merge`, at most 1,000,000 at once; letters that somebody holds are left.
+    With --merge the letters that --where selects return to their group, as with `cassq dead merge`,
+    at most 1,000,000 at once; letters that a consumer holds are not merged.
     """
     call = ctx.ensure_object(Invocation)
     if merge and not where:

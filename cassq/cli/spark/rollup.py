@@ -36,8 +36,8 @@ def rollup(
 ) -> None:
     """Write the history of the QUEUEs, or of all queues, to Parquet tables under DIR.
 
-    The tables are samples, the same as in `cassq stats --history`, and hours and days made from
-    them: totals, how much they grew, depths, and the largest and mean depths.
+    The tables are `samples`, the same as in `cassq stats --history`, and `hours` and `days`, which
+    are computed from them: totals and their growth, depths, and the largest and mean depths.
 
     A day that is over is written once; each run replaces the current day. Minutes are kept for two
     days, so run it once a day: for older days only hours, or days, are left.

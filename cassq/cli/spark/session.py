@@ -27,8 +27,8 @@ def session_options(command: F) -> F:
         click.option(
             "--master",
             metavar="URL",
-            help="Where Spark runs: local[2], spark://HOST:PORT, yarn; default: what Spark is"
-            " configured with, else local[*].",
+            help="Where Spark runs: local[2], spark://HOST:PORT, yarn; default: Spark's own"
+            " configuration, else local[*].",
         ),
         click.option(
             "--conf",

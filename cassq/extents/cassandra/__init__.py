@@ -53,7 +53,7 @@ from cassq.extents.cassandra.heads import Head, Heads
 from cassq.extents.cassandra.marks import marks_of
 from cassq.extents.cassandra.plain_writer import PlainWriter
 from cassq.extents.cassandra.published import PolledEnds
-from cassq.extents.cassandra.reader import CassandraReader, Turns
+from cassq.extents.cassandra.reader import CassandraReader, TurnRequests
 from cassq.extents.cassandra.strict_writer import StrictWriter
 from cassq.extents.cassandra.writer import CassandraWriter, Sizes, WriterContext
 from cassq.extents.frame_cache import FrameCache
@@ -74,7 +74,7 @@ class CassandraStore(ExtentStore):
         self._cql = cql
         self._clock = clock
         self._heads = Heads(cql)
-        self._turns = Turns(cql, clock)
+        self._turns = TurnRequests(cql, clock)
         self._kept = FrameCache()
         self._ends = PolledEnds(cql)
         self._writers: dict[str, CassandraWriter] = {}

@@ -54,7 +54,7 @@ class Heads:
         self._cql.apply_until(statements.CREATE_HEAD, values, is_there, what)
         if there is not None and there.extent != head.extent:
             raise BackendUnavailableError(
-                f"there is an extent of pipe {head.pipe_id} already", retryable=False
+                f"pipe {head.pipe_id} has an extent already", retryable=False
             )
 
     def find(self, pipe_id: str, *, serial: bool = False) -> Head | None:

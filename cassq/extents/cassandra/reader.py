@@ -27,7 +27,7 @@ _BUCKETS_KNOWN_MAX = 10_000
 IDLE_SECONDS = 1.0  # since the last read: then looks at the end no longer ask for a frame as well
 
 
-class Turns:
+class TurnRequests:
     """The pipes in which this process asked for a turn, and when each last had something new."""
 
     def __init__(self, cql: Cql, clock: Clock) -> None:
@@ -72,7 +72,7 @@ class CassandraReader(ExtentReader):
         cql: Cql,
         heads: Heads,
         head: Head,
-        turns: Turns,
+        turns: TurnRequests,
         kept: FrameCache,
         ends: PolledEnds,
         local: Callable[[str], CassandraWriter | None],

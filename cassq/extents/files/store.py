@@ -71,7 +71,8 @@ def check_durability(durability: str) -> None:
     if durability not in ("disk", "os"):
         raise ConfigError(
             f"durability {durability!r} is unknown",
-            hint="'disk' syncs before it acknowledges; 'os' survives a killed process only",
+            hint="with 'disk', messages are synced before they are acknowledged; with 'os', they"
+            " survive a killed process, but not a power cut",
         )
 
 
@@ -310,7 +311,7 @@ class FilesStore(ExtentStore):
                     info = ExtentInfo(pipe_id, queue_name, self._disk.lock(fd))
                 yield info
             except CorruptionError as exc:
-                logger.warning("%s; it is left where it is", exc.message)
+                logger.warning("%s; the file is not changed", exc.message)
             finally:
                 self._disk.close(fd)
 

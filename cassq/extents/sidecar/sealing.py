@@ -141,7 +141,11 @@ def _fenced_end(
     error = _too_few(placement, answers, gone)
     if acked is None or gone == len(answers):
         raise error
-    logger.info("pipe %s is sealed at what its writer acknowledged: %s", placement.pipe_id, error)
+    logger.info(
+        "pipe %s is sealed after the last message that its writer acknowledged: %s",
+        placement.pipe_id,
+        error,
+    )
     return acked, missing_at
 
 
@@ -164,8 +168,8 @@ def _too_few(placement: Placement, answers: Sequence[CallResult], gone: int) -> 
         for answer in answers
     )
     return BackendUnavailableError(
-        f"pipe {placement.pipe_id} cannot be sealed: that takes {majority(len(answers) - gone)}"
-        f" of its {len(answers)} replicas ({reasons})",
+        f"pipe {placement.pipe_id} cannot be sealed: this needs {majority(len(answers) - gone)} of"
+        f" its {len(answers)} replicas ({reasons})",
         hint="start their sidecars again: `cassq sidecar list` shows them",
     )
 

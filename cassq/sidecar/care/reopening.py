@@ -70,8 +70,8 @@ class Reopening:
                 continue
             if not logged:
                 logger.error(
-                    "the sidecar takes nothing: %s. It goes on by itself once its disk has room"
-                    " and files can be opened",
+                    "the sidecar accepts nothing: %s. It continues by itself once its disk has"
+                    " space and files can be opened",
                     starved,
                 )
                 logged = True
@@ -86,19 +86,19 @@ class Reopening:
         although there is room.
         """
         loop = asyncio.get_running_loop()
-        logger.warning("the disk has room again: what is there is read anew")
+        logger.warning("the disk has space again: the data directory is opened again")
         await loop.run_in_executor(None, _close, engine)
         tries = 0
         while True:
             try:
                 found = await loop.run_in_executor(None, self._opened, engine.generation)
             except StorageFullError as exc:
-                logger.error("there is no room to go on: %s", exc)
+                logger.error("there is not enough space to continue: %s", exc)
             except BackendError as exc:
                 tries += 1
                 if tries == TRIES:
                     raise
-                logger.error("it cannot go on yet: %s", exc)
+                logger.error("the sidecar cannot continue yet: %s", exc)
             else:
                 self.times += 1
                 return found
@@ -124,7 +124,7 @@ class Reopening:
             engine.close()
             raise ConfigError(
                 "the data directory is not the one that was here",
-                hint="start the sidecar again; its former extents are then copied to it",
+                hint="restart the sidecar; its former extents are then copied to it",
             )
         return engine
 
@@ -134,7 +134,7 @@ def _close(engine: Engine) -> None:
         engine.close()
     except BackendError as exc:
         # What it could not write now was never acknowledged.
-        logger.warning("it could not be closed well: %s", exc)
+        logger.warning("the engine could not be closed cleanly: %s", exc)
     # RocksDB keeps a directory open while any of its objects is referenced, as by the traceback of
     # an error.
     gc.collect()

@@ -126,7 +126,7 @@ class Replicating:
         if self._engine.read_only:
             raise RefusedError(Code.FULL, "this sidecar is read-only")
         if self._dispatcher.replica_state.draining:
-            raise RefusedError(Code.DRAINING, "this sidecar takes no new extents")
+            raise RefusedError(Code.DRAINING, "this sidecar accepts no new extents")
         self._engine.create(
             Replica(
                 request.pipe_id,

@@ -20,7 +20,7 @@ def check_open(request: Open) -> None:
     if not 0 < len(pipe_id) <= PIPE_ID_LENGTH_MAX or len(name) > QUEUE_NAME_LENGTH_MAX:
         raise RefusedError(Code.MALFORMED, f"{pipe_id!r} of {name!r} is not a valid extent name")
     if request.epoch < 1:
-        raise RefusedError(Code.MALFORMED, f"an extent has no epoch {request.epoch}")
+        raise RefusedError(Code.MALFORMED, f"{request.epoch} is not a valid epoch of an extent")
 
 
 def checked_frame(request: Append) -> bytes:
@@ -33,7 +33,7 @@ def checked_frame(request: Append) -> bytes:
     except FrameError as exc:
         raise RefusedError(Code.BAD_FRAME, exc.message) from exc
     if size != len(frame):
-        raise RefusedError(Code.BAD_FRAME, f"{len(frame)} bytes hold a frame of {size}")
+        raise RefusedError(Code.BAD_FRAME, f"{len(frame)} bytes were sent for a frame of {size}")
     if (base_seq, messages) != (request.base_seq, request.messages):
         raise RefusedError(
             Code.BAD_FRAME,
@@ -46,7 +46,9 @@ def checked_frame(request: Append) -> bytes:
 def within(what: str, asked: int, limit: int) -> None:
     """See that no more is asked for than is given."""
     if asked > limit:
-        raise RefusedError(Code.TOO_LARGE, f"{asked} {what} are asked for, the limit is {limit}")
+        raise RefusedError(
+            Code.TOO_LARGE, f"{asked} {what} were requested, but the limit is {limit}"
+        )
 
 
 LISTED = ("", "damaged", "behind", "unsealed")

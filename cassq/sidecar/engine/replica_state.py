@@ -165,7 +165,7 @@ class ReplicaState:
         replica = self._engine.replicas().get(pipe_id)
         if replica is None:
             if self.draining:
-                raise RefusedError(Code.DRAINING, "this sidecar takes no new extents")
+                raise RefusedError(Code.DRAINING, "this sidecar accepts no new extents")
             if self._engine.read_only:
                 raise RefusedError(Code.FULL, "this sidecar is read-only")
             self._engine.create(
@@ -241,7 +241,7 @@ class ReplicaState:
     def _read(self, request: Read) -> ReplicaAnswer:
         replica = self._replica(request.pipe_id)
         if request.seq < 0 or request.frames_max < 1:
-            raise RefusedError(Code.MALFORMED, "a read asks for a frame from seq 0 on at least")
+            raise RefusedError(Code.MALFORMED, "a read must request a frame at seq 0 or later")
         within("bytes", request.bytes_max, READ_BYTES_MAX)
         within("milliseconds", request.wait_ms, WAIT_MS_MAX)
         pipe_id, seq, end_seq = request.pipe_id, request.seq, request.end_seq
@@ -384,4 +384,6 @@ class ReplicaState:
             self._engine.note(pipe_id, damage=damage, behind=behind)
         except BackendError as exc:
             # Reported all the same while the engine is open: it may never write again.
-            logger.error("extent %s is damaged: %s; not noted: %s", pipe_id, damage, exc)
+            logger.error(
+                "extent %s is damaged: %s; this could not be recorded: %s", pipe_id, damage, exc
+            )

@@ -94,7 +94,7 @@ class Acceptor:
                 continue
             oldest.end()
             text = "client %s said nothing while others waited: its connection is closed"
-            self._log.say("closed for others", text, oldest.peer)
+            self._log.say("connections closed to make room", text, oldest.peer)
 
     def _admit(self, opened: socket.socket, peer: str) -> None:
         incoming = Incoming(self.connections, opened, peer)

@@ -132,7 +132,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         progress = (self.received_bytes, flushed)
         if not self._welcome and not self._closing:
             if self._since.seconds() >= HELLO_SECONDS:
-                self.refuse(RefusedError(Code.MALFORMED, "no Hello came in time"))
+                self.refuse(RefusedError(Code.MALFORMED, "no Hello arrived in time"))
             return
         idle = self.sent_bytes == flushed and not self._inbox.waiting
         if progress != self._progress or idle:
@@ -173,7 +173,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self._unanswered and self._unanswered + size > self._handshake.window_bytes:
             raise RefusedError(
                 Code.TOO_LARGE,
-                f"{self._unanswered + size} bytes are not answered, the window has"
+                f"requests of {self._unanswered + size} bytes are unanswered; the window is"
                 f" {self._handshake.window_bytes}",
             )
         if len(self.asker.waiters) >= WAITING_MAX:

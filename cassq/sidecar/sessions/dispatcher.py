@@ -75,7 +75,7 @@ class Dispatcher:
                 case Scrub() | Replicate():
                     slow = self.slow.get(type(request))
                     if slow is None:
-                        raise RefusedError(Code.BUSY, "it is about to be stopped")
+                        raise RefusedError(Code.BUSY, "this sidecar is stopping")
                     self._begin(slow(request), answer)
                 case Info():
                     answer(InfoIs(self._facts()))

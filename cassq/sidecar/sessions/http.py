@@ -62,7 +62,7 @@ class HttpServer:
             why = exc.strerror if isinstance(exc, OSError) else str(exc)
             raise ConfigError(
                 f"health and metrics cannot be served at {address}: {why}",
-                hint="name another port with --http, or 0 for any that is free",
+                hint="choose another port with --http, or 0 for any free port",
             ) from exc
         return f"{address.rpartition(':')[0]}:{self._server.sockets[0].getsockname()[1]}"
 

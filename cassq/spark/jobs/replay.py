@@ -128,7 +128,7 @@ def check(choice: Choice, write_id: str, rate: float | None, now_ms: int) -> Non
     """Raise ConfigError for arguments that are invalid, or with which a replay could not be done
     once. Pure."""
     if not write_id:
-        raise ConfigError("a replay needs a writeId, under which it is done once")
+        raise ConfigError("a replay needs a writeId, with which it is done only once")
     if choice.since is not None:
         time_ms("since", choice.since)
     until_ms = None if choice.until is None else time_ms("until", choice.until)
@@ -139,7 +139,7 @@ def check(choice: Choice, write_id: str, rate: float | None, now_ms: int) -> Non
     if until_ms is None or until_ms > now_ms:
         raise ConfigError(
             "a replay with a rate needs `until`, a time in the past",
-            hint="otherwise a repeated run could find messages that it had replayed itself",
+            hint="otherwise a repeated run could find its own messages, and replay them",
         )
 
 

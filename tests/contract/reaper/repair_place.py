@@ -250,8 +250,8 @@ class RepairPlace:
             bodies = there.engine.read(placement.pipe_id, 0, replica.end, 1 << 30, 1 << 30)
         except FrameError:
             return False
-        wished = [b"".join(frame(base, 3, placement.pipe_id)) for base in range(0, replica.end, 3)]
-        return bodies == wished
+        desired = [b"".join(frame(base, 3, placement.pipe_id)) for base in range(0, replica.end, 3)]
+        return bodies == desired
 
     def read(self, pipe_id: str) -> int:
         """How many messages a new client reads of a sealed extent."""

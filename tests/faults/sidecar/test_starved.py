@@ -192,7 +192,7 @@ def test_a_disk_that_fills_up_again_is_waited_for_again(
     served.signal(signal.SIGTERM)
     code, errors = served.ended()
     assert code == 0
-    assert errors.count("goes on by itself once its disk has room") == 2
+    assert errors.count("continues by itself once its disk has space") == 2
 
 
 def settle_nothing(served: Served) -> list[int]:

@@ -192,7 +192,7 @@ def test_what_cannot_be_pickled_says_what_to_do_instead(
 
 @pytest.mark.parametrize("payloads", [None, 5, object()])
 def test_push_many_of_something_else_than_a_list_says_so(queue: cassq.Queue, payloads: Any) -> None:
-    with queue.pusher() as pusher, pytest.raises(InvalidPayloadError, match="a list of bytes"):
+    with queue.pusher() as pusher, pytest.raises(InvalidPayloadError, match="a list of payloads"):
         pusher.push_many(payloads)
 
 

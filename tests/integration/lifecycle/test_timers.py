@@ -373,5 +373,5 @@ def test_a_due_time_that_makes_no_sense_is_refused(queue: cassq.Queue) -> None:
 
 
 def test_a_strict_queue_takes_no_delay(client: cassq.Client) -> None:
-    with pytest.raises(UsageError, match="order of the pushes"):
+    with pytest.raises(UsageError, match="the order in which they were pushed"):
         client.create_queue("strict", consistency="cp").pusher().push(b"x", delay=1)

@@ -106,7 +106,7 @@ def test_a_generator_that_fails_pushes_nothing(queue: cassq.Queue) -> None:
 
 @pytest.mark.parametrize("one", ["text", b"bytes", bytearray(b"b"), memoryview(b"m")])
 def test_one_payload_instead_of_many_is_refused(queue: cassq.Queue, one: Any) -> None:
-    with queue.pusher() as pusher, pytest.raises(InvalidPayloadError, match="many payloads"):
+    with queue.pusher() as pusher, pytest.raises(InvalidPayloadError, match="a list of payloads"):
         pusher.push_many(one)
 
 

@@ -138,13 +138,13 @@ def test_an_unavailable_catalog_is_reported_once_and_asked_again(
     place.away = True
     assert [run(registration.beat()) for _ in range(5)] == [False] * 5
     assert catalog.heard is None
-    assert caplog.text.count("the catalog is away") == 1
+    assert caplog.text.count("the catalog cannot be reached") == 1
     opened = place.opened
     place.away = False
     assert run(registration.beat())
     assert run(registration.beat())
     assert place.opened == opened + 1
-    assert caplog.text.count("the catalog is back") == 1
+    assert caplog.text.count("the catalog can be reached again") == 1
     assert catalog.heard is not None
 
 
@@ -188,7 +188,7 @@ def test_a_sidecar_whose_engine_failed_drains_once_the_catalog_answers(
             other.sidecars.set_state("a", SidecarState.GONE)
             assert run(registration.beat())
             assert state() is SidecarState.GONE
-    assert caplog.text.count("takes nothing any more: the disk failed") == 1
+    assert caplog.text.count("accepts no more messages: the disk failed") == 1
 
 
 def test_one_that_is_started_with_an_empty_directory_is_up_again(
@@ -231,10 +231,10 @@ def test_a_catalog_is_opened_by_the_url_that_clients_have(tmp_path: Path) -> Non
     with closing(open_catalog(f"file:{tmp_path / 'queues'}", clock)) as catalog:
         assert catalog.records.identity() == identity
     for url, found in (
-        ("http://there", "not a URL that leads to queues"),
+        ("http://there", "not the URL of queues"),
         (f"file:{tmp_path / 'queues'}?colour=red", "unknown option 'colour'"),
         ("cassandra://", "names no server"),
-        ("", "not a URL that leads to queues"),
+        ("", "not the URL of queues"),
     ):
         with pytest.raises(ConfigError, match=found):
             open_catalog(url, clock)

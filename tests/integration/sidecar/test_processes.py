@@ -113,7 +113,7 @@ def test_a_status_that_anybody_can_read_is_warned_of(start: Start) -> None:
     served = start("--http", "0.0.0.0:0")
     served.signal(signal.SIGTERM)
     (line,) = map(json.loads, served.ended()[1].splitlines())
-    assert line["message"].startswith("anybody who can connect to 0.0.0.0:")
+    assert line["message"].startswith("anyone who can connect to 0.0.0.0:")
     assert (line["level"], line["at"][:2]) == ("warning", "20")
 
 
@@ -285,7 +285,7 @@ def test_a_directory_of_another_catalog_or_another_name(start: Start, tmp_path: 
 def test_two_of_one_name(start: Start, catalog: SqliteCatalog, tmp_path: Path) -> None:
     served = start()
     found = refused(start, data="other")
-    assert "another sidecar 'a' lives" in found
+    assert "another sidecar 'a' is running" in found
     assert served.address in found
     served.signal(signal.SIGTERM)
     served.ended()
@@ -306,7 +306,7 @@ def test_two_of_one_name(start: Start, catalog: SqliteCatalog, tmp_path: Path) -
         (["--free-min", "lots"], "is not a size"),
         (["--free-min", "100%"], "leaves no space"),
         (["--cert", "missing.pem"], "TLS needs --key"),
-        (["--catalog", "http://queues"], "not a URL that leads to queues"),
+        (["--catalog", "http://queues"], "not the URL of queues"),
         (["--http", "127.0.0.1:99999"], "cannot be served"),
         (["--listen", "0.0.0.0:0", "--insecure"], "--advertise"),
     ],
@@ -322,7 +322,7 @@ def test_a_place_that_keeps_its_messages_itself_is_refused(start: Start, tmp_pat
     connect(f"file:{tmp_path / 'own'}").close()
     errors = refused(start, catalog="own")
     assert "keeps its messages with store=files" in errors
-    assert "a new place" in errors
+    assert "use a new directory or keyspace" in errors
 
 
 def test_a_place_that_sidecars_were_started_for_keeps_its_messages_there(

@@ -20,7 +20,7 @@ from cassq.extents.port import Slice
 from cassq.lifecycle import timers
 from cassq.lifecycle.retries import DeadLetters
 from cassq.lifecycle.timers import Run
-from cassq.locks.turns import Turn
+from cassq.locks.turns import HeldTurn
 from cassq.message.batches import Batch, Intend
 from cassq.message.frames import Place
 from cassq.model import claims
@@ -347,12 +347,12 @@ def passes_turns_unsealed() -> Iterator[None]:
 def goes_on_behind_a_nack() -> Iterator[None]:
     """A turn takes all that it handed out for acked, once it is settled."""
 
-    def release(turn: Turn) -> None:
+    def release(turn: HeldTurn) -> None:
         turn.settled = lambda: True
         rightly_release(turn)
 
-    rightly_release = Turn.release
-    with mock.patch.object(Turn, "release", release):
+    rightly_release = HeldTurn.release
+    with mock.patch.object(HeldTurn, "release", release):
         yield
 
 

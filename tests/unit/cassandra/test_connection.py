@@ -21,9 +21,9 @@ from cassq.cassandra.connection import (
     QUEUED_MAX,
     ChecksumError,
     Encoder,
-    Inbox,
     MessageHeader,
     NodeConnection,
+    SegmentReader,
     connection_class,
     segments,
 )
@@ -48,7 +48,7 @@ class Loose(NodeConnection):
     """A connection without a socket. sent: what was pushed; taken: the messages that came."""
 
     def __init__(self) -> None:
-        self._inbox = Inbox()
+        self._inbox = SegmentReader()
         Connection.__init__(self, compression=False, protocol_version=VERSION)
         self._enable_checksumming()
         self.sent: list[bytes] = []

@@ -76,7 +76,7 @@ QUORUM = ConsistencyLevel.LOCAL_QUORUM
 @pytest.mark.parametrize(
     ("exc", "says"),
     [
-        (Unavailable("x", QUORUM, 2, 1), "only 1 of the 2 replicas that are needed are up"),
+        (Unavailable("x", QUORUM, 2, 1), "only 1 of the 2 required replicas are up"),
         (
             WriteTimeout("x", 0, consistency=QUORUM, required_responses=2, received_responses=1),
             "got only 1 of 2 answers",

@@ -1,4 +1,4 @@
-"""Patience: how long a call of several requests is held up by servers that fail."""
+"""FailureBudget: how long a call of several requests is held up by servers that fail."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from cassq.base.clock import ManualClock
 from cassq.cassandra.errors import OverloadedError
-from cassq.cassandra.tries import OVERLOAD_PATIENCE, Patience, Tries
+from cassq.cassandra.tries import OVERLOAD_PATIENCE, FailureBudget, Tries
 from cassq.errors import BackendError, BackendTimeoutError, BackendUnavailableError
 from cassq.lifecycle.ports import TimedLife
 
@@ -27,11 +27,11 @@ def life(clock: ManualClock) -> TimedLife:
 
 
 @pytest.fixture
-def patience(clock: ManualClock, life: TimedLife) -> Patience:
-    return Patience(clock, SECONDS, life.call)
+def patience(clock: ManualClock, life: TimedLife) -> FailureBudget:
+    return FailureBudget(clock, SECONDS, life.call)
 
 
-def step(clock: ManualClock, patience: Patience) -> BackendError:
+def step(clock: ManualClock, patience: FailureBudget) -> BackendError:
     """One step of a call: a statement that no server answers, sent until patience is over. Its
     error."""
     tries = Tries(clock, patience)
@@ -47,7 +47,7 @@ def step(clock: ManualClock, patience: Patience) -> BackendError:
             return exc
 
 
-def refused(clock: ManualClock, patience: Patience, exc: BackendError) -> float:
+def refused(clock: ManualClock, patience: FailureBudget, exc: BackendError) -> float:
     """How many seconds a statement is repeated that is refused at once."""
     before_ms = clock.boot_ms()
     tries = Tries(clock, patience)
@@ -59,7 +59,7 @@ def refused(clock: ManualClock, patience: Patience, exc: BackendError) -> float:
 
 
 def test_all_steps_of_a_call_together_take_its_patience(
-    clock: ManualClock, life: TimedLife, patience: Patience
+    clock: ManualClock, life: TimedLife, patience: FailureBudget
 ) -> None:
     before_ms = clock.boot_ms()
     with life.enter():
@@ -69,7 +69,7 @@ def test_all_steps_of_a_call_together_take_its_patience(
 
 
 def test_a_step_that_is_not_sent_raises_the_error_of_the_one_before(
-    clock: ManualClock, life: TimedLife, patience: Patience
+    clock: ManualClock, life: TimedLife, patience: FailureBudget
 ) -> None:
     with life.enter():
         refused(clock, patience, DOWN)
@@ -82,7 +82,7 @@ def test_a_step_that_is_not_sent_raises_the_error_of_the_one_before(
 
 
 def test_the_next_call_has_patience_of_its_own(
-    clock: ManualClock, life: TimedLife, patience: Patience
+    clock: ManualClock, life: TimedLife, patience: FailureBudget
 ) -> None:
     for _ in range(2):
         with life.enter():
@@ -90,7 +90,7 @@ def test_the_next_call_has_patience_of_its_own(
 
 
 def test_a_request_may_take_no_longer_than_what_is_left(
-    clock: ManualClock, life: TimedLife, patience: Patience
+    clock: ManualClock, life: TimedLife, patience: FailureBudget
 ) -> None:
     with life.enter():
         clock.advance(7)
@@ -99,7 +99,7 @@ def test_a_request_may_take_no_longer_than_what_is_left(
 
 
 def test_the_wait_for_another_thread_that_fails_counts_too(
-    clock: ManualClock, life: TimedLife, patience: Patience
+    clock: ManualClock, life: TimedLife, patience: FailureBudget
 ) -> None:
     with life.enter():
         clock.advance(4)  # for a lock that is held by a thread whose requests fail
@@ -109,7 +109,7 @@ def test_the_wait_for_another_thread_that_fails_counts_too(
 
 
 def test_a_long_wait_before_a_request_leaves_time_to_repeat_it(
-    clock: ManualClock, life: TimedLife, patience: Patience
+    clock: ManualClock, life: TimedLife, patience: FailureBudget
 ) -> None:
     with life.enter():
         patience.timeout(TIMEOUT)
@@ -120,7 +120,7 @@ def test_a_long_wait_before_a_request_leaves_time_to_repeat_it(
 
 
 def test_a_long_call_regains_its_patience_while_requests_succeed(
-    clock: ManualClock, life: TimedLife, patience: Patience
+    clock: ManualClock, life: TimedLife, patience: FailureBudget
 ) -> None:
     with life.enter():
         for _ in range(10):  # half a minute of trouble in all
@@ -133,7 +133,7 @@ def test_a_long_call_regains_its_patience_while_requests_succeed(
 
 
 def test_a_thread_outside_of_calls_keeps_others_waiting_for_half_of_it(
-    clock: ManualClock, patience: Patience
+    clock: ManualClock, patience: FailureBudget
 ) -> None:
     """A call may wait for it, and then needs the other half."""
     for _ in range(2):  # each statement for itself
@@ -141,13 +141,13 @@ def test_a_thread_outside_of_calls_keeps_others_waiting_for_half_of_it(
 
 
 def test_without_calls_each_statement_has_all_of_it(clock: ManualClock) -> None:
-    patience = Patience(clock, SECONDS)
+    patience = FailureBudget(clock, SECONDS)
     for _ in range(2):
         assert SECONDS / 2 < refused(clock, patience, DOWN) <= SECONDS
 
 
 def test_a_server_that_asks_for_a_pause_gets_more_time(
-    clock: ManualClock, life: TimedLife, patience: Patience, monkeypatch: pytest.MonkeyPatch
+    clock: ManualClock, life: TimedLife, patience: FailureBudget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited = 0.0
     monkeypatch.setattr(
@@ -164,7 +164,7 @@ def test_a_server_that_asks_for_a_pause_gets_more_time(
     assert SECONDS * OVERLOAD_PATIENCE - 1 < waited <= SECONDS * OVERLOAD_PATIENCE
 
 
-def test_what_cannot_succeed_is_not_repeated(clock: ManualClock, patience: Patience) -> None:
+def test_what_cannot_succeed_is_not_repeated(clock: ManualClock, patience: FailureBudget) -> None:
     tries = Tries(clock, patience)
     before_ms = clock.boot_ms()
     with pytest.raises(BackendUnavailableError):

@@ -20,7 +20,7 @@ from cassq.extents.cassandra.heads import Head, Heads
 from cassq.extents.cassandra.places import end_place, position
 from cassq.extents.cassandra.plain_writer import PlainWriter
 from cassq.extents.cassandra.published import PolledEnds
-from cassq.extents.cassandra.reader import CassandraReader, Turns
+from cassq.extents.cassandra.reader import CassandraReader, TurnRequests
 from cassq.extents.cassandra.writer import RECENT_BYTES_MAX, Sizes, WriterContext
 from cassq.extents.frame_cache import FrameCache
 
@@ -75,7 +75,7 @@ def writer(servers: Any) -> PlainWriter:
 
 
 def reader_beside(writer: PlainWriter, servers: Any) -> CassandraReader:
-    shared = Turns(servers, ManualClock()), FrameCache(), PolledEnds(servers)
+    shared = TurnRequests(servers, ManualClock()), FrameCache(), PolledEnds(servers)
     return CassandraReader(servers, Heads(servers), HEAD, *shared, lambda _pipe_id: writer)
 
 

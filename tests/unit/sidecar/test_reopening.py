@@ -147,7 +147,7 @@ def test_want_of_room_while_it_is_opened_is_waited_for(caplog: pytest.LogCapture
     assert directory.reopened() is directory.engine
     assert directory.opened == 2 * TRIES + 1
     assert directory.reopening.times == 1
-    assert caplog.text.count("there is no room to go on") == 2 * TRIES
+    assert caplog.text.count("there is not enough space to continue") == 2 * TRIES
 
 
 def test_what_is_not_ready_yet_is_tried_again_a_few_times() -> None:

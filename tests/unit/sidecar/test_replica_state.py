@@ -311,7 +311,7 @@ def test_damage_is_reported_by_an_engine_that_failed_until_it_ends(
     sidecar.replica_state.found(PIPE, "a frame is bad")
     (extent,) = sidecar.does(List("", 10, "damaged")).extents
     assert (extent.pipe_id, extent.damage) == (PIPE, "a frame is bad")
-    assert caplog.text.count("not noted: the disk failed") == 1
+    assert caplog.text.count("not be recorded: the disk failed") == 1
     assert sidecar.code(Fence(PIPE, 2)) is Code.DAMAGED
     assert sidecar.code(Fence(OTHER, 2)) is Code.FAILED
     sidecar.crash()

@@ -143,7 +143,7 @@ class CassandraClaims(Claims):
             self._arrivals.settled(settled, withdrawn=False)
             self._arrivals.settled(withdrawn, withdrawn=True)
         except BackendError as exc:
-            logger.info("announcements of moves are left to expire: %s", exc)
+            logger.info("announcements of moves could not be deleted, and will expire: %s", exc)
 
     def _without_settled(self, key: cql.Key, facts: SettledFacts) -> SettledFacts:
         """The facts without withdrawals of moves that others have settled."""

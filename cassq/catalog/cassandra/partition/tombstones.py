@@ -109,7 +109,7 @@ class TombstoneCompactor:
         try:
             yield
         except BackendError as exc:
-            logger.info("tombstones in a listing are left for next time: %s", exc)
+            logger.info("tombstones in a listing are left for the next time: %s", exc)
 
     def _listing(self, name: tuple[str, Any], asked_us: int) -> _Listing:
         listing = self._listings.get(name)

@@ -196,7 +196,12 @@ class CassandraWrites(Writes):
         try:
             self.finish(write)
         except BackendError as exc:
-            logger.warning("write %s is published; other clients list its pipes: %s", write.id, exc)
+            logger.warning(
+                "write %s is published, but its pipes are not listed yet; other clients"
+                " list them: %s",
+                write.id,
+                exc,
+            )
         return True
 
     def abort(self, write: WriteRow) -> bool:

@@ -18,8 +18,8 @@ class CopyPace:
     def __init__(self, clock: Clock, rate: int) -> None:
         self._clock = clock
         self._rate = rate
-        wished = max(ROUND_BYTES_MIN, rate // ROUNDS_PER_SECOND)
-        self.round_bytes: int = min(ROUND_BYTES_MAX, wished)
+        desired = max(ROUND_BYTES_MIN, rate // ROUNDS_PER_SECOND)
+        self.round_bytes: int = min(ROUND_BYTES_MAX, desired)
         self._free_ms = 0.0  # boot time
 
     def owed_ms(self) -> int:

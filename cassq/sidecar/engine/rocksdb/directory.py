@@ -99,7 +99,7 @@ class Directory:
         if identity.name != name:
             raise ConfigError(
                 f"{self.path} is the directory of the sidecar {identity.name}, not {name}",
-                hint=f"placements refer to it by name: start it with --name {identity.name}",
+                hint=f"placements refer to this name: start it with --name {identity.name}",
             )
         return identity, new
 
