@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import socket
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -19,24 +19,29 @@ from tests.servers.kinds.cassandra import CassandraCluster
 from tests.shell import Shell
 
 pytestmark = [
-    pytest.mark.long(reason="two Cassandra nodes of its own, and a run of nodetool for each table"),
+    pytest.mark.long(reason="Cassandra nodes of its own, and a run of nodetool for each table"),
     pytest.mark.servers,
 ]
 KEYSPACE = "mail"
 MESSAGES = 300
 
 
-def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on."""
-    with closing(socket.socket()) as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
+def free_ports(count: int) -> tuple[int, ...]:
+    """Ports of 127.0.0.1 where nobody listens."""
+    with ExitStack() as taken:
+        sockets = [taken.enter_context(closing(socket.socket())) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return tuple(each.getsockname()[1] for each in sockets)
+
+
+def made(nodes: int) -> CassandraCluster:
+    return cassandra.cluster(nodes=nodes, jmx_ports=free_ports(nodes))
 
 
 def make_tables(cluster: CassandraCluster) -> None:
     with closing(open_session(cluster.url(KEYSPACE), SystemClock())) as session:
-        schema.apply(session, SystemClock(), {"": 1})
+        schema.apply(session, SystemClock(), {"": cluster.size})
 
 
 def fill(client: cassq.Client, name: str, consistency: str) -> None:
@@ -49,32 +54,36 @@ def fill(client: cassq.Client, name: str, consistency: str) -> None:
 
 
 def backed_up(cluster: CassandraCluster, place: Path) -> None:
-    """Snapshot the keyspace; `place` gets a folder for each table."""
-    (node,) = cluster.nodes
-    node.nodetool("snapshot", "-t", "monday", KEYSPACE)
-    for folder in (node.home / "data" / KEYSPACE).glob("*/snapshots/monday"):
-        shutil.copytree(folder, place / folder.parent.parent.name.rpartition("-")[0])
-    node.nodetool("clearsnapshot", "-t", "monday", KEYSPACE)
+    """Snapshot the keyspace; `place` gets a folder for each node and table."""
+    for number, node in enumerate(cluster.nodes):
+        node.nodetool("snapshot", "-t", "monday", KEYSPACE)
+        for folder in (node.home / "data" / KEYSPACE).glob("*/snapshots/monday"):
+            table = folder.parent.parent.name.rpartition("-")[0]
+            shutil.copytree(folder, place / str(number) / table)
+        node.nodetool("clearsnapshot", "-t", "monday", KEYSPACE)
 
 
 def restored(cluster: CassandraCluster, place: Path) -> None:
-    (node,) = cluster.nodes
     make_tables(cluster)
-    for folder in sorted(place.iterdir()):
-        if list(folder.glob("*-Data.db")):
-            node.nodetool("import", "--copy-data", KEYSPACE, folder.name, str(folder))
+    for number, node in enumerate(cluster.nodes):
+        for folder in sorted((place / str(number)).iterdir()):
+            if list(folder.glob("*-Data.db")):
+                node.nodetool("import", "--copy-data", KEYSPACE, folder.name, str(folder))
+    if cluster.size > 1:
+        cluster.nodes[0].nodetool("repair", "--full", KEYSPACE)
 
 
-def test_a_restored_keyspace_balances_and_has_every_message(tmp_path: Path) -> None:
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_a_restored_keyspace_balances_and_has_every_message(tmp_path: Path, nodes: int) -> None:
     backup = tmp_path / "backup"
-    with cassandra.cluster(nodes=1, jmx_port=free_port()) as cluster:
+    with made(nodes) as cluster:
         make_tables(cluster)
         with cassq.connect(cluster.url(KEYSPACE)) as client:
             fill(client, "ap", "ap")
             fill(client, "cp", "cp")
             identity = client.ports.catalog.records.identity()
         backed_up(cluster, backup)
-    with cassandra.cluster(nodes=1, jmx_port=free_port()) as cluster:
+    with made(nodes) as cluster:
         restored(cluster, backup)
         shell = Shell(tmp_path, cluster.url(KEYSPACE))
         shell.run("audit")  # exits with 1 unless it balances

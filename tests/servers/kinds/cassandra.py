@@ -66,12 +66,14 @@ class CassandraNode(Node):
         seeds: Sequence[str],
         data_center: str,
         token: int,
+        jmx_port: int = 0,
     ) -> None:
         super().__init__(name, address, home)
         self.settings = settings
         self.seeds = list(seeds)
         self.data_center = data_center
         self.token = token
+        self.jmx_port = jmx_port
         self.archive_options: list[str] = []
 
     def configure(self) -> None:
@@ -90,6 +92,8 @@ class CassandraNode(Node):
     def command(self) -> list[str]:
         replicas = min(3, len(self.seeds))
         options = cassandra_config.java_options(self.settings, self.home, replicas)
+        if self.jmx_port:
+            options.append(f"-Dcassandra.jmx.local.port={self.jmx_port}")
         path = jars.class_path(jars.jar_directory("cassandra"))
         return [find_java(), *options, *self.archive_options, "-cp", path, _MAIN_CLASS]
 
@@ -111,7 +115,7 @@ class CassandraNode(Node):
             [
                 *(find_java(), *cassandra_config.tool_options(self.home)),
                 *("-cp", jars.class_path(jars.jar_directory("cassandra")), _NODETOOL_CLASS),
-                *("-h", "127.0.0.1", "-p", str(self.settings.jmx_port), *words),
+                *("-h", "127.0.0.1", "-p", str(self.jmx_port), *words),
             ],
             capture_output=True,
             text=True,
@@ -147,8 +151,9 @@ class CassandraCluster(Cluster[CassandraNode]):
     def make_nodes(self, addresses: Sequence[str]) -> list[CassandraNode]:
         places = cassandra_config.places(self.size, self.settings.data_centers)
         made = []
-        for number, (address, (data_center, token)) in enumerate(
-            zip(addresses, places, strict=True), 1
+        jmx_ports = self.settings.jmx_ports or [0] * len(addresses)
+        for number, (address, (data_center, token), jmx_port) in enumerate(
+            zip(addresses, places, jmx_ports, strict=True), 1
         ):
             node = CassandraNode(
                 f"cassandra {number}",
@@ -158,6 +163,7 @@ class CassandraCluster(Cluster[CassandraNode]):
                 seeds=addresses,
                 data_center=data_center,
                 token=token,
+                jmx_port=jmx_port,
             )
             node.archive_options = archive_options()
             made.append(node)

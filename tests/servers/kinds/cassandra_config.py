@@ -47,8 +47,8 @@ class CassandraSettings:
     with the password `cassandra`. `data_centers`: how many nodes dc1, dc2, ... have; all are in
     dc1 by default. `options` overrule any line of cassandra.yaml. `full_jit` is for
     throughput, as servers in production have it: compiled as far as Java can, and all of the heap
-    is there from the start, which takes twice the CPU time. `jmx_port`: on 127.0.0.1, where
-    `nodetool` manages the only node; 0: none.
+    is there from the start, which takes twice the CPU time. `jmx_ports`: of each
+    node, on 127.0.0.1, where `nodetool` manages it; empty: none.
     """
 
     commitlog_sync: str = "periodic"
@@ -56,7 +56,7 @@ class CassandraSettings:
     data_centers: tuple[int, ...] = ()
     heap_mib: int = 384
     full_jit: bool = False
-    jmx_port: int = 0
+    jmx_ports: tuple[int, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self, nodes: int) -> None:
@@ -67,8 +67,8 @@ class CassandraSettings:
         if self.data_centers and (sum(self.data_centers) != nodes or min(self.data_centers) < 1):
             listed = ",".join(map(str, self.data_centers))
             raise ValueError(f"data centres of {listed} nodes are not {nodes} nodes")
-        if self.jmx_port and nodes > 1:
-            raise ValueError("nodetool manages a single node here")
+        if self.jmx_ports and len(self.jmx_ports) != nodes:
+            raise ValueError(f"{len(self.jmx_ports)} ports for nodetool are not {nodes}")
         if self.heap_mib < 128:
             raise ValueError(f"a heap of {self.heap_mib} MiB is too small; 128 is the least")
 
@@ -196,8 +196,6 @@ def java_options(settings: CassandraSettings, home: Path, replicas: int) -> list
         options += [f"-Xms{settings.heap_mib}m", "-XX:+AlwaysPreTouch"]
     else:
         options += ["-Xms64m", "-XX:TieredStopAtLevel=1"]
-    if settings.jmx_port:
-        options.append(f"-Dcassandra.jmx.local.port={settings.jmx_port}")
     return options
 
 
