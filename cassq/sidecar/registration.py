@@ -68,9 +68,9 @@ class Registration:
         if failure and not self._failed:
             logger.error(
                 "the sidecar takes nothing any more: %s. It drains: what it has is copied elsewhere"
-                " where there are sidecars for it. Look at its disk, and start it anew with an"
-                " empty directory; with this one it still drains, until `cassq sidecar drain"
-                " --undo`",
+                " where there are sidecars for it. Look at its disk, move its directory away, and"
+                " start it with the same --name and an empty --data: repairs then refill it. With"
+                " this directory it still drains, until `cassq sidecar drain --undo`",
                 failure,
             )
             self._failed = True
