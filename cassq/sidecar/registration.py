@@ -68,9 +68,9 @@ class Registration:
         if failure and not self._failed:
             logger.error(
                 "the sidecar accepts no more messages: %s. It drains: its replicas are copied to"
-                " other sidecars, if these have room. Check its disk, and restart it with an empty"
-                " directory; with the old directory it still drains, until `cassq sidecar drain"
-                " --undo`",
+                " other sidecars, if these have room. Check its disk, move its directory away, and"
+                " start it with the same --name and an empty --data: repairs then refill it. With"
+                " the old directory it still drains, until `cassq sidecar drain --undo`",
                 failure,
             )
             self._failed = True

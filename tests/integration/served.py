@@ -32,12 +32,16 @@ def catalog(tmp_path: Path) -> Iterator[SqliteCatalog]:
 
 
 class Served:
-    """A process that runs `cassq sidecar serve`; it listens at a port of its own choice."""
+    """A process that runs `cassq sidecar serve`; it listens at a port of its own choice.
+    files_max: its hard limit of open files; 0 for the test's own."""
 
-    def __init__(self, data: Path, catalog: str, *options: str, name: str = "a") -> None:
+    def __init__(
+        self, data: Path, catalog: str, *options: str, name: str = "a", files_max: int = 0
+    ) -> None:
         self.name = name
         self._process = subprocess.Popen(
             [
+                *(("sh", "-c", f'ulimit -n {files_max} && exec "$@"', "sh") if files_max else ()),
                 *(sys.executable, "-m", "cassq", "sidecar", "serve", "--json"),
                 *("--data", str(data), "--catalog", catalog, "--zone", "z", "--name", name),
                 *("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", *options),

@@ -1,7 +1,8 @@
 """Bytes received over a connection, cut into messages of `cassq.extents.protocol.wire`.
 
 Small messages share one buffer; a message larger than that gets a buffer of exactly its size, so
-the bytes of a large frame stay where they were received until they are unpacked.
+the bytes of a large frame stay where they were received until they are unpacked. A server does not
+trust an announced size: there such a buffer begins with `piece` bytes and doubles when it is full.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ _PREFIX = 4
 
 class Inbox:
     """What was received and not yet taken. limit: the longest message allowed; may be changed.
-    Call `room`, `filled` and `take` in turn."""
+    piece: the most to reserve for a message before anything of it came. Call `room`, `filled` and
+    `take` in turn."""
 
-    __slots__ = ("_buffer", "_end", "_start", "limit")
+    __slots__ = ("_buffer", "_end", "_piece", "_start", "limit")
 
-    def __init__(self, limit: int = MESSAGE_BYTES_MAX) -> None:
+    def __init__(self, limit: int = MESSAGE_BYTES_MAX, piece: int = MESSAGE_BYTES_MAX) -> None:
         self.limit: int = limit
+        self._piece = max(piece, BUFFER_BYTES)
         self._buffer = bytearray(BUFFER_BYTES)
         self._start = 0
         self._end = 0
@@ -35,9 +38,9 @@ class Inbox:
             self._start = self._end = 0
             if len(self._buffer) != BUFFER_BYTES:
                 self._buffer = bytearray(BUFFER_BYTES)
-        need = self._needed()
-        if need > len(self._buffer) - self._start or self._end == len(self._buffer):
-            self._move(max(need, BUFFER_BYTES))
+        need, full = self._needed(), self._end == len(self._buffer)
+        if full or min(need, self._piece) > len(self._buffer) - self._start:
+            self._move(max(min(need, max(self._piece, 2 * self.waiting)), BUFFER_BYTES))
         return memoryview(self._buffer)[self._end :]
 
     def filled(self, count: int) -> None:

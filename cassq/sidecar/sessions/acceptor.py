@@ -3,8 +3,8 @@
 Invariants:
 
 1. Each connection is counted when it is accepted, before TLS; there are at most `connections_max`.
-2. At most UNIDENTIFIED_MAX have not said who they are. One more is admitted only when the oldest of
-   these was closed, so silent clients keep nobody out for long.
+2. At most UNIDENTIFIED_MAX, or half of `connections_max`, have not said who they are. One more is
+   admitted only when the oldest of these was closed, so silent clients keep nobody out for long.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Acceptor:
     async def _room(self) -> None:
         """Wait until there is room for another."""
         unidentified = self.connections.unidentified
-        while len(unidentified) >= UNIDENTIFIED_MAX:
+        while len(unidentified) >= min(UNIDENTIFIED_MAX, self.connections_max // 2 or 1):
             oldest = next(iter(unidentified))
             if oldest.since.seconds() < UNIDENTIFIED_SECONDS:
                 await asyncio.sleep(PAUSE_SECONDS)

@@ -31,6 +31,7 @@ from cassq.sidecar.sessions.rare_log import RareLog, short
 from cassq.sidecar.sessions.waiting import Asker
 
 HELLO_SECONDS = 10.0
+PIECE_BYTES = 1024 * 1024  # reserved for a message that was only announced
 STALLED_SECONDS = 30.0  # without a byte more of what was begun
 LINGER_SECONDS = 2.0  # for a client to read why it was refused
 HIGH_BYTES, LOW_BYTES = 4 * 1024 * 1024, 1024 * 1024
@@ -61,7 +62,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._log = log
         self._loop = asyncio.get_running_loop()
         self._transport: Any = None
-        self._inbox = Inbox(HELLO_BYTES_MAX)
+        self._inbox = Inbox(HELLO_BYTES_MAX, PIECE_BYTES)
         self._welcome = False
         self._unanswered = 0
         self._out: list[bytes] = []

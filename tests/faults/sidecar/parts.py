@@ -8,14 +8,17 @@ from __future__ import annotations
 import contextlib
 
 import cassq
-from cassq.base.clock import Stopwatch
+from cassq.base.clock import Stopwatch, SystemClock
 from cassq.errors import BackendError, OwnershipError
 from tests.faults.parts import Stage, commit_telling
 
 
-def push(stage: Stage, url: str, queue: str, name: str, size: int) -> None:
+def push(
+    stage: Stage, url: str, queue: str, name: str, size: int, pause_seconds: float = 0.0
+) -> None:
     """Push one message after the other until told to stop; of each that is acknowledged, how many
     seconds it took."""
+    clock = SystemClock()
     with cassq.connect(url) as client, client.queue(queue).pusher() as pusher:
         stage.tell("ready")
         number = 0
@@ -30,6 +33,8 @@ def push(stage: Stage, url: str, queue: str, name: str, size: int) -> None:
                 stage.tell("ok", name, number, number + 1)
                 stage.tell("took", watch.seconds())
             number += 1
+            if pause_seconds:
+                clock.sleep(pause_seconds)
     stage.tell("done")
 
 

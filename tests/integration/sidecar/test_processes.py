@@ -249,6 +249,47 @@ def test_it_drains_when_its_row_says_so(start: Start, catalog: SqliteCatalog) ->
     assert served.ended()[0] == 0
 
 
+@pytest.mark.waits(reason="a process starts three times")
+def test_one_that_meets_a_damaged_table_at_its_start_serves_what_it_can_and_drains(
+    start: Start, catalog: SqliteCatalog, tmp_path: Path
+) -> None:
+    served = start()
+    with Asking(served.address) as asking:
+        asking(Open("p", 1, "q", False))
+        for frame in frames(0, 10):
+            asking(frame)
+    served.kill()
+    served = start()  # it makes a table of its log
+    with Asking(served.address) as asking:
+        asking(Open("z", 1, "q", False))
+        asking(append("z", 0, [b"later"]))
+    served.kill()
+    tables = sorted(
+        (tmp_path / "a" / "rocksdb").glob("*.sst"), key=lambda each: each.stat().st_size
+    )
+    table = bytearray(tables[-1].read_bytes())
+    table[-30] ^= 1  # RocksDB cannot open it
+    tables[-1].write_bytes(table)
+    served = start()
+    status, health = served.health()
+    assert status == 503
+    assert "checksum mismatch" in health["failure"]
+    assert "may be corrupted" not in health["failure"]
+    with Asking(served.address) as asking:
+        frame = append("z", 0, [b"later"]).frame
+        assert asking(Read("z", 0, 1, 1 << 20, 10, 0)).frames == b"".join(frame)
+        with pytest.raises(RefusedError) as caught:
+            asking(Read("p", 0, 10, 1 << 20, 10, 0))
+        assert caught.value.code is Code.DAMAGED
+        with pytest.raises(RefusedError, match="data are damaged"):
+            asking(append("z", 1, [b"more"]))
+    eventually("it drains", lambda: row(catalog).state is SidecarState.DRAINING)
+    served.signal(signal.SIGTERM)
+    code, errors = served.ended()
+    assert code == 0
+    assert "move its directory away, and start it with the same --name" in errors
+
+
 # --- what is refused at its start ---------------------------------------------------------------
 
 

@@ -539,6 +539,18 @@ def test_silent_clients_make_room_for_others(
     assert not sidecar.sidecar.server.acceptor.connections.unidentified
 
 
+def test_silent_clients_leave_half_of_few_connections_to_others(
+    sidecar: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acceptor, "UNIDENTIFIED_SECONDS", 0.0)
+    sidecar.sidecar.server.acceptor.connections_max = 8
+    silent = [Raw(sidecar.address, hello=False) for _ in range(30)]
+    assert ask(sidecar.address, Info()).facts["sidecar"] == "a"
+    assert all(raw.ended() for raw in silent[:24])
+    for raw in silent:
+        raw.close()
+
+
 def test_connections_beyond_the_bound_are_closed_and_logged(
     sidecar: Running, caplog: pytest.LogCaptureFixture
 ) -> None:

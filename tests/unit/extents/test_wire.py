@@ -304,7 +304,8 @@ def test_messages_come_out_as_they_went_in_however_they_arrive(
 ) -> None:
     bodies = [bytes([n % 251]) * (size + 1) for n, size in enumerate(sizes)]
     stream = b"".join(len(each).to_bytes(4, "little") + each for each in bodies)
-    inbox, got, at = Inbox(), [], 0
+    inbox = Inbox(piece=data.draw(st.sampled_from([0, BUFFER_BYTES, 100 * BUFFER_BYTES])))
+    got, at = [], 0
     hungry = data.draw(st.booleans())
     while at < len(stream):
         room = inbox.room()
@@ -344,6 +345,24 @@ def test_a_large_message_is_received_where_it_is_read() -> None:
     body = inbox.take()
     assert body is not None
     assert len(body) == size
+
+
+def test_room_for_an_announced_message_comes_with_its_bytes() -> None:
+    """Where a client is not trusted: four bytes must not cost as many megabytes as they say."""
+    size, piece = 60_000_000, 1 << 20
+    inbox = Inbox(piece=piece)
+    inbox.room()[:4] = size.to_bytes(4, "little")
+    inbox.filled(4)
+    received = 4
+    while received < size + 4:
+        room = inbox.room()
+        assert len(room) + received <= max(piece, 2 * received)
+        inbox.filled(len(room))
+        received += len(room)
+    body = inbox.take()
+    assert body is not None
+    assert len(body) == size
+    assert received == size + 4, "no byte of the next message was asked for"
 
 
 def test_every_request_has_a_number_of_its_own() -> None:

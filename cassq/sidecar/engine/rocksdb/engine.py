@@ -47,7 +47,8 @@ class RocksEngine(Engine):
     refused; at least a few memtables, since opening may need that. probe: measures the disk.
 
     Raises ConfigError for a directory that is open already or belongs to another sidecar,
-    CorruptionError if RocksDB cannot open it. Cost of opening: a read of all rows and of the log.
+    CorruptionError if RocksDB cannot read it; if it can only be read, `failure` says why. Cost of
+    opening: a read of all rows and of the log.
     """
 
     def __init__(
@@ -75,7 +76,8 @@ class RocksEngine(Engine):
         self._free = found.free
         self._birth = found.birth
         self._replicas = {pipe_id: kept.replica for pipe_id, kept in found.kept.items()}
-        self._trouble = Trouble()
+        self._trouble = Trouble(found.failure)
+        self._only_read = bool(found.failure)
         self._closed = False
         self._changing = threading.Lock()
         self._syncing = threading.Lock()
@@ -285,6 +287,8 @@ class RocksEngine(Engine):
             return found  # dropped meanwhile
         size, at, end = 0, seq, min(end_seq, kept.replica.end)
         key = pipe_key(pipe_id)
+        if self._only_read and (at >= end or self.frame_at(pipe_id, at) is not None):
+            return self._read_singly(kept, at, end, bytes_max, frames_max)
         try:
             frames, _bounds = self._frames(kept)
             frames.seek(kept.frame_key(seq))
@@ -314,6 +318,31 @@ class RocksEngine(Engine):
                 raise error from exc
         if not found and at < min(end, kept.replica.end):
             raise FrameError(f"no frame of {pipe_id} holds seq {at}; it ends at {end}")
+        return found
+
+    def _read_singly(
+        self, kept: StoredReplica, seq: int, end_seq: int, bytes_max: int, frames_max: int
+    ) -> list[bytes]:
+        """As `read`, from a frame's first seq on. An iterator needs the index of each recent table,
+        a single key only those of tables that may have it."""
+        pipe_id, size = kept.replica.pipe_id, 0
+        key = pipe_key(pipe_id)
+        found: list[bytes] = []
+        try:
+            while seq < end_seq and len(found) < frames_max:
+                frame = self.frame_at(pipe_id, seq)
+                if frame is None:
+                    break
+                if found and size + len(frame) > bytes_max:
+                    break
+                first, count, _ = verify(frame, pipe_key=key)
+                if first != seq:
+                    break
+                found.append(frame)
+                size, seq = size + len(frame), first + count
+        except FrameError:
+            if not found:
+                raise
         return found
 
     def frame_at(self, pipe_id: str, base_seq: int) -> bytes | None:

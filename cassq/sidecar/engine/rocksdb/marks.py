@@ -36,7 +36,10 @@ from cassq.errors import BackendError, CorruptionError
 
 logger: logging.Logger = logging.getLogger("cassq")
 
-HINT = "the data here may be incomplete: start with an empty directory; repairs then refill it"
+HINT = (
+    "the data here may be incomplete: move this directory away, and start with the same --name and"
+    " an empty directory; repairs then copy the replicas back from other sidecars"
+)
 SYNC_MS = 100
 _PAGE = 65536  # size of the header: a multiple of any machine's page size
 _HALF = 64

@@ -3,6 +3,10 @@
 The row of a replica must not be older than its mark, nor end before it; a mark without a row
 belongs to a replica that is lost. A replica that lacks anything is recorded as damaged, durably,
 before another mark can overwrite the evidence.
+
+RocksDB refuses to open when the index of one table is damaged, or a log before its end. Then the
+directory is opened only for reading, without these checks: what can be read is served and copied
+elsewhere, each frame is verified, and nothing on the disk changes.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from rocksdict import ColumnFamily, Options, Rdict, WriteBatch
+from rocksdict import AccessType, ColumnFamily, Options, Rdict, WriteBatch
 
 from cassq.errors import CorruptionError
 from cassq.sidecar.engine.port import Replica
@@ -25,7 +29,7 @@ from cassq.sidecar.engine.rocksdb.trouble import explained
 @dataclass(slots=True)
 class Opened:
     """An opened directory. options: of RocksDB. rows: their column family. free: free slots of
-    marks. birth: the next one."""
+    marks. birth: the next one. failure: why it is open only for reading; "" if it is not."""
 
     db: Rdict
     options: Options
@@ -34,19 +38,26 @@ class Opened:
     kept: dict[str, StoredReplica]
     free: list[int]
     birth: int
+    failure: str = ""
 
 
 def opened(directory: Directory, tuning: Tuning) -> Opened:
     """Open a data directory, or initialise it.
 
-    Raises CorruptionError if RocksDB cannot open it. Cost: reads all rows, and all of the log.
+    Raises CorruptionError if RocksDB cannot even read it. Cost: reads all rows, and all of the log.
     """
     place, new = directory.path / "rocksdb", directory.new
     if new:
         # An earlier initialisation was interrupted; nothing was stored.
         shutil.rmtree(place, ignore_errors=True)
     chosen = options(tuning, create=new, direct=takes_direct_io(directory.path))
-    db = _database(place, chosen, new)
+    failure = ""
+    try:
+        db = _database(place, chosen, new)
+    except CorruptionError as exc:
+        if new:
+            raise
+        db, failure = _only_read(place, tuning, exc), exc.message
     try:
         marks = SyncMarks(directory.path / "marks", directory.identity.generation, create=new)
     except BaseException:
@@ -54,7 +65,7 @@ def opened(directory: Directory, tuning: Tuning) -> Opened:
         raise
     try:
         directory.begun()
-        found = Opened(db, chosen, db.get_column_family_handle(ROWS), marks, {}, [], 1)
+        found = Opened(db, chosen, db.get_column_family_handle(ROWS), marks, {}, [], 1, failure)
         _compare(found, _rows(db))
         return found
     except BaseException:
@@ -70,9 +81,20 @@ def _database(place: Path, chosen: Options, new: bool) -> Rdict:
         return Rdict(str(place), chosen, column_families={ROWS: chosen})
     except Exception as exc:
         error = explained(exc, f"opening the database in {place}")
-        if isinstance(error, CorruptionError) or "No such file" in error.message:
+        if isinstance(error, CorruptionError):
             raise CorruptionError(error.message, hint=HINT) from exc
         raise error from exc
+
+
+def _only_read(place: Path, tuning: Tuning, error: CorruptionError) -> Rdict:
+    """The damaged database, open for reading. Raises the error if that is not possible either."""
+    chosen = options(tuning, create=False)
+    chosen.set_paranoid_checks(False)
+    access = AccessType.read_only(False)
+    try:
+        return Rdict(str(place), chosen, column_families={ROWS: chosen}, access_type=access)
+    except Exception:
+        raise error from None
 
 
 def _rows(db: Rdict) -> dict[str, StoredReplica]:
@@ -161,8 +183,8 @@ def _lost(mark: SyncMark | None, slot: int, kept: dict[str, StoredReplica]) -> S
 
 
 def _note(found: Opened, news: list[StoredReplica]) -> None:
-    if not news:
-        return
+    if not news or found.failure:
+        return  # without another mark, the evidence stays
     batch = WriteBatch(raw_mode=True)
     for each in news:
         batch.put(each.name, each.row(), found.rows)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from rocksdict import DbClosedError
 
 from cassq.errors import BackendError, BackendUnavailableError, CassqError, StorageFullError
@@ -9,16 +11,20 @@ from cassq.message.frames import FrameError
 
 _FILES = ("too many open files",)  # of the process or the system
 _FULL = ("no space left", "disk quota", "file too large")
+_MISSING = "No such file or directory"  # a table is gone
 # RocksDB's only message for a file to which an earlier write failed.
 _BEFORE = "writer has previous error"
+_MANIFEST = re.compile(r"\s*The file \S*MANIFEST-\d+ may be corrupted\.?")
 
 
 def explained(exc: Exception, what: str) -> CassqError:
     """Translate one of RocksDB's errors. what: the operation that failed."""
-    text = str(exc).strip().splitlines()[0] if str(exc).strip() else type(exc).__name__
+    # RocksDB blames its manifest for whatever it finds in another file while opening.
+    said = _MANIFEST.sub("", str(exc)).strip()
+    text = said.splitlines()[0].strip() if said else type(exc).__name__
     if isinstance(exc, DbClosedError):
         return BackendUnavailableError(f"{what}: it is closed", retryable=False)
-    if text.startswith("Corruption"):
+    if text.startswith("Corruption") or _MISSING in text:
         return FrameError(f"{what}: {text}")
     if any(sign in text.lower() for sign in _FULL):
         return StorageFullError(f"{what}: {text}", outcome_unknown=True)
@@ -29,13 +35,14 @@ class Trouble:
     """The reason why a database accepts no more writes: after the first failed write or sync, the
     state of the disk is unknown. False while there is none.
 
-    failure: set if a write failed for a reason that lasts. starved: set if only space was lacking,
-    or open files.
+    failure: set if a write failed for a reason that lasts, or to begin with if the directory is
+    damaged. starved: set if only space was lacking, or open files.
     """
 
-    def __init__(self) -> None:
-        self._reason = ""
-        self._broken = False
+    def __init__(self, failure: str = "") -> None:
+        self._reason = failure
+        self._broken = bool(failure)
+        self._what = "the data are damaged" if failure else "a write failed"
 
     def __bool__(self) -> bool:
         return bool(self._reason)
@@ -65,8 +72,8 @@ class Trouble:
         """Raise BackendUnavailableError if a write or sync has failed."""
         if self._reason:
             raise BackendUnavailableError(
-                f"a write failed, so no more are accepted: {self._reason}",
-                hint="restart the sidecar once the disk is fixed"
+                f"{self._what}, so no more are accepted: {self._reason}",
+                hint="restart the sidecar once the disk is fixed, or with an empty directory"
                 if self._broken
                 else "writing resumes once there is room on the disk, and files can be opened",
             )
