@@ -22,7 +22,8 @@ class SidecarState(enum.IntEnum):
 class SidecarRow:
     """A sidecar, as of its last report.
 
-    generation: of its data directory, created with it; a different one means that all was lost.
+    generation: of its data directory, created with it; a different one means that all its data were
+    lost.
     """
 
     name: str
@@ -87,11 +88,11 @@ _BEHIND = ", the catalog says "
 
 
 def behind(end: int, recorded_end: int) -> str:
-    """What a sidecar reports of a replica that ends before the end that the catalog has."""
+    """The sidecar's report of a replica that ends before the end in the catalog."""
     return f"it ends at {end}{_BEHIND}{recorded_end}"
 
 
 def is_behind(damage: str) -> bool:
-    """Whether a reported damage is only that the replica lacks the last messages, or that its copy
-    is unfinished: what it has is good."""
+    """Whether a reported damage only means that the replica lacks the last messages, or that its
+    copy is unfinished: the messages that it has are good."""
     return damage == UNFINISHED or (damage.startswith("it ends at ") and _BEHIND in damage)

@@ -37,7 +37,7 @@ class PolledEnd:
             self.end = max(self.end, end)
 
     def ask(self) -> None:
-        """Ask for the end if it is not fresh, without waiting: `newest` waits."""
+        """Ask for the end if it is not fresh, without waiting; `newest` waits."""
         with self._lock:
             if self._asked is not None or self._look.age() < STALE_SECONDS:
                 return
@@ -45,7 +45,7 @@ class PolledEnd:
             self._asked = (self._cql.send(bound), Stopwatch())
 
     def newest(self) -> Place:
-        """The end. Cost: none, a wait for what was asked, or a read."""
+        """The end. Cost: none, a wait for an earlier request, or a read."""
         asked = self._asked
         if asked is not None:
             self._wait(asked)
