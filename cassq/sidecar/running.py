@@ -25,7 +25,7 @@ from cassq.sidecar.status import SidecarStatus
 
 logger: logging.Logger = logging.getLogger("cassq")
 
-# A writer that was asked to leave and has been silent for this long has left.
+# A writer that was asked to leave counts as gone after it has been silent for this long.
 QUIET_SECONDS = 1.0
 _LOOK_SECONDS = 0.1
 
@@ -61,7 +61,7 @@ class Sidecar:
         self._engine = engine
 
     def facts(self) -> dict[str, Any]:
-        """What it reports about itself, see `SidecarStatus`."""
+        """Its report about itself, see `SidecarStatus`."""
         return self.status.facts(self.dispatcher, self.committer, self.server)
 
     async def start(self, listen: str, tls: ssl.SSLContext | None = None) -> str:
