@@ -164,7 +164,7 @@ class Popper:
                 if left <= 0:
                     return messages
                 self._flush()
-                self._claimer.health.tell()
+                self._claimer.health.record_success()
                 left = min(left, self._claimer.until_due(LOOK_AGAIN_SECONDS))
             with life.wait():
                 self._waiter.wait(left, self._has_news)
@@ -442,7 +442,7 @@ class Popper:
             self._flush()
 
     def _flush(self) -> None:
-        if not self._settler.said:
+        if not self._settler.unwritten:
             return
         free = self._settler.flush()
         self._claimer.follow_up(free, succeeded=self._settler.acks_written)
@@ -452,7 +452,7 @@ class Popper:
             raise self._settler.failure
 
     def _flush_old(self) -> None:
-        if self._settler.said and self._settler.overdue:
+        if self._settler.unwritten and self._settler.overdue:
             self._flush()
 
     def _give(self, delivery: Delivery, seqs: RangeSet, back: NackOptions) -> None:
@@ -467,10 +467,10 @@ class Popper:
         life = self._life
         try:
             with self._entered(), self._lock:
-                now_ms = self._about_to_say()
+                now_ms = self._begin_settling()
                 self._settler.note(delivery, RangeSet.run(seqs.start, seqs.stop), now_ms)
                 if delivery.epoch is not None or now_ms >= delivery.due_ms:
-                    self._write_said(delivery)
+                    self._write_at_once(delivery)
         finally:
             if life.later:
                 life.catch_up()
@@ -479,7 +479,7 @@ class Popper:
         life = self._life
         try:
             with self._entered(), self._lock:
-                now_ms = self._about_to_say()
+                now_ms = self._begin_settling()
                 if delivery.epoch is not None:
                     self._give(delivery, RangeSet.run(seqs.start, seqs.stop), back)
                 else:
@@ -487,22 +487,22 @@ class Popper:
                 if not back.counted:
                     self._give_back_ahead()
                 if delivery.epoch is not None or now_ms >= delivery.due_ms:
-                    self._write_said(delivery)
+                    self._write_at_once(delivery)
         finally:
             if life.later:
                 life.catch_up()
 
-    def _about_to_say(self) -> int:
+    def _begin_settling(self) -> int:
         if self._closed:
             self._check_open()
         now_ms = self._catalog.now_ms()
-        if not self._settler.said:
+        if not self._settler.unwritten:
             wait_ms = self._settler.begin(now_ms)
             if wait_ms:
                 self._run_within(self.tend, wait_ms / 1000)
         return now_ms
 
-    def _write_said(self, delivery: Delivery) -> None:
+    def _write_at_once(self, delivery: Delivery) -> None:
         self._flush()
         if delivery.lost:
             raise ClaimLostError(pipe_id=delivery.pipe_id)
@@ -529,7 +529,7 @@ class Popper:
             self._flush_old()
             self._claimer.close_dropped()
             left_ms = self._settler.until_flush_ms(self._catalog.now_ms())
-            again = left_ms / 1000 if self._settler.said else TEND_SECONDS
+            again = left_ms / 1000 if self._settler.unwritten else TEND_SECONDS
             return min(again, turns, self._give_back_unused(), self._keep_claims_alive())
 
     def _give_back_unused(self) -> float:
@@ -600,7 +600,7 @@ class Popper:
                     self._give_up(delivery)
                 self._flush()
                 self._claimer.put_away_owed()
-                self._claimer.health.tell(at_once=True)
+                self._claimer.health.record_success(at_once=True)
             except (QueueNotFoundError, GroupNotFoundError):
                 self._end()  # deleted meanwhile: there is nothing left to give back to
             except Exception:

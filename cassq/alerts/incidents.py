@@ -36,7 +36,7 @@ MakeEvent = Callable[[Finding, int, int, int], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Telling:
+class NoticeProgress:
     """How far one target was notified of an episode. next_ms: no attempt before this time."""
 
     stage: int = 0
@@ -52,7 +52,7 @@ class Episode:
     since_ms: int
     ended_ms: int | None
     events: tuple[dict[str, Any], ...]
-    tellings: Mapping[str, Telling] = field(default_factory=dict)
+    tellings: Mapping[str, NoticeProgress] = field(default_factory=dict)
 
     @property
     def done(self) -> bool:
@@ -174,7 +174,7 @@ def _step(
         event = make_event(before.finding, RECOVERED, now_ms, last.since_ms)
         episodes[-1] = replace(last, ended_ms=now_ms, events=(*last.events, event))
     if episodes and episodes[-1].ended_ms is None:
-        wanting = {name: Telling() for name, wants in targets.items() if wants(subject)}
+        wanting = {name: NoticeProgress() for name, wants in targets.items() if wants(subject)}
         last = episodes[-1]
         episodes[-1] = replace(last, tellings={**wanting, **last.tellings})
     kept, lost = _kept(episodes, now_ms)
@@ -243,14 +243,16 @@ def settled(
     return replace(state, episodes=left, claim_ms=0)
 
 
-def _after(before: Telling, stage: int, outcome: NoticeOutcome, now_ms: int) -> Telling:
+def _after(
+    before: NoticeProgress, stage: int, outcome: NoticeOutcome, now_ms: int
+) -> NoticeProgress:
     if outcome.sent:
-        return Telling(stage)
+        return NoticeProgress(stage)
     if not outcome.tried:
         return replace(before, next_ms=max(before.next_ms, now_ms + PAUSE_FIRST_MS))
     tries = before.tries + 1
     pause_ms = min(PAUSE_MOST_MS, PAUSE_FIRST_MS * 2 ** min(tries - 1, 20))
-    return Telling(before.stage, tries, now_ms + pause_ms, outcome.error)
+    return NoticeProgress(before.stage, tries, now_ms + pause_ms, outcome.error)
 
 
 # --- as stored --------------------------------------------------------------------------------
@@ -269,7 +271,7 @@ def load(data: str) -> IncidentState:
             e["since_ms"],
             e["ended_ms"],
             tuple(e["events"]),
-            {name: Telling(**telling) for name, telling in e["tellings"].items()},
+            {name: NoticeProgress(**telling) for name, telling in e["tellings"].items()},
         )
         for e in stored["episodes"]
     )

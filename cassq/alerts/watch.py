@@ -77,7 +77,7 @@ def run(
     steps = decide(looked, targets, looked.now_ms)
     if dry_run:
         return looked.failures + planned(steps)
-    return looked.failures + tell(ports, steps, targets, looked.marks)
+    return looked.failures + notify(ports, steps, targets, looked.marks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ def planned(steps: Iterable[IncidentStep]) -> list[AlertReport]:
     return [_report(notice) for step in steps for notice in step.notices]
 
 
-def tell(
+def notify(
     ports: Ports,
     steps: Iterable[IncidentStep],
     targets: Sequence[AlertTarget],

@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def _boot_clock() -> int:
-    """The system's clock that runs evenly from boot on, also while the machine sleeps."""
+    """The system's clock that runs evenly since boot, also while the machine sleeps."""
     if hasattr(time, "CLOCK_BOOTTIME"):  # Linux
         return time.CLOCK_BOOTTIME
     if hasattr(time, "CLOCK_UPTIME_RAW"):
@@ -149,8 +149,8 @@ class Nudge:
     """One thread waits on it, and any other can wake that thread. A nudge while it is awake ends
     its next wait at once; two nudges count as one.
 
-    Not an Event: an exception from a signal handler in `Event.set` can leave its lock taken for
-    ever.
+    Not an Event, because an exception from a signal handler in `Event.set` can leave its lock taken
+    for ever.
     """
 
     __slots__ = ("_lock",)

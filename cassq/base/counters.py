@@ -25,12 +25,12 @@ class Tally:
     """What one pusher, or one popper of `group`, has done. All are messages unless named bytes.
 
     pushed: durably; spilled: of those, into the spool. forwarded: from a spool; found: of those,
-    had arrived before. carried_over: to another pipe, after a failed write; doubtful: of those,
-    may be in both. refused: not pushed, as the storage did not answer. written_bytes: of frames,
-    compressed if the queue's are. popped: handed out; redelivered: claimed again. committed:
-    durably. rolled_back, released, dead: given back as failed, as untried, as dead letters.
-    lost: those whose claim was lost.
-    push_failures: messages not pushed, by error. failures: operations, by (name, error).
+    they had arrived before. carried_over: to another pipe, after a failed write; doubtful: of
+    those, they may be in both. refused: not pushed, as the storage did not answer. written_bytes:
+    of frames, compressed if the queue's are. popped: delivered; redelivered: claimed again.
+    committed: durably. rolled_back, released, dead: given back as failed, as untried, as dead
+    letters. lost: their claim was lost. push_failures: messages not pushed, by error. failures:
+    operations, by (name, error).
     """
 
     __slots__ = (*COUNTS, "failures", "group", "over", "push_failures")
@@ -64,7 +64,7 @@ class Tally:
         self.failures[operation, type(exc).__name__] += 1
 
     def push_failed(self, count: int, exc: Exception) -> None:
-        """Count a failed push of `count` messages; the first of them may be pushed all the same."""
+        """Count a failed push of `count` messages; the first of them may be pushed nevertheless."""
         pushed = int(getattr(exc, "fields", {}).get("pushed", 0))
         self.pushed += pushed
         self.push_failures[type(exc).__name__] += count - pushed

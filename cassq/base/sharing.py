@@ -38,7 +38,7 @@ class Background:
         self._closed = False
 
     def do(self, key: object, job: Callable[[], object]) -> None:
-        """Do this soon, unless a job of that key is waiting. A failure is only logged."""
+        """Do this soon, unless a job with the same key is waiting. A failure is only logged."""
         with self._mutex:
             if self._closed:
                 return
@@ -87,7 +87,7 @@ class _Place(Generic[W]):
 
 
 class _Followers(Generic[W, L]):
-    """The threads that want the same. lock: held by the one that serves."""
+    """The threads with the same request. lock: held by the thread that serves it."""
 
     __slots__ = ("last", "lock", "places")
 

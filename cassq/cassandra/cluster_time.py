@@ -2,7 +2,7 @@
 
 A client's own wall clock plays no part in it. The boot clock counts the milliseconds; its offset is
 measured, from a server's time plus half a round trip. The median of the last few measurements
-counts, so that of three servers one with a wrong clock is outvoted. Errors are corrected by running
+counts, so that one of three servers with a wrong clock is outvoted. Errors are corrected by running
 slower or faster: never backwards, and with a jump forward only if the time lags far behind, as
 after a pause of the machine.
 """

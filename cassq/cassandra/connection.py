@@ -106,8 +106,8 @@ class SegmentReader:
         self._missing = 0
 
     def take(self, view: memoryview) -> tuple[list[tuple[MessageHeader, bytes]], int]:
-        """The messages that are whole in what has come, and how many bytes are done with. Cost: a
-        copy; two of a message larger than a segment."""
+        """The complete messages in the received bytes, and how many bytes they take. Cost: a copy;
+        two of a message larger than a segment."""
         found: list[tuple[MessageHeader, bytes]] = []
         at, end = 0, len(view)
         self.wanted = _HEADER + _CRC24
@@ -142,7 +142,7 @@ class SegmentReader:
 
 
 class ChecksumError(ConnectionException):  # type: ignore[misc]
-    """What came from a node is not what it sent."""
+    """The received bytes are not those that the node sent."""
 
 
 def _check(found: int, stated: memoryview) -> None:
@@ -186,8 +186,8 @@ class NodeConnection(DefaultConnection):  # type: ignore[misc]
         decoder: Callable[..., object] = ProtocolHandler.decode_message,
         result_metadata: Any = None,
     ) -> int:
-        """Send a request. The driver refuses one as soon as the socket is full, which large
-        requests make it at once; here some wait for their turn."""
+        """Send a request. The driver refuses a request while the socket is full, which happens at
+        once with large requests; here some requests wait for their turn."""
         if not self._is_checksumming_enabled or self.compressor:
             sent = super().send_msg(msg, request_id, cb, encoder, decoder, result_metadata)
             return int(sent)
@@ -202,7 +202,7 @@ class NodeConnection(DefaultConnection):  # type: ignore[misc]
         return len(data)
 
     def process_io_buffer(self) -> None:
-        """Take what has come apart; each whole message goes to `process_msg`."""
+        """Take the received bytes apart; each complete message goes to `process_msg`."""
         if (
             not self._is_checksumming_enabled
             or self.compressor

@@ -58,7 +58,8 @@ HELD_UP = "Request breached"
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """False for a record whose news the driver's caller gets as an error, or counts anyway."""
+    """False for a log record about an event that the driver's caller gets as an error, or counts
+    anyway."""
     if record.msg == "Server warning: %s":
         return HELD_UP not in record.getMessage()
     return record.msg not in ("Error preparing query:", "Host %s error: %s.")

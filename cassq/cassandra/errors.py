@@ -98,7 +98,7 @@ def explained(exc: Exception, where: str, *, conditional: bool) -> BackendError:
 
 
 def _lateness(exc: Exception) -> str:
-    """What an error says of answers that came too late, or of replicas that failed."""
+    """The part of an error about answers that came too late, or replicas that failed."""
     if isinstance(exc, (Timeout, CoordinationFailure)):
         came = f"{exc.received_responses or 0} of {exc.required_responses or 0}"
         why = "failed" if isinstance(exc, CoordinationFailure) else "did not answer in time"

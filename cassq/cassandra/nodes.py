@@ -25,8 +25,8 @@ SCHEMA_VERSION = "SELECT schema_version FROM system.local"
 
 
 class Node(NamedTuple):
-    """One node. up: it answers; in another data centre, the driver takes it for up. settings: those
-    that were asked for, as far as it tells them."""
+    """One node. up: it answers; for another data centre, the driver considers it up. settings: the
+    requested ones, as far as they are known."""
 
     address: str
     data_centre: str
@@ -36,7 +36,7 @@ class Node(NamedTuple):
 
 def ask_nodes(session: Session, clock: Clock, near: str, settings: Sequence[str]) -> list[Node]:
     """All nodes, by data centre and address. near: the data centre whose nodes are asked; there are
-    no connections to others. Cost: a read at each, side by side, and some seconds if one does not
+    no connections to others. Cost: a concurrent read at each, and some seconds if one does not
     answer."""
     text = NODE_SETTINGS.format(", ".join(f"'{name}'" for name in settings))
     asking = [

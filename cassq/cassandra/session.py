@@ -98,7 +98,7 @@ def settled(act: Callable[[], bool], look: Callable[[], bool]) -> bool:
 
 @cache
 def kind_of(text: str, *, serial: bool = False) -> tuple[str, str]:
-    """What a statement does, and to which table. serial: it is a read at a serial level."""
+    """The kind of a statement: its verb and its table. serial: it is a read at a serial level."""
     text = text.lstrip()
     match = _TABLE.search(text) or _SYSTEM_TABLE.search(text)
     table = match[match.lastindex or 0] if match else ""
@@ -108,7 +108,7 @@ def kind_of(text: str, *, serial: bool = False) -> tuple[str, str]:
 
 
 def _telling(texts: Sequence[str]) -> str:
-    """The statement of a batch that says what kind it is: a conditional one, if there is one."""
+    """The statement of a batch that decides its kind: a conditional one, if there is one."""
     return next((text for text in texts if " IF " in text), texts[0])
 
 
@@ -216,8 +216,8 @@ class Cql:
             pass
 
     def batch(self, statements: Sequence[Statement]) -> BatchStatement | BoundStatement:
-        """Writes to one partition that are applied together. A short batch that is sent again and
-        again is prepared as a whole: server and client then work less for it."""
+        """Writes to one partition that are applied together. A short batch that is sent often is
+        prepared as a whole, which saves work on the server and in the client."""
         texts = tuple(text for text, _ in statements)
         whole = self._whole(texts) if len(texts) <= WHOLE_MAX else None
         if whole is not None:
@@ -234,7 +234,7 @@ class Cql:
         return batch
 
     def _whole(self, texts: tuple[str, ...]) -> PreparedStatement | None:
-        """The statement that is a whole batch of these, once they were sent often enough."""
+        """The prepared statement for this batch, once it was sent often enough."""
         # Two threads may count, or prepare, the same one at once, which does no harm.
         found = self._batches.get(texts, 0)
         if isinstance(found, int):
@@ -279,7 +279,7 @@ class Cql:
         self, text: str, values: Sequence[Any], look: Callable[[], bool], what: str
     ) -> None:
         """Repeat one conditional write, which may be applied twice, until it is applied, or `look`
-        finds that it was or need not be. what: what stays unknown otherwise, for the error."""
+        finds that it was or need not be. what: for the error, what stays unknown otherwise."""
         for _ in self.attempts(UNSURE_MAX):
             if self.apply_settled(text, values, look) or look():
                 return

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from cassandra.policies import SpeculativeExecutionPlan, SpeculativeExecutionPolicy
 
 SPECULATE_SECONDS = 0.15
-# How many requests the share of doubled ones is about, and its limit.
+# Over how many requests the share of doubled ones is measured, and its limit.
 REMEMBERED = 100
 SHARE_MAX = 0.1
 # None are doubled for this long after a server was overloaded.

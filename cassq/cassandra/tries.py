@@ -17,11 +17,11 @@ from cassq.errors import BackendError, BackendTimeoutError, BackendUnavailableEr
 PAUSE_MIN, PAUSE_MAX = 0.01, 0.5
 BUSY_PAUSE = 0.001
 ATTEMPTS_MAX = 50
-UNSURE_MAX = 8  # attempts at what only a lost answer makes uncertain
+UNSURE_MAX = 8  # attempts at a change that only a lost answer makes uncertain
 PATIENCE_SECONDS = 10.0
 # A server that asks for a pause is alive: requests to it are repeated this many times as long.
 OVERLOAD_PATIENCE = 6
-# What a wait before a request may use up of a call's patience.
+# How much of a call's patience a wait before a request may use up.
 WAIT_SHARE_MAX = 0.9
 # With less left of its patience, a call sends nothing more.
 LEFT_SECONDS_MIN = 0.02
@@ -42,11 +42,11 @@ class _Lost(threading.local):
 class FailureBudget:
     """How long servers that fail may hold up a call: `seconds` for each call of each thread.
 
-    What uses it up is the time that ends with a failed request, since the call began or a request
-    last succeeded: so it includes pauses, and waits for other threads that fail too. Time before
-    the request was sent leaves a tenth of it: it may have been a wait that had to be, as for a
-    limit of the rate. A long call regains it while its requests succeed. When nothing is left, no
-    more requests are sent, so that the steps of a call cannot each use all of it.
+    A failed request uses up the time since the call began, or since a request last succeeded. This
+    includes pauses, and waits for other threads that fail too. The time before the request was sent
+    never uses up the last tenth, because it may have been a necessary wait, for example for a rate
+    limiter. A long call regains the time while its requests succeed. When nothing is left, no more
+    requests are sent, so that the steps of a call cannot each use all of it.
 
     call: the number of this thread's call, and when it began, in boot milliseconds; zeros outside
     of calls, as in background threads. There each statement has half the patience for itself, since
@@ -143,9 +143,9 @@ def attempts(clock: Clock, most: int, seconds: float = PATIENCE_SECONDS) -> Iter
     """Attempts at a compare-and-set: in each the caller reads, decides, writes if nothing has
     changed since, and leaves the loop if that was applied.
 
-    The second follows at once, as what was known may be old; each further one after a pause, random
-    and ever longer, so that those that collided do not collide again. They end after `most`, or
-    after `seconds`: then the caller raises `contended`, or `unanswered`.
+    The second follows at once, because the known state may be old; each further one follows after a
+    random and ever longer pause, so that clients that collided do not collide again. They end after
+    `most`, or after `seconds`: then the caller raises `contended`, or `unanswered`.
     """
     waited = Stopwatch()
     for number in range(most):

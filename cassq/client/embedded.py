@@ -46,7 +46,7 @@ CATALOG, PIPES, BELLS = "catalog.sqlite", "pipes", "bells"
 _SQLITE_BESIDE = ("-wal", "-shm", "-journal")
 _OWN = {CATALOG, *(CATALOG + suffix for suffix in _SQLITE_BESIDE), PIPES, BELLS}
 _LOOK_SECONDS = 0.005
-_QUEUES_TOLD = 20
+_QUEUES_LISTED_MAX = 20
 # Shared memory and file locks do not reach over these.
 _NETWORK = {
     "nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "glusterfs", "lustre", "afs", "9p",
@@ -327,9 +327,9 @@ def adopt(catalog: Catalog, store: ExtentStore, ids: Ids) -> Adopted:
 def _told(directory: Path, found: Adopted, *, lost: bool) -> str:
     """The warning about messages that were found without a row."""
     counts = [f"{count:,} of queue {name!r}" for name, count in sorted(found.messages.items())]
-    listed = ", ".join(counts[:_QUEUES_TOLD])
-    if len(counts) > _QUEUES_TOLD:
-        listed += f", and those of {len(counts) - _QUEUES_TOLD} more queues"
+    listed = ", ".join(counts[:_QUEUES_LISTED_MAX])
+    if len(counts) > _QUEUES_LISTED_MAX:
+        listed += f", and those of {len(counts) - _QUEUES_LISTED_MAX} more queues"
     if not lost:
         return f"pipe files of {directory} had no row in the catalog; found messages: {listed}"
     message = (

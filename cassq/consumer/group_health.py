@@ -53,9 +53,9 @@ class GroupHealth:
     def succeeded(self, now_ms: int) -> None:
         """Note that something was committed. Cost: at most one unsynced write a second."""
         self._success_ms = self._own_ms = now_ms
-        self.tell()
+        self.record_success()
 
-    def tell(self, *, at_once: bool = False) -> None:
+    def record_success(self, *, at_once: bool = False) -> None:
         """Record a success that is not yet recorded, for other clients."""
         if self._own_ms <= self._noted_ms:
             return

@@ -17,7 +17,7 @@ LOOK_SECONDS = 1.0
 GONE_MS = 3 * ATTEND_MS
 
 
-class _Guest:
+class _ListedPopper:
     """A popper, as last recorded."""
 
     __slots__ = ("group_id", "name", "noted_ms", "popped", "tally", "waiting")
@@ -37,12 +37,12 @@ class Presence:
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self._mutex = threading.Lock()
-        self._guests: list[_Guest] = []
+        self._poppers: list[_ListedPopper] = []
 
     def add(self, group_id: str, tally: Tally) -> None:
         """Add a popper of that group. tally: its counters."""
         with self._mutex:
-            self._guests.append(_Guest(group_id, self._ports.ids.version(), tally))
+            self._poppers.append(_ListedPopper(group_id, self._ports.ids.version(), tally))
 
     def tend(self) -> float:
         """Record changes, and every popper periodically; seconds until the next time.
@@ -52,26 +52,28 @@ class Presence:
         """
         now_ms = self._ports.catalog.now_ms()
         with self._mutex:
-            guests = list(self._guests)
-        for guest in guests:
-            if guest.tally.over:
-                self._bid_farewell(guest)
+            poppers = list(self._poppers)
+        for popper in poppers:
+            if popper.tally.over:
+                self._remove(popper)
             else:
-                self._note(guest, now_ms)
+                self._note(popper, now_ms)
         return LOOK_SECONDS
 
-    def _note(self, guest: _Guest, now_ms: int) -> None:
-        tally = guest.tally
+    def _note(self, popper: _ListedPopper, now_ms: int) -> None:
+        tally = popper.tally
         settled = tally.committed + tally.rolled_back + tally.released + tally.dead + tally.lost
         # It holds nothing, and has found nothing since the last check.
-        waiting = tally.popped <= settled and tally.popped == guest.popped
-        guest.popped = tally.popped
-        if waiting != guest.waiting or now_ms - guest.noted_ms >= ATTEND_MS:
-            self._ports.catalog.records.attend(Member(guest.group_id, guest.name, now_ms, waiting))
-            guest.waiting, guest.noted_ms = waiting, now_ms
+        waiting = tally.popped <= settled and tally.popped == popper.popped
+        popper.popped = tally.popped
+        if waiting != popper.waiting or now_ms - popper.noted_ms >= ATTEND_MS:
+            self._ports.catalog.records.attend(
+                Member(popper.group_id, popper.name, now_ms, waiting)
+            )
+            popper.waiting, popper.noted_ms = waiting, now_ms
 
-    def _bid_farewell(self, guest: _Guest) -> None:
-        if guest.noted_ms:
-            self._ports.catalog.records.leave(guest.group_id, guest.name)
+    def _remove(self, popper: _ListedPopper) -> None:
+        if popper.noted_ms:
+            self._ports.catalog.records.leave(popper.group_id, popper.name)
         with self._mutex:
-            self._guests.remove(guest)
+            self._poppers.remove(popper)

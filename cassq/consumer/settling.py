@@ -52,7 +52,7 @@ class Settler:
         self._version = ports.ids.version
         self._claimer = claimer
         self._finished = finished
-        self.said: dict[Delivery, None] = {}  # those with something to write
+        self.unwritten: dict[Delivery, None] = {}  # those with something to write
         self._unsure: list[tuple[Delivery, Claim, list[Claim]]] = []  # writes of unknown outcome
         self.flush_ms: int = 0  # when to write the acks not yet written
         self.acks_written: bool = False  # by the last flush
@@ -71,7 +71,7 @@ class Settler:
 
     def until_flush_ms(self, now_ms: int) -> int:
         """How much longer acks are, or would be, collected."""
-        if self.said:
+        if self.unwritten:
             return max(0, self.flush_ms - now_ms)
         if self.pace.quick:
             return ACK_INTERVAL_MS
@@ -80,7 +80,7 @@ class Settler:
     def begin(self, now_ms: int) -> int:
         """Before an ack or nack is noted: for how many milliseconds more may be collected with it;
         0 if it joins a group already being collected."""
-        if self.said:
+        if self.unwritten:
             return 0
         wait_ms = self.until_flush_ms(now_ms)
         self.flush_ms = now_ms + wait_ms
@@ -94,7 +94,7 @@ class Settler:
     @property
     def giving(self) -> bool:
         """Whether anything given back is not yet written."""
-        return any(delivery.backs for delivery in self.said)
+        return any(delivery.backs for delivery in self.unwritten)
 
     @property
     def open_count(self) -> int:
@@ -133,19 +133,19 @@ class Settler:
         self._clear_up()
         self.acks_written, self.failure = False, None
         free: list[Claim] = []
-        for epoch, part in groupby(list(self.said), key=attrgetter("epoch")):
+        for epoch, part in groupby(list(self.unwritten), key=attrgetter("epoch")):
             changes: list[Change] = []
             whole: dict[Delivery, bool] = {}
             for delivery in part:
-                said, whole[delivery] = self._said(delivery)
-                changes += said
+                replaced, whole[delivery] = self._changes_of(delivery)
+                changes += replaced
             if changes:
                 free += self._write(changes, epoch)
             for delivery, gives_too in whole.items():
                 self._written(delivery, gives_too=gives_too)
         return free
 
-    def _said(self, delivery: Delivery) -> tuple[list[Change], bool]:
+    def _changes_of(self, delivery: Delivery) -> tuple[list[Change], bool]:
         """What to write for a delivery, and whether that is everything noted of it. If the rows
         for what it gives back cannot be built, those wait for the next time: no message may lose
         its ack over that."""
@@ -163,7 +163,7 @@ class Settler:
         delivery.pending = EMPTY
         if gives_too or delivery.lost:
             delivery.backs.clear()
-            del self.said[delivery]
+            del self.unwritten[delivery]
             self._drop_if_over(delivery)
 
     def _changes(self, delivery: Delivery, gives: list[GiveBack]) -> list[Change]:
@@ -280,16 +280,16 @@ class Settler:
         if self._unsure or delivery.lost or delivery.has_given(seq):
             self.give(delivery, RangeSet.run(seq, seq + 1), back)
         elif not delivery.settled.ranges or seq not in delivery.settled:
-            if delivery not in self.said:
+            if delivery not in self.unwritten:
                 self._note(delivery, now_ms)
             delivery.give_one(seq, back)
             self.tally.given(1, counted=back.counted, doomed=back.doomed)
 
     def _note(self, delivery: Delivery, now_ms: int) -> None:
         """Note that a delivery has something to write."""
-        if not self.said and self.flush_ms <= now_ms:
+        if not self.unwritten and self.flush_ms <= now_ms:
             self.begin(now_ms)
-        self.said[delivery] = None
+        self.unwritten[delivery] = None
 
     def _gives(self, delivery: Delivery) -> list[GiveBack]:
         """What is being given back, in the form for claim rows. Delays begin now."""
@@ -351,7 +351,7 @@ class Settler:
             self._write(changes, delivery.epoch)
             delivery.due_ms = due_ms
         if delivery.lost:
-            self.said.pop(delivery, None)
+            self.unwritten.pop(delivery, None)
             self._drop_if_over(delivery)
             raise ClaimLostError(pipe_id=delivery.pipe_id)
 
@@ -384,7 +384,7 @@ class Settler:
             for delivery in together:
                 delivery.due_ms = now_ms + wanted[delivery]
                 if delivery.lost:
-                    self.said.pop(delivery, None)
+                    self.unwritten.pop(delivery, None)
                     self._drop_if_over(delivery)
         for delivery, ms in wanted.items():
             if delivery.epoch is not None:

@@ -97,7 +97,7 @@ class Times(NamedTuple):
     def moment(self, at_ms: int) -> datetime:
         return _moment(at_ms + self.to_wall_ms)
 
-    def said(self, at_ms: int) -> str:
+    def shown(self, at_ms: int) -> str:
         return said(self.moment(at_ms))
 
 
@@ -173,7 +173,7 @@ def _words(there: MessageState, times: Times) -> dict[str, Any]:
             return _pending(there, there.claim, times)
     if there.removed is not None:
         reason = there.removed.reason
-        text = f"{REMOVALS[reason]} at {times.said(there.removed.at_ms)}."
+        text = f"{REMOVALS[reason]} at {times.shown(there.removed.at_ms)}."
         return {"state": str(reason), "happened": (text,)}
     if there.move is not None and fate is Fate.DEAD:
         return _moved(there.move, times)
@@ -200,7 +200,7 @@ def _skipped() -> dict[str, Any]:
 
 
 def _moved(move: Move, times: Times) -> dict[str, Any]:
-    at, place = times.said(move.at_ms), f"{move.dest_pipe}:{move.dest_seq}"
+    at, place = times.shown(move.at_ms), f"{move.dest_pipe}:{move.dest_seq}"
     if move.reason == str(Reason.MERGED):
         text = f"It was merged back into its queue at {at}, as {place}."
         return {"state": "merged", "happened": (text,)}
@@ -215,7 +215,7 @@ def _moved(move: Move, times: Times) -> dict[str, Any]:
 def _unclaimed(there: MessageState, times: Times) -> dict[str, Any]:
     due_ms = there.content.due_ms if there.content else None
     if due_ms is not None and due_ms > times.now_ms:
-        text = [f"It is delivered at {times.said(due_ms)} or later."]
+        text = [f"It is delivered at {times.shown(due_ms)} or later."]
         due_at = times.moment(due_ms)
         return {"state": "delayed", "due_at": due_at, "next": (*text, *_limits(there, times))}
     chain = there.cursor.chain.seq if there.cursor else 0
@@ -241,7 +241,7 @@ def _free(there: MessageState, claim: Claim, fate: Fate, times: Times) -> dict[s
     elif is_doomed(claim) or (is_spent(claim, rules.max_deliveries) and not kept):
         text = "It goes to the dead letters as soon as a popper or the reaper comes by."
     elif fate is Fate.DELAYED:
-        text = f"It is delivered {again}at {times.said(claim.due_ms)} or later."
+        text = f"It is delivered {again}at {times.shown(claim.due_ms)} or later."
     else:
         text = f"It is delivered {again}in its turn, behind what was waiting when it came back."
         if claim.due_ms == 0:
@@ -273,13 +273,13 @@ def _kept(there: MessageState, claim: Claim, times: Times) -> tuple[str, ...]:
     )
     if ends_ms is None:
         return (kept, "Its failures count again when something of the group succeeds.")
-    until = times.said(ends_ms)
+    until = times.shown(ends_ms)
     return (kept, f"As nothing of the group ever has, that ends at {until} (sick_hold).")
 
 
 def _pending(there: MessageState, claim: Claim, times: Times) -> dict[str, Any]:
     rules = rules_of(there.queue.policy, there.group.policy)
-    until = times.said(claim.due_ms)
+    until = times.shown(claim.due_ms)
     if is_moving(claim):
         moving = f"It is being moved by {claim.holder}, until {until} at most."
         return {**_of_claim(claim, times), "state": "pending", "next": (moving, *_intent(there))}
@@ -325,7 +325,7 @@ def _limits(there: MessageState, times: Times) -> list[str]:
         since_ms = there.content.due_ms
         if since_ms is None:
             since_ms = max(there.content.pushed_ms - times.to_wall_ms, there.pipe.created_ms)
-        text.append(f"It expires at {times.said(since_ms + limit_ms)}.")
+        text.append(f"It expires at {times.shown(since_ms + limit_ms)}.")
     return text
 
 
@@ -335,9 +335,9 @@ def _of_claim(claim: Claim, times: Times) -> dict[str, Any]:
     text = [f"It was delivered {_often(claim.deliveries)}."] if claim.deliveries else []
     if failure:
         at_ms, first_ms = failure.get("at_ms", 0), failure.get("first_ms", 0)
-        text.append(f"{_failed(failure)} at {times.said(at_ms)}{_error(failure)}.")
+        text.append(f"{_failed(failure)} at {times.shown(at_ms)}{_error(failure)}.")
         if first_ms and first_ms != at_ms:
-            text.append(f"It failed for the first time at {times.said(first_ms)}.")
+            text.append(f"It failed for the first time at {times.shown(first_ms)}.")
     return {
         "deliveries": claim.deliveries,
         "failure": _record(failure, times.to_wall_ms),

@@ -1,4 +1,5 @@
-"""Damage: finds the unreadable parts of a pipe, and what each group loses by them. Writes nothing.
+"""Damage: finds the unreadable parts of a pipe, and the messages that each group loses by them.
+Writes nothing.
 
 Damage is never skipped automatically: `cassq.lifecycle.skipping` does it when a person asks.
 """
@@ -140,8 +141,8 @@ def pipes_of(ports: Ports, queue: QueueRow) -> list[PipeInfo]:
 
 
 def look_into(ports: Ports, queue: QueueRow, pipe_id: str) -> PipeDamage:
-    """Find the unreadable parts of a pipe, and what `skip` would lose. Cost: reads the whole pipe;
-    see the store's reader for what it costs to find the end of damage."""
+    """Find the unreadable parts of a pipe, and the messages that `skip` would lose. Cost: reads the
+    whole pipe; the store's reader says how much more it takes to find the end of damage."""
     pipe = pipe_in(ports, queue, pipe_id)
     end = _end(ports, queue, pipe)
     stretches, header = survey(ports, pipe, end.seq)
@@ -149,9 +150,9 @@ def look_into(ports: Ports, queue: QueueRow, pipe_id: str) -> PipeDamage:
 
 
 def excused(ports: Ports, pipe_id: str) -> RangeSet:
-    """Messages that every group is done with, in a pipe of which some were given up as lost: that
-    they cannot be read is known. Empty if none was given up. Cost: three ranges of keys for each
-    group."""
+    """In a pipe in which messages were given up as lost: the messages that every group is done
+    with, so that it does not matter whether they can be read. Empty if none was given up. Cost:
+    three ranges of keys for each group."""
     pipe = live_pipe(ports.catalog, pipe_id)
     if pipe is None:
         return EMPTY

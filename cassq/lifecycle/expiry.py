@@ -94,8 +94,8 @@ class Expiry:
         self._opened_ms: dict[str, int] = {}
 
     def before_ms(self) -> int | None:
-        """Messages whose age counts from this catalog time or earlier have expired; None: nothing
-        expires."""
+        """Messages have expired if their age counts from this catalog time or earlier; None:
+        nothing expires."""
         limit_ms = self._queue().policy.age_limit_ms
         return None if limit_ms is None else self._catalog.now_ms() - limit_ms
 

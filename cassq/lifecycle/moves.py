@@ -1,4 +1,4 @@
-"""Moves: messages move to another pipe so that no crash loses or doubles one.
+"""Moves: messages move to another pipe so that no crash loses or duplicates one.
 
 First an *intent* is written: a row keyed by (group, pipe, seq) that names the place the message
 will get. Then the message is pushed there, then marked done in its old place. A process that finds

@@ -1,7 +1,7 @@
 """Purging: removes the messages that wait for a group.
 
-Poppers keep what they hold until its deadline. Each removal is one conditional write that marks
-messages done and records why, so a purge may stop anywhere and be repeated.
+Poppers keep the messages that they hold until the claim's deadline. Each removal is one conditional
+write that marks messages done and records why, so a purge may stop anywhere and be repeated.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Dead letters: messages that were delivered too often move to their group's dead-letter queue.
 
-A move writes an intent, then the message in its new place, then marks the old place done, by the
-protocol of `cassq.lifecycle.moves`: a crash at any point neither loses nor doubles a message.
+A move writes an intent, then the message in its new place, and then marks it done in its old place,
+by the protocol of `cassq.lifecycle.moves`: a crash at any point neither loses nor duplicates a
+message.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ AppendTo = Callable[[str, Batch, Intend], None]
 def dead_letter_or_leave(
     dead_letter: DeadLetterFn, queue: QueueRow, group: GroupRow, claim: Claim
 ) -> bool:
-    """Dead-letter it, or on failure log a warning and leave it to the next process."""
+    """Move it to the dead letters, or on failure log a warning and leave it to the next process."""
     try:
         return dead_letter(queue, group, claim)
     except (ExtentMissingError, CorruptionError):

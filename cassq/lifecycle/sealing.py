@@ -1,4 +1,4 @@
-"""Sealing: fixes a pipe's end for ever, and finds it; and looks up pipes that may be retired.
+"""Sealing: finds and fixes a pipe's end for ever, and looks up pipes that may be retired.
 
 The steps are always the same: fence the extent and find its end in the store, record the end in
 the catalog by compare-and-set, and adopt the recorded one.
@@ -62,9 +62,9 @@ def end_of(catalog: Catalog, store: ExtentStore, pipe: PipeRow) -> Place:
 
 
 def known_end(catalog: Catalog, store: ExtentStore, pipe: PipeRow, claimed: int) -> int:
-    """How many messages a pipe has at least; for a sealed pipe, exactly. On networked stores a
-    killed pusher may not have published its last append, but claimed messages, all below `claimed`,
-    were acknowledged. Errors and cost as for `end_of`."""
+    """The minimum number of messages in a pipe; for a sealed pipe, the exact number. On networked
+    stores a killed pusher may not have published its last append, but claimed messages, all below
+    `claimed`, were acknowledged. Errors and cost as for `end_of`."""
     sealed = sealed_end(catalog, store, pipe)
     return sealed.seq if sealed is not None else max(claimed, _published(store, pipe.id).seq)
 

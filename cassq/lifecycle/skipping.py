@@ -68,9 +68,9 @@ def skip(ports: Ports, queue: QueueRow, pipe_id: str, *, dry_run: bool = False) 
     not received them, so that readable ones are delivered.
 
     A pipe that is still being written is sealed first; its pusher continues in another. Consumers
-    keep what they hold, which is counted as `held`: skip again when they are done. Raises
-    UsageError if the queue has no such pipe. Cost: as `look_into`; for each group one synced
-    write, and one for each claim row in or behind the damage.
+    keep the messages that they hold, which are counted as `held`: skip again when they have
+    finished these. Raises UsageError if the queue has no such pipe. Cost: as `look_into`; for each
+    group one synced write, and one for each claim row in or behind the damage.
     """
     if dry_run:
         return look_into(ports, queue, pipe_id)

@@ -34,7 +34,7 @@ class Bundle(abc.ABC):
         """The payloads of these seqs, in order."""
 
     def each_payload_of(self, seqs: RangeSet) -> Iterable[bytes]:
-        """The same, for a single pass: a payload may be made when it is asked for, while it fits
+        """The same, for a single pass: a payload may be created when it is requested, while it fits
         into the processor's cache."""
         return self.payloads_of(seqs)
 

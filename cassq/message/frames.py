@@ -1,10 +1,10 @@
 """Frames: immutable runs of messages, the unit of storage, network and checksum.
 
-A frame is a 32-byte header and a body; `docs/frame_format.md` specifies both with test vectors.
-It is encoded and decoded by bulk operations only, so that a frame of thousands of messages
-costs well under a microsecond a message. The checksum (xxh3-64 over header and body, seeded
-with the key of the pipe) is verified whenever a frame is read: a frame that is damaged, cut
-short or belongs to another pipe is never handed out.
+A frame is a 32-byte header and a body; `docs/frame_format.md` specifies both with test vectors. It
+is encoded and decoded by bulk operations only, so that a frame of thousands of messages costs well
+under a microsecond per message. The checksum (xxh3-64 over header and body, seeded with the key of
+the pipe) is verified whenever a frame is read: a frame that is damaged, cut short or belongs to
+another pipe is never handed out.
 
 Invariants: a frame holds at least one message; its seqs are `base_seq .. base_seq + count`;
 once acknowledged its bytes never change.

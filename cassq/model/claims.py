@@ -61,8 +61,8 @@ def failed_again(before: str, now: str) -> str:
 
 
 def cut_up(give: GiveBack, max_deliveries: int) -> GiveBack:
-    """How to give back messages that failed together. If it was not the first time, or their
-    deliveries are spent, they are split into pieces, which are delivered once more: a message
+    """How to give back messages that failed together. If this was not the first time, or their
+    deliveries are spent, they are split into pieces, which are delivered once more. A message
     becomes a dead letter only after it failed alone, so `deliveries` may not grow meanwhile.
     """
     if len(give.seqs) == 1:
@@ -179,13 +179,13 @@ def extended(claim: Claim, due_ms: int, version: Version) -> list[Claim]:
 
 
 def is_spent(claim: Claim, max_deliveries: int) -> bool:
-    """Whether the claim is down to one message that was delivered as often as allowed."""
+    """Whether only one message of the claim is left, and it was delivered as often as allowed."""
     return claim.left_count == 1 and claim.deliveries >= max_deliveries
 
 
 def is_suspect(claim: Claim) -> bool:
-    """Whether its messages must be handed out by themselves: they failed together, or crashed
-    their consumer, and it is unknown which of them is at fault."""
+    """Whether its messages must be handed out separately from others: they failed together, or
+    crashed their consumer, and it is unknown which of them is at fault."""
     return claim.losses > 0
 
 
@@ -242,8 +242,8 @@ def is_leaving(claim: Claim) -> bool:
 
 
 def marked_leaving(claim: Claim, reason: str) -> str:
-    """The failure record of a claim whose one message becomes a dead letter for `reason`. Once
-    begun, that is finished, whatever the policy or the group's health is by then."""
+    """The failure record of a claim whose only message becomes a dead letter for `reason`. Once
+    begun, this move is finished, even if the policy or the group's health changes meanwhile."""
     return json.dumps({**json.loads(claim.failure or "{}"), "leaving": reason})
 
 
@@ -268,7 +268,7 @@ def freed(
     claim: Claim, now_ms: int, due_ms: int, max_deliveries: int, version: Version
 ) -> list[Claim]:
     """A claim taken away from its holder: the rest is free from `due_ms` on, split if it was lost
-    twice or its deliveries are spent, so that a poisonous message ends up alone. Claims that are
+    twice or its deliveries are spent, so that a poison message ends up alone. Claims that are
     doomed, or being moved, stay so."""
     if is_doomed(claim):
         return [replace(claim, state=ClaimState.FREE, due_ms=0, holder="", version=version())]

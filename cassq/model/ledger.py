@@ -1,4 +1,4 @@
-"""The ledger: the state of a pipe's messages for a group. Decided here and nowhere else. Pure.
+"""The ledger: the state of a pipe's messages for a group, which is decided only here. Pure.
 
 Each message of a pipe has one *fate* for each group, which the catalog's rows for the two decide.
 Messages below the cursor's `start` were never for the group; those below `ack` are done; those from
@@ -6,9 +6,9 @@ Messages below the cursor's `start` were never for the group; those below `ack` 
 held or free. Settled moves and removals say which of the done messages were not committed. So the
 fates of `[0, end)` are a partition of it.
 
-`tally` counts: it costs what the rows cost, however many messages they cover. `unfinished`,
-`done_of` and `fates` say which messages have which fate. If rows contradict each other, because
-they are damaged or were not read at one moment, `faults` names the seqs.
+`tally` counts; its cost depends on the number of rows, not on how many messages they cover.
+`unfinished`, `done_of` and `fates` say which messages have which fate. If rows contradict each
+other, because they are damaged or were not read at one moment, `faults` names the seqs.
 
 Two things need more than the rows. A claim past its deadline stays pending until it is taken over:
 `is_held` says whether its holder may still be working. And only the frame of a delayed message says
@@ -110,7 +110,8 @@ class Account:
     deliveries: dict[int, int] = field(default_factory=partial(defaultdict, int))
 
     def up_to(self, end_seq: int, *, timed: bool) -> Account:
-        """Add what lies below `end_seq` and was never claimed. timed: the pipe is a timer pipe."""
+        """Add the messages below `end_seq` that were never claimed. timed: the pipe is a timer
+        pipe."""
         self.pushed = end_seq
         if self.claimed < end_seq:
             self._count(_unclaimed_fate(timed), end_seq - self.claimed, 0)
@@ -137,8 +138,9 @@ def unfinished(
     *,
     timed: bool = False,
 ) -> list[Unfinished]:
-    """What is not done for a group below `end_seq` of a pipe, in order: what is left of each claim
-    row, then what was never claimed. now_ms: catalog time. timed: the pipe is a timer pipe."""
+    """The messages below `end_seq` of a pipe that are not done for a group, in order: the rest of
+    each claim row, then the unclaimed messages. now_ms: catalog time. timed: the pipe is a timer
+    pipe."""
     found = []
     for row in rows:
         state = row.state
@@ -161,7 +163,7 @@ def _unclaimed_fate(timed: bool) -> Fate:
 
 
 def acked(rows: Iterable[Claim]) -> RangeSet:
-    """What claim rows say is done."""
+    """The messages that are done according to claim rows."""
     return RangeSet(chain.from_iterable(map(_done, rows)))
 
 
@@ -172,12 +174,14 @@ def _done(row: Claim) -> Iterable[tuple[int, int]]:
 
 
 def done_of(cursor: Cursor, rows: Iterable[Claim]) -> RangeSet:
-    """What is done for a group in a pipe, in whatever way, or was never for it."""
+    """The messages of a pipe that are done for a group, in any way, or were pushed before its
+    start."""
     return RangeSet.run(0, cursor.ack.seq) | acked(rows)
 
 
 def tally(view: GroupView, now_ms: int) -> Account:
-    """The account of what was claimed, or was never for the group. Cost: that of the rows."""
+    """The account of the claimed messages, and of those from before the group's start. Cost:
+    proportional to the rows."""
     cursor, found = view.cursor, Account()
     if cursor is None:
         return found
@@ -212,12 +216,12 @@ def tally_retired(row: Retired | RetiredSum) -> Account:
 def fates(
     view: GroupView, end_seq: int, now_ms: int, *, timed: bool = False
 ) -> dict[Fate, RangeSet]:
-    """The seqs of a pipe by their fate for a group. The arguments are those of `unfinished`."""
-    return _apart(_joined(_said(view, end_seq, now_ms, timed=timed)))
+    """The seqs of a pipe by their fate for a group. Arguments: as for `unfinished`."""
+    return _apart(_joined(_statements(view, end_seq, now_ms, timed=timed)))
 
 
-def _joined(said: Mapping[Fate, Iterable[tuple[int, int]]]) -> dict[Fate, RangeSet]:
-    return {fate: RangeSet(spans) for fate, spans in said.items()}
+def _joined(stated: Mapping[Fate, Iterable[tuple[int, int]]]) -> dict[Fate, RangeSet]:
+    return {fate: RangeSet(spans) for fate, spans in stated.items()}
 
 
 def _apart(joined: Mapping[Fate, RangeSet]) -> dict[Fate, RangeSet]:
@@ -226,24 +230,24 @@ def _apart(joined: Mapping[Fate, RangeSet]) -> dict[Fate, RangeSet]:
     return {**joined, Fate.COMMITTED: joined[Fate.COMMITTED] - gone}
 
 
-def _said(
+def _statements(
     view: GroupView, end_seq: int, now_ms: int, *, timed: bool = False
 ) -> dict[Fate, list[tuple[int, int]]]:
     """What each row says, as ranges; everything done counts as committed here."""
-    said: dict[Fate, list[tuple[int, int]]] = {fate: [] for fate in Fate}
-    done = said[Fate.COMMITTED]
+    stated: dict[Fate, list[tuple[int, int]]] = {fate: [] for fate in Fate}
+    done = stated[Fate.COMMITTED]
     if view.cursor is not None:
         start, ack = view.cursor.start, view.cursor.ack.seq
-        said[Fate.SKIPPED].append((0, start))
+        stated[Fate.SKIPPED].append((0, start))
         done.append((start, max(start, ack)))
     for row in view.rows:
         done += _done(row)
     for part in unfinished(view.cursor, view.rows, end_seq, now_ms, timed=timed):
-        said[part.fate] += part.seqs.ranges
-    said[Fate.DEAD] += RangeSet.of(sorted(m.seq for m in view.moves if m.settled)).ranges
+        stated[part.fate] += part.seqs.ranges
+    stated[Fate.DEAD] += RangeSet.of(sorted(m.seq for m in view.moves if m.settled)).ranges
     for removal in view.removed:
-        said[Fate(removal.reason.total)].append((removal.start, removal.end))
-    return said
+        stated[Fate(removal.reason.total)].append((removal.start, removal.end))
+    return stated
 
 
 # --- what does not fit ----------------------------------------------------------------------------
@@ -255,12 +259,12 @@ def faults(view: GroupView, now_ms: int) -> list[str]:
     if view.cursor is None:
         return []
     given = RangeSet.run(0, view.cursor.chain.seq)
-    said = _said(view, len(given), now_ms)
-    joined = _joined(said)
+    stated = _statements(view, len(given), now_ms)
+    joined = _joined(stated)
     found = _apart(joined)
     return [
         *_outside_claims(view.rows),
-        *_twice(said, joined),
+        *_twice(stated, joined),
         *_not_one(found, given),
         *_undone(found, joined[Fate.COMMITTED], given),
     ]
@@ -273,9 +277,9 @@ def _outside_claims(rows: Iterable[Claim]) -> Iterator[str]:
 
 
 def _twice(
-    said: Mapping[Fate, Sequence[tuple[int, int]]], joined: Mapping[Fate, RangeSet]
+    stated: Mapping[Fate, Sequence[tuple[int, int]]], joined: Mapping[Fate, RangeSet]
 ) -> Iterator[str]:
-    for fate, spans in said.items():
+    for fate, spans in stated.items():
         if twice := sum(end - start for start, end in spans) - len(joined[fate]):
             are = "is" if twice == 1 else "are"
             name = "done" if fate is Fate.COMMITTED else fate

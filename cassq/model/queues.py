@@ -306,7 +306,7 @@ def group_policy(stored: str) -> GroupPolicy:
 
 
 def known_only(kind: type[Policy], stored: dict[str, Any]) -> dict[str, Any]:
-    """The stored settings this version knows: a newer cassq may have written more."""
+    """The stored settings that this version knows: a newer cassq may have written others too."""
     names = {field.name for field in fields(kind)}
     known = {name: value for name, value in stored.items() if name in names}
     if (known.get("retry_jitter") or 0) > 1:

@@ -105,9 +105,10 @@ class PipeRow:
 class WriteRow:
     """Many pipes that join a queue all at once, or never: this row alone decides.
 
-    number: of successive writes with one id, as the batches of a stream, the newest; earlier ones
-    are over. epoch: grows each time the write is begun again; what was staged before is discarded.
-    driver: leads the write, see `Driver`; of two, the one with the greater id is the younger.
+    number: of the newest of successive writes with one id, such as the batches of a stream; earlier
+    ones are over. epoch: grows each time the write is begun again; what was staged before is
+    discarded. driver: leads the write, see `Driver`; of two, the one with the greater id is the
+    younger.
     """
 
     queue_id: str
@@ -126,7 +127,8 @@ class WriteRow:
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """Leads writes, and shows that it is alive by raising `beat` within each `lease_ms`."""
+    """A process that leads writes, and shows that it is alive by raising `beat` within each
+    `lease_ms`."""
 
     id: str
     beat: int
@@ -136,7 +138,7 @@ class Driver:
 def begun(found: WriteRow | None, wanted: WriteRow) -> WriteRow | None:
     """The row that begins a write; None if the one found stays. Pure.
 
-    It stays if it is this very write, or its number is over, or a younger driver leads it.
+    It stays if it is the same write, if its number is over, or if a younger driver leads it.
     """
     if found is None:
         return replace(wanted, epoch=1, state=WriteState.OPEN)

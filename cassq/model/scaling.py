@@ -23,9 +23,9 @@ LEASES_KEPT = 2
 class QueueLoad(NamedTuple):
     """The load on a queue.
 
-    rate: messages pushed a second. poppers: live poppers of the group that has most. busy: poppers
-    of the busiest exclusive group that hold messages. idle: poppers of the same group that found
-    nothing to claim although messages wait.
+    rate: messages pushed per second. poppers: live poppers of the group with the most. busy:
+    poppers of the busiest exclusive group that hold messages. idle: poppers of the same group that
+    found nothing to claim although messages wait.
     """
 
     rate: float = 0.0
@@ -65,7 +65,7 @@ def next_desired(queue: QueueRow, asked: int, now_ms: int) -> int | None:
 def share_of(queue: QueueRow, pipes: Iterable[PipeRow], owner: str) -> int:
     """How many of a queue's desired pipes one of its pushers should have open; at least one.
 
-    pipes: the unsealed ones, whose owners are the pushers.
+    pipes: the unsealed ones; their owners are the pushers.
     """
     policy = queue.policy
     if policy.strict:

@@ -22,7 +22,8 @@ class SidecarState(enum.IntEnum):
 class SidecarRow:
     """A sidecar, as of its last report.
 
-    generation: of its data directory, created with it; a different one means that all was lost.
+    generation: of its data directory, created with it; a different one means that all its data were
+    lost.
     """
 
     name: str

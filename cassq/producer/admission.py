@@ -438,7 +438,7 @@ def _encoded(headers: Sequence[Mapping[str, str] | None]) -> list[bytes | None]:
 # --- outcomes ----------------------------------------------------------------------------------
 
 
-def tell(entries: list[PendingPush], receipts: Sequence[AppendReceipt]) -> None:
+def assign_ids(entries: list[PendingPush], receipts: Sequence[AppendReceipt]) -> None:
     """Give each push its ids: one to each single push, or all to one `push_many`."""
     if entries[0].batch is not None:
         entries[0].ids = MessageIds(receipts)

@@ -28,7 +28,13 @@ from cassq.errors import BackendError, ClosedError, UsageError
 from cassq.lifecycle.ports import Life, operation
 from cassq.message.batches import Batch, Intend
 from cassq.message.message_ids import MessageId, MessageIds
-from cassq.producer.admission import Admission, PendingPush, settle_futures, tell, wake_in_turn
+from cassq.producer.admission import (
+    Admission,
+    PendingPush,
+    assign_ids,
+    settle_futures,
+    wake_in_turn,
+)
 
 BUFFER_BYTES_MAX = 32 * 1024 * 1024
 BUFFER_MESSAGES_MAX = 100_000
@@ -287,7 +293,7 @@ class Pusher:
         if done.failed is not None:
             left = [entry for entry in entries if entry.error is done.failed]
             self.tally.push_failed(len(left), done.failed)
-        tell(done.entries, done.receipts)
+        assign_ids(done.entries, done.receipts)
         self._doorbell.ring()
 
     def _hand_on(self, leader: PendingPush | None) -> None:

@@ -1,4 +1,5 @@
-"""A sidecar's catalog, which it can do without: opened when it answers, called in a thread."""
+"""A sidecar's catalog: opened when it answers, and called in a thread, since the sidecar also works
+without it."""
 
 from __future__ import annotations
 
@@ -35,8 +36,7 @@ class CatalogThread:
         self._away = False
 
     async def ask(self, question: Callable[[Catalog], T]) -> T:
-        """The catalog's answer. Raises BackendError when there is none, and logs that the first
-        time."""
+        """The catalog's answer. Raises BackendError if there is none; logs this the first time."""
         loop = asyncio.get_running_loop()
         try:
             answer = await loop.run_in_executor(self._thread, self._ask, question)

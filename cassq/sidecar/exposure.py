@@ -103,8 +103,8 @@ def check_exposure(listen: str, *, token: bool, tls: bool, ca: bool, insecure: b
 
 
 def server_tls(files: Mapping[str, Path]) -> ssl.SSLContext | None:
-    """How to encrypt as a server; None for not at all. files: `cert` and `key`, and `ca` for the
-    authority of clients' certificates, which are asked for then. Raises ConfigError."""
+    """How to encrypt as a server; None for not at all. files: `cert` and `key`, and optionally
+    `ca`, the authority of clients' certificates, which are then required. Raises ConfigError."""
     if not files:
         return None
     for needed in ("cert", "key"):

@@ -23,8 +23,8 @@ LEASE_MS = 10_000
 
 
 class Registration:
-    """Beats. row: what to write now, without its state. learn: takes the state. failure: of
-    the engine, see there. state: as it was known before."""
+    """Sends heartbeats. row: the row to write now, without its state. learn: called with the state.
+    failure: of the engine, see there. state: as it was known before."""
 
     def __init__(
         self,
@@ -47,13 +47,13 @@ class Registration:
             self._follow()
 
     async def run(self) -> None:
-        """Beat thrice a lease, until cancelled."""
+        """Beat three times per lease, until cancelled."""
         while True:
             await self.beat()
             await asyncio.sleep(LEASE_MS / 3000)
 
     async def beat(self) -> bool:
-        """Beat once; False when the catalog is away."""
+        """Beat once; False if the catalog cannot be reached."""
         row, failed = self._row(), self._has_failed()
         try:
             there = await self._catalog.ask(lambda catalog: _beaten(catalog, row, failed=failed))
@@ -63,7 +63,7 @@ class Registration:
         return True
 
     def _has_failed(self) -> bool:
-        """Whether the engine failed; logged once, so that a person looks at the disk."""
+        """Whether the engine failed; logged once, so that somebody checks the disk."""
         failure = self._failure()
         if failure and not self._failed:
             logger.error(

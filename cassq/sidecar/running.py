@@ -24,7 +24,7 @@ from cassq.sidecar.status import SidecarStatus
 
 logger: logging.Logger = logging.getLogger("cassq")
 
-# A writer that was asked to leave and has been silent for this long has left.
+# A writer that was asked to leave counts as gone after it has been silent for this long.
 QUIET_SECONDS = 1.0
 _LOOK_SECONDS = 0.1
 
@@ -66,7 +66,7 @@ class Sidecar:
         self.renew(credentials)
 
     def facts(self) -> dict[str, Any]:
-        """What it reports about itself, see `SidecarStatus`."""
+        """Its report about itself, see `SidecarStatus`."""
         return self.status.facts(self.dispatcher, self.committer, self.server)
 
     async def start(self, listen: str) -> str:

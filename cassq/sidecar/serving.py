@@ -187,8 +187,9 @@ def _identify(options: Options, opener: Opener, clock: Clock) -> tuple[Catalog |
 
 
 def _wait_for_name(catalog: Catalog, me: ReplicaAt, clock: Clock) -> None:
-    """ConfigError while another sidecar of that name lives. One that has just died, and left its
-    name to this one with a new directory, seems to for as long as its lease."""
+    """Raises ConfigError while another sidecar with that name is running. A sidecar that has just
+    died, and whose name this one takes over with a new directory, seems to run until its lease
+    ends."""
     first: SidecarRow | None = None
     while True:
         rows = [row for row in catalog.sidecars.listed() if row.name == me.sidecar]
@@ -261,8 +262,8 @@ class _Running:
             catalog.close()
 
     async def _serve(self, catalog: CatalogThread, http: HttpServer) -> bool:
-        """Serve what the engine has, until a signal, or until it must be reopened; whether it
-        is that."""
+        """Serve the engine's replicas until a signal, or until the engine must be reopened; returns
+        whether it must."""
         engine, handshake = self.engine, self._handshake
         self._sidecar = sidecar = Sidecar(
             engine, handshake, self._clock, self._credentials, self._connections_max
@@ -313,7 +314,7 @@ class _Running:
         return collector.run(), ScrubPass(self.engine, sidecar.scrubbing).run()
 
     def _tell_ready(self) -> None:
-        """Say that it serves, or serves again."""
+        """Report that it serves, or serves again."""
         if self._reopening.times:
             extents = count_extents(self.engine)
             logger.warning(
@@ -325,7 +326,7 @@ class _Running:
             self._ready(ServingAddress(name, self._advertised, self._http, open_to_all))
 
     async def _is_to_begin_anew(self) -> bool:
-        """Wait for a signal, or until a starved engine can be opened anew; whether it is that."""
+        """Wait for a signal, or until a starved engine can be reopened; returns whether it can."""
         stop = asyncio.ensure_future(self._stop.wait())
         wanted = asyncio.ensure_future(self._reopening.wanted(self.engine))
         await asyncio.wait((stop, wanted), return_when=asyncio.FIRST_COMPLETED)
@@ -407,7 +408,7 @@ def _advertised(options: Options, bound: str) -> str:
 
 
 def _task(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    """A task whose failure is logged at once, since nobody waits for it."""
+    """A task whose failure is logged at once, because nobody waits for it."""
     task = asyncio.get_running_loop().create_task(work)
 
     def log_failure(done: asyncio.Task[None]) -> None:

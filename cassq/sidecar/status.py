@@ -1,4 +1,4 @@
-"""Status: what a sidecar reports about itself, in its row, over the protocol, and over HTTP."""
+"""Status: a sidecar's report about itself, in its row, over the protocol, and over HTTP."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from cassq.version import __version__
 
 
 class Extents(NamedTuple):
-    """How many extents there are, of which kinds, and their bytes. deficient: those that repairs
-    look for; of them damaged: without those that only lack their last messages, or are copied."""
+    """How many extents there are of each kind, and their bytes. deficient: extents that repairs
+    look for. damaged: of these, all but those that only lack their last messages, or are being
+    copied."""
 
     total: int
     unsealed: int
@@ -108,7 +109,7 @@ class SidecarStatus:
 
 
 def healthy(facts: Mapping[str, Any]) -> bool:
-    """Whether it takes new extents and frames."""
+    """Whether it accepts new extents and frames."""
     troubles = ("read_only", "failure", "sync_failures")
     return facts["state"] == "up" and not any(facts[trouble] for trouble in troubles)
 

@@ -234,7 +234,7 @@ class CassandraQueues(Queues):
     # --- groups -------------------------------------------------------------------------------
 
     def create_group(self, row: GroupRow, starts: Mapping[str, Place], groups_version: int) -> bool:
-        """Cost: a read, a hint, that of the cursors, one conditional batch."""
+        """Cost: a read, a hint, the cost of the cursors, one conditional batch."""
         queue, groups = self._rows.queues.with_groups(row.queue_id)
         taken = row.name in (group.name for group in groups)
         if queue is None or queue.deleted or queue.groups_version != groups_version or taken:
@@ -273,7 +273,7 @@ class CassandraQueues(Queues):
         return self._cql.apply_settled(CHANGE_GROUP, values, is_ours)
 
     def delete_group(self, group_id: str) -> bool:
-        """Cost: three reads, two conditional writes, and that of its cursors."""
+        """Cost: three reads, two conditional writes, and the cost of its cursors."""
         for _ in self._cql.attempts():
             group = self._rows.queues.group(group_id)
             queue = self._rows.queues.by_id(group.queue_id) if group else None

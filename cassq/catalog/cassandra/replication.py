@@ -1,8 +1,8 @@
 """Replication: how many replicas a keyspace has, whether the servers can keep them, and changes.
 
-One change adds or removes one replica at most, as then any quorum before it and any quorum after it
-share a server: nothing acknowledged is overlooked. For the next change the servers must have copied
-what belongs to them since, by `nodetool repair`: cassq remembers that it is due.
+One change adds or removes at most one replica, because then any quorum before it and any quorum
+after it share a server, so nothing acknowledged is overlooked. Before the next change `nodetool
+repair` must have copied the data to their new servers: cassq records that a repair is due.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def spread(replicas: Mapping[str, int], nodes: Sequence[Node]) -> dict[str, int]
 def obstacle(
     replicas: Mapping[str, int], nodes: Sequence[Node]
 ) -> ConfigError | BackendUnavailableError | None:
-    """Why a quorum of these replicas cannot answer: as there are too few servers, or as too few of
-    them are up; None if it can."""
+    """Why a quorum of these replicas cannot answer: there are too few servers, or too few of them
+    are up. None if it can."""
     for name, count in spread(replicas, nodes).items():
         there = [node for node in nodes if node.data_centre == name]
         up = sum(node.up for node in there)
@@ -103,7 +103,7 @@ def obstacle(
 
 
 def refuse_impossible(replicas: Mapping[str, int], nodes: Sequence[Node]) -> None:
-    """Raise an error for replication that a keyspace cannot be given now."""
+    """Raise an error for replication that a keyspace cannot have now."""
     for name, count in spread(replicas, nodes).items():
         there = sum(node.data_centre == name for node in nodes)
         if there and count > there:
@@ -129,7 +129,7 @@ def _listed(nodes: Sequence[Node]) -> str:
 
 
 def create_keyspace(cql: Cql, replicas: Mapping[str, int]) -> None:
-    """Make the keyspace of the session, unless it is there."""
+    """Create the keyspace of the session, unless it exists."""
     cql.execute(
         f'CREATE KEYSPACE IF NOT EXISTS "{cql.contact.keyspace}"'
         f" WITH replication = {_factors(replicas)}"
@@ -142,8 +142,9 @@ def set_replication(
     """Change the replication of the session's keyspace; return what is due then, if anything.
 
     repaired: all servers were repaired since the last change. tables: the keyspace has some; then
-    one replica at most is added or removed. Raises ConfigError for what the servers cannot keep, or
-    a keyspace that cassq did not make; UsageError if a repair or a smaller step comes first.
+    one replica at most is added or removed. Raises ConfigError for replication that the servers
+    cannot keep, or a keyspace that cassq did not create; UsageError if a repair or a smaller step
+    must come first.
     """
     keyspace = cql.contact.keyspace
     there = replicas_of(cql)
@@ -187,7 +188,7 @@ def refuse_large_step(
     old: Mapping[str, int], new: Mapping[str, int], nodes: Sequence[Node]
 ) -> None:
     """Raise UsageError if more than one server gains or loses replicas. A data centre with fewer
-    servers than replicas has as many as it has servers."""
+    servers than replicas has one replica per server."""
     there = Counter(node.data_centre for node in nodes)
     steps = {
         name: min(new.get(name, 0), there[name]) - min(old.get(name, 0), there[name])
@@ -217,6 +218,6 @@ def _check_repaired(cql: Cql, *, repaired: bool) -> None:
 
 
 def repair_due(cql: Cql) -> str | None:
-    """The replication since whose change a repair is due, if one is."""
+    """The last changed replication, if a repair has been due since that change."""
     rows = cql.read("SELECT value FROM meta WHERE key = 'repair_due'")
     return str(rows[0][0]) if rows else None

@@ -159,7 +159,7 @@ def apply(
 def _make_tables(
     cql: Cql, statements: Sequence[str], done: Callable[[str], None], keep: Callable[[], None]
 ) -> None:
-    """Make what is missing, all at one node: the others get it in the same order, and are waited
+    """Create missing tables, all at one node: the others get them in the same order, and are waited
     for once."""
     there = tables_of(cql)
     for statement in statements:

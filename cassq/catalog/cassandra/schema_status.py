@@ -26,9 +26,9 @@ class Status(NamedTuple):
     """The state of a keyspace. version: None without tables, or if they cannot be read. replicas:
     by data centre; "" is for all.
 
-    nodes: with their `commitlog_sync` and `paxos_variant`, if they tell. trouble: why the tables
-    cannot be read. locks, store: what all clients use; None before the first. repair_due: the
-    replication since whose change a repair is due.
+    nodes: with their `commitlog_sync` and `paxos_variant`, if known. trouble: why the tables cannot
+    be read. locks, store: used by all clients; None before the first. repair_due: the last changed
+    replication, if a repair has been due since that change.
     """
 
     keyspace: str

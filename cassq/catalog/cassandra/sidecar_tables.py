@@ -161,7 +161,7 @@ def _values(placement: Placement) -> Row:
 
 
 def _state(placement: Placement | None) -> object:
-    """What a change of a placement is conditional on."""
+    """The condition of a change of a placement."""
     return placement and (placement.version, placement.end)
 
 

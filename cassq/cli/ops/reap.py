@@ -221,7 +221,7 @@ def _go_on(
         try:
             actions = work(reaper(), _rows(client, queues))
             health.succeeded(sum(action.outcome == FAILED for action in actions))
-            _tell(call, _ended(client, actions))
+            _report(call, _ended(client, actions))
             watch = Stopwatch()
             if not client.reaper.dry_run:
                 _repair_on(client, pause, stop, tell=partial(_tell_ended, call, client))
@@ -234,10 +234,10 @@ def _go_on(
 
 
 def _tell_ended(call: Invocation, client: Client, actions: list[Action]) -> None:
-    _tell(call, _ended(client, actions))
+    _report(call, _ended(client, actions))
 
 
-def _tell(call: Invocation, actions: list[Action]) -> None:
+def _report(call: Invocation, actions: list[Action]) -> None:
     """Write what was done, as the daemon shows it; nothing if nothing was done."""
     now = datetime.fromtimestamp(SystemClock().wall_ms() / 1000, UTC)
     if actions and call.as_json:

@@ -8,7 +8,7 @@ from functools import partial
 import click
 
 from cassq.base.clock import Stopwatch
-from cassq.cli.ops.sidecars import URL, row_of, so_many, upkeep_of
+from cassq.cli.ops.sidecars import URL, row_of, upkeep_of
 from cassq.cli.stopping import StopSignal
 from cassq.cli.ui import output
 from cassq.cli.verb import Invocation, Verb
@@ -17,6 +17,7 @@ from cassq.errors import UsageError
 from cassq.extents.replicas.fleet import Fleet, ReplicaStanding
 from cassq.inspect.inspection import left_on
 from cassq.model.sidecar_rows import Placement, ReplicaAt, SidecarState
+from cassq.plurals import counted
 from cassq.reaper.actions import FAILED, Scope
 
 UP, DRAINING, GONE = SidecarState.UP, SidecarState.DRAINING, SidecarState.GONE
@@ -74,7 +75,7 @@ def drain(ctx: click.Context, name: str, undo: bool, wait: bool) -> None:
     elif undo:
         output.say(f"{name} accepts extents again")
     elif left:
-        output.say(f"{name} drains: {so_many(len(left))} left to be copied elsewhere")
+        output.say(f"{name} drains: {counted(len(left), 'extent')} left to be copied elsewhere")
     else:
         output.say(f"{name} is empty: stop it, then `cassq sidecar forget {name}`")
     if stop.wanted:
@@ -123,7 +124,7 @@ def _copied(
 
 
 def _progress(left: int, total: int, seconds: float) -> str:
-    return f"{max(0, total - left):,} of {so_many(total)} copied, {seconds:.0f} s"
+    return f"{max(0, total - left):,} of {counted(total, 'extent')} copied, {seconds:.0f} s"
 
 
 @click.command(
@@ -169,10 +170,10 @@ def forget(call: Invocation, name: str, force: bool) -> None:
     elif not left:
         output.say(f"forgot {name}")
     else:
-        output.say(f"{name} is given up: {so_many(len(left))} count as lost there")
+        output.say(f"{name} is given up: {counted(len(left), 'extent')} count as lost there")
         if only:
             output.note(
-                f"note: {so_many(len(only))} have no known good replica elsewhere,"
+                f"note: {counted(len(only), 'extent')} have no known good replica elsewhere,"
                 f" {only[0].pipe_id} among them: start it again if you can, to copy them from it"
             )
     if left and sys.stderr.isatty() and not call.as_json:
@@ -184,7 +185,7 @@ def _refuse(fleet: Fleet, name: str, left: list[Placement]) -> None:
     row = fleet.sidecars[name]
     if left:
         raise UsageError(
-            f"{so_many(len(left))} have a replica on sidecar {name!r}",
+            f"{counted(len(left), 'extent')} have a replica on sidecar {name!r}",
             hint="drain it first, or give up its replicas with --force",
             left=len(left),
         )

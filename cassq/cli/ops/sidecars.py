@@ -58,11 +58,6 @@ def size(count: float) -> str:
     return f"{count:.3g} {_UNITS[unit]}"
 
 
-def so_many(extents: int) -> str:
-    """A number of extents, for people."""
-    return counted(extents, "extent")
-
-
 def alive(fleet: Fleet, row: SidecarRow, error: str) -> str:
     """Whether a sidecar shows signs of life, for people, or since when not. error: as in
     `described`."""
@@ -243,14 +238,14 @@ def _show_inspection(found: Inspection) -> None:
         _more(len(found.found))
         output.say("")
     for name, count in found.lost.items():
-        left = f"{so_many(count)} to be copied from others"
+        left = f"{counted(count, 'extent')} to be copied from others"
         nothing = f"nothing is left there: `cassq sidecar forget {name}`"
         output.say(f"sidecar {name} is lost; {left if count else nothing}")
     for name, why in found.silent.items():
         output.say(f"sidecar {name} did not answer: {why}")
     counts = [f"{len(found.of(kind)):,} {kind}" for kind in KINDS if found.of(kind)]
     rest = "all is well" if found.is_well else "nothing else is known to be wrong"
-    output.say(f"{so_many(found.extents)}: {', '.join(counts) or rest}")
+    output.say(f"{counted(found.extents, 'extent')}: {', '.join(counts) or rest}")
 
 
 def _line(each: ExtentFinding) -> tuple[str, ...]:

@@ -235,18 +235,14 @@ def purge(
         letters = client.queue(queue).dead_letters(group)
         if not pace["dry_run"] and not yes:
             count = letters.purge(**{**pace, "dry_run": True}, **where).messages
-            question = f"Throw {_so_many(count, where)} of {queue}, group {group}, away?"
+            which = "that match the filter" if where else "(all of them)"
+            question = f"Delete {_letters(count)} {which} of queue {queue}, group {group}?"
             if not sure_to(question, yes=yes, as_json=call.as_json, doing="purging"):
                 output.note("nothing was deleted")
                 ctx.exit(1)
         with _watching(stop, "purged") as watch:
             outcome = letters.purge(everything=not where, watch=watch, **pace, **where)
     _conclude(ctx, call, letters, "purged", outcome, stop)
-
-
-def _so_many(count: int, where: dict[str, Any]) -> str:
-    kind = "that match the filter" if where else "- all there are -"
-    return f"{_letters(count)} {kind}"
 
 
 def _letters(count: int) -> str:

@@ -120,15 +120,15 @@ def skip(ctx: click.Context, pipe_id: str, dry_run: bool, yes: bool) -> None:
         if dry_run or not yes:
             found = queue.skip_damage(pipe_id, dry_run=True)
             if dry_run:
-                _tell(call, found)
+                _write(call, found)
                 return
             if not found.is_damaged:
-                _tell(call, found)
+                _write(call, found)
                 return
             if not call.as_json:
                 _show(found)
             lost = output.messages(found.lost)
-            question = f"Give up {lost} of {queue.name} for good, and deliver the rest?"
+            question = f"Give up {lost} of {queue.name} permanently, and deliver the rest?"
             if not sure_to(question, yes=yes, as_json=call.as_json, doing="giving up"):
                 output.note("nothing was given up")
                 ctx.exit(1)
@@ -146,7 +146,7 @@ def skip(ctx: click.Context, pipe_id: str, dry_run: bool, yes: bool) -> None:
             output.note(f"{output.messages(held)} held by consumers: skip it again later")
 
 
-def _tell(call: Invocation, found: PipeDamage) -> None:
+def _write(call: Invocation, found: PipeDamage) -> None:
     if call.as_json:
         output.document(found.as_dict())
     else:

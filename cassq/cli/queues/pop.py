@@ -182,7 +182,7 @@ class Popping:
                 messages = self._popper.pop(count, wait=min(left, LOOK_SECONDS))
             except (CorruptionError, ExtentMissingError) as exc:
                 # It is raised once for each such pipe; the others can be read.
-                self._tell(exc)
+                self._report(exc)
                 continue
             if messages or left == 0:
                 return messages
@@ -220,7 +220,7 @@ class Popping:
             try:
                 self._popper.commit(messages)
             except ClaimLostError as exc:
-                self._tell(exc)
+                self._report(exc)
 
     def _give_back(self, messages: Messages) -> None:
         if messages:
@@ -228,14 +228,14 @@ class Popping:
             try:
                 self._popper.release(messages)
             except ClaimLostError as exc:
-                self._tell(exc)
+                self._report(exc)
 
     def tell_given_back(self, why: str) -> None:
         """Say why messages that were popped, and perhaps written, will be delivered again."""
         given = output.messages(self.given_back)
         output.error(f"{why}; given back: {given}", as_json=self._as_json, kind="OutputClosed")
 
-    def _tell(self, exc: CassqError) -> None:
+    def _report(self, exc: CassqError) -> None:
         self.failed = True
         kind = type(exc).__name__
         output.error(exc.message, exc.hint, as_json=self._as_json, kind=kind, fields=exc.fields)

@@ -20,7 +20,7 @@ class _Bucket(NamedTuple):
 def plain_end(cql: Cql, head: Head) -> Place:
     """Walk the gapless frames of a sealed extent, from the last published end on.
 
-    Cost: two reads, one of them of what was written since that end was published; two more for
+    Cost: two reads, one of them of the frames written since that end was published; two more for
     each empty bucket.
     """
     acked = marks_of(cql.read(statements.READ_MARKS, (head.extent,))).acked

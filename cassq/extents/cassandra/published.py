@@ -47,7 +47,7 @@ class PolledEnd:
             return True
 
     def newest(self) -> Place:
-        """The end. Cost: none, a wait for what was asked, or a read."""
+        """The end. Cost: none, a wait for an earlier request, or a read."""
         asked = self._asked
         if asked is not None:
             self._wait(asked)

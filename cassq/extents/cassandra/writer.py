@@ -72,7 +72,7 @@ class CassandraWriter(ServerWriter):
         self._bucket_frames = 0
         self._recent: OrderedDict[int, tuple[int, bytes]] = OrderedDict()
         self._recent_bytes = 0
-        self._teller = MarkWriter(cql, head.extent)
+        self._mark_writer = MarkWriter(cql, head.extent)
         self._seal_look = RepeatedRead(cql, statements.READ_HEAD, (head.pipe_id,), self._note_head)
         self._turn_look = RepeatedRead(cql, statements.READ_MARKS, (head.extent,), self._note_marks)
 
@@ -95,15 +95,15 @@ class CassandraWriter(ServerWriter):
 
     def sealed(self) -> bool:
         if not self._dead:
-            self._teller.again()
+            self._mark_writer.again()
             if self._seal_look.age() >= SEAL_SECONDS:
                 self._seal_look.soon()
         return self._dead or self._sealed
 
     def wrote(self, base_seq: int) -> tuple[int, bytes] | None:
         """The bucket and the bytes of a frame, if it was written lately: the store has no other
-        frame there, as an extent has one writer. Callers ask only for frames below the end, and
-        verify them. Cost: a memory read. Safe in any thread."""
+        frame there, because an extent has one writer. Callers ask only for frames below the end,
+        and verify them. Cost: a memory read. Safe in any thread."""
         return self._recent.get(base_seq)
 
     def _keep(self, base_seq: int, data: bytes) -> None:
@@ -120,7 +120,7 @@ class CassandraWriter(ServerWriter):
         return super().turn_wanted()
 
     def _publish(self) -> None:
-        self._teller.tell(self._end, closed=self._closed)
+        self._mark_writer.tell(self._end, closed=self._closed)
 
     @abc.abstractmethod
     def _put(self, piece: PendingFrame) -> None:
@@ -128,11 +128,12 @@ class CassandraWriter(ServerWriter):
 
     @abc.abstractmethod
     def _settle(self) -> None:
-        """Return when everything put may be acknowledged; PipeSealedError when it must not be."""
+        """Return when everything that was put may be acknowledged; raises PipeSealedError if it
+        must not be."""
 
     @abc.abstractmethod
     def _drain(self) -> None:
-        """Return when everything put is written."""
+        """Return when everything that was put is written."""
 
     def _next_bucket(self, base_seq: int) -> None:
         """Move on to the next bucket, once this one is complete without a gap."""

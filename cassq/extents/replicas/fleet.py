@@ -9,8 +9,8 @@ A replica has one of these standings, by what is known about its sidecar::
     missing   the sidecar lives, and does not have it: it is copied anew, there or elsewhere
     lost      the sidecar was given up, forgotten, away for too long, or has another directory now
 
-Invariant: no decision here reduces the number of good replicas. A copy is made before the replica
-that it replaces goes; a good replica goes only where as many good ones as wanted stay.
+Invariant: no decision here reduces the number of good replicas. A copy is made before the old
+replica is removed; a good replica is removed only if the wanted number of good ones remains.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ReplicaStanding(enum.Enum):
 
 
 class Need(NamedTuple):
-    """What one placement needs: one more replica, one copied anew, or some removed.
+    """The need of one placement: one more replica, a replica to copy again, or replicas to remove.
 
     good: how many are good now. sources: replicas to copy from, the best first. targets: all
     sidecars that may take the copy; beside: those that have the other replicas. instead: the
@@ -130,7 +130,7 @@ class Fleet:
         return [[r.name, r.generation, r.state.name, "lost" * self.is_lost(r)] for r in rows]
 
     def takers(self) -> list[str]:
-        """The sidecars that take extents now."""
+        """The sidecars that accept extents now."""
         return sorted(row.name for row in self.sidecars.values() if self._takes(row))
 
     def _takes(self, row: SidecarRow) -> bool:
@@ -189,14 +189,15 @@ class Fleet:
                 instead=next(iter((*missing, *lost, *full, *leaving)), None),
                 missing=bool(missing),
             )
-        # If those that are away make up the number, replacements wait for them to come back.
+        # If the replicas that are away would complete the number, replacements wait for them to
+        # come back.
         return need._replace(anew=broken[0]) if broken else None
 
     def _sources(
         self, good: Sequence[ReplicaAt], leaving: Sequence[ReplicaAt], lost: Sequence[ReplicaAt]
     ) -> list[ReplicaAt]:
-        """The replicas to copy from, the least loaded first. One that was given up but lives is
-        better than none."""
+        """The replicas to copy from, the least loaded first. A replica on a sidecar that was given
+        up but runs is better than none."""
         found = sorted((*good, *leaving), key=lambda each: self._row(each).load)
         return found or [each for each in lost if self._lives(each)]
 

@@ -44,8 +44,8 @@ class Upkeep(abc.ABC):
 
     @abc.abstractmethod
     def damaged(self, fleet: Fleet) -> Mapping[str, list[ReplicaAt]]:
-        """The replicas that sidecars report as damaged, by pipe id, as many as are repaired at
-        once. Cost: a request to each sidecar whose last heartbeat reported any."""
+        """The replicas that sidecars report as damaged, by pipe id, at most as many as are repaired
+        at once. Cost: a request to each sidecar whose last heartbeat reported any."""
 
     @abc.abstractmethod
     def missing(
@@ -73,7 +73,7 @@ class Upkeep(abc.ABC):
 
     @abc.abstractmethod
     def info(self, row: SidecarRow) -> Mapping[str, Any]:
-        """What a sidecar reports about itself. Raises BackendError. Cost: a request."""
+        """The report of a sidecar about itself. Raises BackendError. Cost: a request."""
 
     @abc.abstractmethod
     def extents(self, row: SidecarRow, only: str = "") -> Iterator[ListedExtent]:

@@ -13,23 +13,24 @@ its replicas, which do not change before it is sealed.
 Why that is exact, for every append, however long its writer was stopped and whatever clocks say:
 the writer acknowledges only frames that all replicas have. So each replica has everything
 acknowledged, and every recorded end covers it. A fenced replica accepts no more frames, so nothing
-is acknowledged from then on. A writer that has stopped knows what it acknowledged: where too few
-replicas can be fenced, its process records that end. So what it writes to another pipe instead
-never turns up here, under another id. No lease is involved. One fenced replica would be enough for
-that; a majority guards against replicas that are wrong: one that lost data (its data directory, and
-so its generation; the acknowledged end it knew; a part of a copy) does not count. Unless the writer
-recorded its end, everything that counts as pushed is on a majority, not only what was acknowledged.
+is acknowledged from then on. A writer that has stopped knows which messages it acknowledged: if too
+few replicas can be fenced, its process records that end. So messages that it writes to another pipe
+instead never appear here again with another id. No lease is involved. One fenced replica would be
+enough for this; a majority guards against wrong replicas: a replica that lost data (its data
+directory, and so its generation; the acknowledged end it knew; a part of a copy) does not count.
+Unless the writer recorded its end, everything that counts as pushed is on a majority, not only the
+acknowledged messages.
 
-Frames past the end were never acknowledged, and are cut: there is nothing to rescue. A replica
-that was away when its extent was sealed is fixed when it is back: by its own sidecar, which
-compares what it has with the placements, or by a repair, which copies it from another one. A
-replica without a placement (its writer died before recording it, or it was away when the extent
-was dropped) is collected by its sidecar after a safe time.
+Frames past the end were never acknowledged, and are cut: there is nothing to rescue. A replica that
+was unreachable when its extent was sealed is corrected when it is back: by its own sidecar, which
+compares its extents with the placements, or by a repair, which copies it from another replica. A
+replica without a placement (its writer died before recording it, or it was unreachable when the
+extent was dropped) is removed by its sidecar after a safe time.
 
 Readers of an unsealed pipe stop at the acknowledged end, which the writer sends to the replicas
 after each append without waiting; its own process knows it at once. It may lag, and never leads.
-Any replica will do: the nearest is read, and another one as soon as it does not answer or returns
-anything but what was asked for.
+Any replica will do: the nearest is read, and another one as soon as that does not answer, or
+returns anything else than was requested.
 """
 
 from __future__ import annotations
@@ -84,8 +85,8 @@ def open_sidecar_store(
 class SidecarStore(ExtentStore):
     """Extents on the sidecars of a catalog. Thread-safe. Closes `network`; the caller closes
     `catalog`. look_ms: how often idle writers check whether they are sealed. slice_bytes: how much
-    a reader asks for at first; up to 32 times as much when it reads in order. upkeep: looks after
-    the replicas."""
+    a reader requests at first; up to 32 times as much if it reads in order. upkeep: maintains the
+    replicas."""
 
     leaves_strays = True
 
@@ -118,8 +119,8 @@ class SidecarStore(ExtentStore):
         self._acked: dict[str, int] = {}  # by pipe, where its writer here ended
 
     def create(self, pipe_id: str, queue_name: str, *, strict: bool = False) -> SidecarWriter:
-        """Raises StorageFullError when sidecars have no room, BackendUnavailableError when too few
-        take it for other reasons. Cost: a request to each of its sidecars, side by side, and a
+        """Raises StorageFullError if sidecars have no room, and BackendUnavailableError if too few
+        accept it for other reasons. Cost: a concurrent request to each of its sidecars, and a
         conditional write."""
         placement = open_extent(self._context, pipe_id, queue_name, strict=strict, rng=self._rng)
         writer = SidecarWriter(self._context, placement, self._writer_closed)
@@ -181,7 +182,7 @@ class SidecarStore(ExtentStore):
         self._context.network.close()
 
     def _closed(self, placements: Sequence[Placement]) -> set[str]:
-        """Those whose writers are known to have closed them."""
+        """The extents that their writers are known to have closed."""
         asked: dict[ReplicaAt, list[tuple[str, int]]] = {}
         for placement in placements:
             for replica in placement.replicas:

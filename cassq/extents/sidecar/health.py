@@ -16,8 +16,8 @@ AVOID_FIRST_MS, AVOID_MOST_MS = 1000, 4000
 
 
 class SidecarHealth:
-    """Sidecars that failed, and until when to avoid them. Thread-safe. Only a hint: callers
-    without another choice ask them all the same."""
+    """Sidecars that failed, and until when to avoid them. Thread-safe. Only a hint: callers without
+    another choice ask them nevertheless."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -25,8 +25,8 @@ class SidecarHealth:
         self._failing: dict[str, tuple[int, int]] = {}  # by name: how long, and until when, in ms
 
     def failed(self, sidecar: str) -> None:
-        """Note that a sidecar failed or was late. Counts once while it is avoided, since all
-        callers that were asking it at the moment report that."""
+        """Note that a sidecar failed or was late. Counts once while it is avoided, because all
+        callers that were waiting for it report the failure."""
         now_ms = self._clock.boot_ms()
         with self._lock:
             long_ms, until_ms = self._failing.get(sidecar, (0, 0))
@@ -55,15 +55,16 @@ class SidecarHealth:
                 self.failed(answer.sidecar)
 
 
-# How soon a writer may leave a pipe that has too few replicas, so often in a row; and then.
+# How soon a writer may leave a pipe that has too few replicas; how often in a row; and how soon
+# after that.
 LEAVE_SOON_MS, LEAVE_SOON_TRIES, LEAVE_LATER_MS = 2000, 10, 30_000
 
 
 class Leaving:
     """When writers leave pipes that have too few replicas, for pipes that have all. Thread-safe.
 
-    A sidecar may be alive and yet out of reach from here. Then the next pipe has too few again, and
-    after some such attempts writers stay longer.
+    A sidecar may be alive and yet unreachable from here. Then the next pipe has too few replicas
+    again, and after some such attempts writers stay longer.
     """
 
     def __init__(self, clock: Clock) -> None:

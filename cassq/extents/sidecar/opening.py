@@ -1,4 +1,4 @@
-"""Opening an extent: its replicas are made on several sidecars, then its placement is recorded."""
+"""Opening an extent: creates its replicas on several sidecars, then records its placement."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ _FULL = "read-only, for lack of space"
 def open_extent(
     context: StoreContext, pipe_id: str, queue_name: str, *, strict: bool, rng: random.Random
 ) -> Placement:
-    """Make a new extent durably, on as many sidecars as wanted, or at least on a majority of that
-    number, which is logged and counted.
+    """Create a new extent durably, on the wanted number of sidecars, or on at least a majority of
+    it, which is logged and counted.
 
-    Raises StorageFullError when sidecars have no room, else BackendUnavailableError when there
-    are too few, or when the pipe has an extent already. Cost: a request to each, side by side, and
-    a conditional write; one more request for each that fails.
+    Raises StorageFullError if sidecars have no room, and BackendUnavailableError if there are too
+    few, or if the pipe has an extent already. Cost: a concurrent request to each, and a conditional
+    write; one more request for each that fails.
     """
     began_ms = context.clock.boot_ms()
     wanted = context.settings.replicas
@@ -148,7 +148,7 @@ class _Opening:
 
 
 def _not_asked(row: SidecarRow, now_ms: int) -> str:
-    """Why a sidecar is not asked to take a new extent; "" if it is."""
+    """Why a sidecar is not asked to accept a new extent; "" if it is."""
     if row.state is not SidecarState.UP:
         return row.state.name.lower()
     if not row.alive(now_ms):

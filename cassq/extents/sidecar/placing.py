@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 
 from cassq.model.sidecar_rows import SidecarRow, SidecarState
 
-# Bytes a second written that weigh as much as half the room of a disk.
+# The write rate, in bytes per second, that weighs as much as half the space of a disk.
 LOAD_UNIT = 20_000_000
 _ROOM_MIN = 0.001
 # A burden counts as greater only by this much, so that sidecars that differ only in when they last
@@ -19,7 +19,7 @@ _CLEARLY = 1.1
 def takers(
     rows: Sequence[SidecarRow], now_ms: int, without: Collection[str] = ()
 ) -> list[SidecarRow]:
-    """The sidecars that take new extents, by their rows, `without` these."""
+    """The sidecars that accept new extents, according to their rows, except those in `without`."""
     return [
         row
         for row in rows

@@ -1,8 +1,8 @@
 """The published ends of extents as one process knows them, asked for in batches.
 
-One request asks a sidecar about many extents. A caller that needs one end asks for all the ends
-that others have announced they will need. They share the answer if the request was sent after
-their announcement: a popper that is about to sleep must not miss what came a moment ago.
+One request asks a sidecar about many extents. A caller that needs one end also asks for all ends
+that other callers have announced to need. They share the answer if the request was sent after their
+announcement, because a popper that is about to sleep must not miss a message that has just arrived.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class HeardEnds:
         return self._context.clock.boot_ms() - asked_ms < FRESH_MS
 
     def _join(self, published: HeardEnd) -> None:
-        """Wait for a request that is under way, or ask for all that is wanted."""
+        """Wait for a request in flight, or ask for all wanted ends."""
         mine = threading.Event()
         with self._lock:
             under_way = published.round
@@ -138,7 +138,7 @@ class HeardEnds:
         ]
 
     def _ask_these(self, parts: Mapping[ReplicaAt, Sequence[HeardEnd]]) -> list[HeardEnd]:
-        """Ask each replica's sidecar for these; returns those that none of them knew."""
+        """Ask each replica's sidecar for these; returns the extents that none of them knew."""
         asked = {
             replica: [(each.placement.pipe_id, each.end) for each in part]
             for replica, part in parts.items()

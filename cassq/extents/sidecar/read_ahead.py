@@ -1,4 +1,4 @@
-"""Prefetch: the next slice of an extent is under way while the present one is used."""
+"""Prefetch: the next slice of an extent is requested while the present one is used."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class AheadOfAll:
 
 
 class _UnderWay(NamedTuple):
-    """A slice that was asked for, and the replica that was asked."""
+    """A requested slice, and the replica that was asked."""
 
     replica: ReplicaAt
     request: Read
@@ -78,8 +78,8 @@ class ReadAhead:
     def taken(
         self, replicas: Sequence[ReplicaAt], seq: int, seconds: float
     ) -> list[CallResult] | None:
-        """The prefetched slice from `seq` on, if it was asked for from just that replica; else
-        None. Either way nothing is under way afterwards."""
+        """The prefetched slice from `seq` on, if exactly this replica was asked for it; else None.
+        In both cases nothing is in flight afterwards."""
         under_way = self._under_way
         if under_way is None:
             return None

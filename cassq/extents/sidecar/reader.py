@@ -1,9 +1,9 @@
 """Reading an extent from its replicas in slices, frame by verified frame.
 
 A reader that reads fast and in order prefetches the next slice while it uses the present one. It
-does so when a slice followed the one before, both read within `AHEAD_MS`, and more is certainly
-there: so never for a few messages. The prefetch is dropped when the reader jumps, switches to
-another replica, or is closed.
+does so when a slice followed the previous one, both were read within `AHEAD_MS`, and more is
+certainly there: so never for a few messages. The prefetch is dropped when the reader jumps,
+switches to another replica, or is closed.
 """
 
 from __future__ import annotations
@@ -190,9 +190,9 @@ class SidecarReader(ExtentReader):
         raise self._failed(seq, asked)
 
     def _tries(self, asked: dict[ReplicaAt, CallResult]) -> Iterator[tuple[list[ReplicaAt], float]]:
-        """The replicas to ask next, and for how many seconds: first one after another, for a
-        short time each; then all that did not answer, together, for longer. If all have failed
-        lately they are asked once."""
+        """The replicas to ask next, and for how many seconds: first one after another, for a short
+        time each; then all that did not answer, together and for longer. If all have failed lately,
+        they are asked once."""
         context = self._context
         replicas = nearest(context, self._placement, self._bad)
         if all(context.health.avoided(replica.sidecar) for replica in replicas):
@@ -307,7 +307,7 @@ class _BadFrameError(BackendError):
 
 class _Piece:
     """Consecutive frames, as a replica returned them. first: where the requested frame is. Raises
-    FrameError when it is not there."""
+    FrameError if it is not there."""
 
     def __init__(self, replica: ReplicaAt | None, frames: Frames, seq: int) -> None:
         self.replica = replica

@@ -4,8 +4,8 @@ The steps; any number of clients may do any of them at any time:
 
 1. `Fence` to all replicas. Each that answered takes no append from then on. A majority of those
    that are not certainly lost must answer, unless the caller was the extent's writer.
-2. The end is the smallest of those that count, which all have everything acknowledged. Where too
-   few answered, it is what the writer acknowledged.
+2. The end is the smallest end of the replicas that count, which all have everything
+   acknowledged. If too few answered, it is the end that the writer acknowledged.
 3. It is recorded by compare-and-set in the placement; a sealer that comes second adopts that end.
 4. `Settle` to all replicas: what lies past the end is cut. A replica that misses this is settled
    later by its own sidecar, which looks at the placement. Missing replicas are reported to the
@@ -57,8 +57,8 @@ def agreed_end(replies: Sequence[Fenced], replicas: int) -> int | None:
 
 
 def sealed_end(context: StoreContext, pipe_id: str, acked: int | None = None) -> int:
-    """Seal an extent, if it is not sealed yet; returns its final end. acked: what its writer
-    acknowledged, by that writer, which writes no more; None: anybody else calls.
+    """Seal an extent, if it is not sealed yet; returns its final end. acked: the end that its
+    writer acknowledged, given by that writer, which writes no more; None: any other caller.
 
     Raises ExtentMissingError; without `acked` BackendUnavailableError when too few replicas can be
     fenced. Cost: a read; the first time a request to each replica, side by side, and a conditional
@@ -87,8 +87,8 @@ def _settle(context: StoreContext, placement: Placement, end: int) -> None:
 def _tell_if_short(
     context: StoreContext, placement: Placement, missing_at: Collection[ReplicaAt]
 ) -> None:
-    """Note a shortage if the extent, now repairable, needs repair: the next check of all
-    placements may be far off. missing_at: the replicas reported missing. Cost: as
+    """Note a shortage if the extent, now repairable, needs repair, because the next check of all
+    placements may come much later. missing_at: the replicas reported missing. Cost: as
     `SidecarDirectory.rows`; a write if it is short."""
     after_ms = round(context.settings.repair_after * 1000)
     try:

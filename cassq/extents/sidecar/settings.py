@@ -22,7 +22,8 @@ class Settings(NamedTuple):
     none. token: the secret that clients and sidecars share; "" for none. tls: how to encrypt; None
     for not at all. lag: how many seconds a replica may be behind all others. patience: how many
     seconds to wait when none answers. repair_after: how many seconds a sidecar may be silent before
-    its replicas are made anew. repair_rate: how many bytes a second all clients together copy then.
+    its replicas are copied elsewhere. repair_rate: how many bytes per second all clients together
+    copy.
     """
 
     replicas: int = REPLICAS

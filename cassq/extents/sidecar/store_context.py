@@ -48,7 +48,7 @@ class StoreContext(NamedTuple):
 
 
 def answered(write: Callable[[], bool]) -> bool:
-    """The answer of a write to the catalog that may be applied twice; it is repeated while its
+    """The answer to a write to the catalog that may be applied twice; it is repeated while its
     outcome is unknown."""
     tries_left = TRIES
     while True:

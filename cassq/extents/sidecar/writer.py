@@ -57,9 +57,9 @@ class SidecarWriter(ServerWriter):
         return Place(end_seq, end_seq)
 
     def sealed(self) -> bool:
-        """True also when a replica's sidecar drains, or failed before anything was written; and
-        when there are too few replicas, and sidecars for all of a new pipe. Cost: where nothing was
-        written for a while, a short request now and then; with too few replicas, as
+        """True also if a replica's sidecar drains, or failed before anything was written; and if
+        there are too few replicas, but enough sidecars for all replicas of a new pipe. Cost: where
+        nothing was written for a while, a short request now and then; with too few replicas, as
         `SidecarDirectory.rows`."""
         if self._end.seq == 0 and not self._dead:
             health = self._context.health

@@ -17,7 +17,7 @@ class Aside:
         self._threads = ThreadPoolExecutor(threads, name)
 
     async def __call__(self, call: Callable[[], T]) -> T:
-        """What the call returns or raises; other tasks of the loop run meanwhile."""
+        """The result of the call, or its error; other tasks of the loop run meanwhile."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     def close(self, *, wait: bool) -> None:

@@ -30,7 +30,7 @@ _SCRUB_FIRST_SECONDS = 60.0
 
 
 class OrphanCollector:
-    """Looks after the extents of one sidecar. touched_ms: see `Orphans.look`."""
+    """Checks the extents of one sidecar. touched_ms: see `Orphans.look`."""
 
     def __init__(
         self,

@@ -60,7 +60,7 @@ def plan(replica: Replica, placement: Placement | None, me: ReplicaAt) -> Orphan
 
 class Orphans:
     """Since when extents have had no row that names this replica, in boot milliseconds. safe_ms:
-    how long that must last."""
+    how long they must have had none."""
 
     def __init__(self, safe_ms: int) -> None:
         self._safe_ms = safe_ms

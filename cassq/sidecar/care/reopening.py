@@ -25,9 +25,9 @@ TRIES = 5  # of opening it, when it fails for other reasons than lack of space
 
 
 class Pauses:
-    """How long to leave a starved engine alone, in boot milliseconds: PAUSE_MS, doubled each time
-    it starves again soon, so that clients do not keep coming in vain where the disk reports room
-    that cannot be used."""
+    """How long not to reopen a starved engine, in boot milliseconds: PAUSE_MS, doubled each time it
+    starves again soon. Otherwise clients would keep coming in vain if the disk reports space that
+    cannot be used."""
 
     def __init__(self) -> None:
         self._pause_ms = PAUSE_MS

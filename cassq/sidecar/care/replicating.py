@@ -41,8 +41,8 @@ Sources = Callable[[str], AbstractContextManager[Callable[[Read], Any]]]
 
 
 class Steps(NamedTuple):
-    """How copies proceed. seconds: after which a request is answered, however little was copied.
-    size_bytes, frames: the most to ask for at once."""
+    """How copies proceed. seconds: a request is answered after this time, even if little was
+    copied. size_bytes, frames: the most to request at once."""
 
     seconds: float = 0.5
     size_bytes: int = 2 * 1024 * 1024
@@ -50,7 +50,7 @@ class Steps(NamedTuple):
 
 
 class Replicating:
-    """Copies from other sidecars. sources: connects to them. load: counts what is written."""
+    """Copies from other sidecars. sources: connects to them. load: counts written bytes."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Replicating:
             self.touched_ms = {key: at for key, at in self.touched_ms.items() if key in there}
 
     async def _is_whole(self, request: Replicate) -> bool:
-        """Whether it is here and good; if not, a copy has been begun on return."""
+        """Whether the extent is here and good; if not, a copy of it has been begun on return."""
         check_open(Open(request.pipe_id, EPOCH, request.queue_name, request.strict))
         pipe_id, end = request.pipe_id, request.end
         replica = self._engine.replicas().get(pipe_id)

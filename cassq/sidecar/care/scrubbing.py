@@ -1,4 +1,4 @@
-"""Scrubbing: reads frames just to check that they are whole, a bounded stretch at a time."""
+"""Scrubbing: reads frames only to check that they are whole, a bounded stretch at a time."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def checked_frame(request: Append) -> bytes:
 
 
 def within(what: str, asked: int, limit: int) -> None:
-    """See that no more is asked for than is given."""
+    """Check that a request stays within a limit."""
     if asked > limit:
         raise RefusedError(
             Code.TOO_LARGE, f"{asked} {what} were requested, but the limit is {limit}"
@@ -55,7 +55,7 @@ LISTED = ("", "damaged", "behind", "unsealed")
 
 
 def is_listed(replica: Replica, only: str) -> bool:
-    """Whether a replica is one of those that a `List` asks for."""
+    """Whether a `List` asks for this replica."""
     match only:
         case "damaged":
             return bool(replica.damage)

@@ -1,4 +1,4 @@
-"""The Engine port: where a sidecar keeps its replicas, and what it must never forget.
+"""The Engine port: where a sidecar keeps its replicas, and which promises it must keep.
 
 Changes take effect at once and are durable after the next `sync` that begins after them; another
 thread may call it, and one sync serves all earlier changes. One thread makes changes.
@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 @dataclass(slots=True)
 class Replica:
-    """What one sidecar has of an extent; only the engine changes it.
+    """One sidecar's replica of an extent; only the engine changes it.
 
     epoch: the greatest one seen. end: the seq after its last frame. acked: the writer has reported
     that all replicas have everything below it. final: its recorded, final end. damage: what is
@@ -78,8 +78,9 @@ class Engine(abc.ABC):
     def append(self, pipe_id: str, base_seq: int, count: int, frame: bytes, acked: int) -> None:
         """Add a frame at the replica's end. acked: noted with it.
 
-        Raises StorageFullError below the limit of free space, and when the disk refuses; in that
-        case nothing more is taken until it is reopened, since it is unknown what was written.
+        Raises StorageFullError below the limit of free space, and if the disk has none left; in
+        that case nothing more is accepted until the engine is reopened, because it is unknown what
+        was written.
         """
 
     @abc.abstractmethod
@@ -105,9 +106,9 @@ class Engine(abc.ABC):
     def read(
         self, pipe_id: str, seq: int, end_seq: int, bytes_max: int, frames_max: int
     ) -> list[bytes]:
-        """The frames that hold seqs `seq .. end_seq`, whole, from the first on, as many as
-        `bytes_max` allows but at least one, verified. Empty when it has none of them. For any
-        thread, beside changes.
+        """The whole, verified frames that hold seqs `seq .. end_seq`, from the first on: as many as
+        `bytes_max` allows, but at least one. Empty if it has none of them. Any thread may call it,
+        also during changes.
 
         Raises FrameError for a damaged frame, unless good ones come before it.
         """
@@ -128,8 +129,8 @@ class Engine(abc.ABC):
     @property
     @abc.abstractmethod
     def failure(self) -> str:
-        """Why nothing is taken until it is reopened: a write or a sync failed, and not for lack of
-        space. Empty while it is well. Reads still work."""
+        """Why nothing is accepted until it is reopened: a write or a sync failed, and not for lack
+        of space. Empty if nothing failed. Reads still work."""
 
     @property
     @abc.abstractmethod
@@ -139,9 +140,9 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def has_room(self) -> bool:
-        """Whether a starved engine would have room if reopened: enough to take frames again, and
-        for the opening itself. Callable from any thread. Cost: a system call; if that reports
-        enough, a file is made for a moment and removed."""
+        """Whether a starved engine would have enough space if reopened: for new frames, and for the
+        opening itself. Callable from any thread. Cost: a system call; if that reports enough, a
+        file is created for a moment and removed."""
 
     @abc.abstractmethod
     def close(self) -> None:

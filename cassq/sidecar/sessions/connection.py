@@ -3,8 +3,8 @@
 Invariants:
 
 1. Nothing but a short Hello is read before the client is known.
-2. Requests are begun in their order; how many bytes of them are not answered is bounded by the
-   window, and how many bytes of answers are kept by HIGH_BYTES and one answer more.
+2. Requests are begun in their order. The bytes of unanswered requests are bounded by the window,
+   and the bytes of kept answers by HIGH_BYTES and one more answer.
 3. Whatever a client does ends its own connection at most.
 """
 
@@ -124,11 +124,11 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def blocked(self) -> bool:
-        """Whether the client does not take its answers."""
+        """Whether the client does not read its answers."""
         return self._paused
 
     def sweep(self) -> None:
-        """Close it if something was begun and does not go on; called every few seconds."""
+        """Close it if something was begun and makes no progress; called every few seconds."""
         flushed = self.sent_bytes - self._transport.get_write_buffer_size()
         progress = (self.received_bytes, flushed)
         if not self._welcome and not self._closing:
@@ -231,7 +231,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._transport.write(b"".join(small))
 
     def refuse(self, refusal: RefusedError, number: int = 0) -> None:
-        """Tell why, and end the connection: what the client still sends is not looked at."""
+        """Send the reason, and end the connection: later messages of the client are ignored."""
         if self._closing:
             return
         text = "client %s is refused: %s"
@@ -253,13 +253,13 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def close(self) -> None:
-        """End the connection, after what is answered already was sent."""
+        """End the connection after all given answers were sent."""
         self._flush()
         self._closing = True
         self._transport.close()
 
     def abort(self) -> None:
-        """End it now, whatever was not sent yet."""
+        """End it now, even if answers were not sent yet."""
         self._closing = True
         self._transport.abort()
 

@@ -40,8 +40,8 @@ Slow = Callable[[Any], Coroutine[Any, Any, Reply]]
 
 
 class Dispatcher:
-    """What a sidecar does with requests. facts: what it reports of itself. load: counts what is
-    written. slow: how kinds are carried out that take their time."""
+    """Handles a sidecar's requests. facts: its report about itself. load: counts written bytes.
+    slow: handlers for kinds of requests that take longer."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Dispatcher:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def take(self, asker: Asker, request: Request, answer: Answer) -> None:
-        """Carry a request out, or begin to; once it is closed, nothing comes of it."""
+        """Carry a request out, or begin to; after `close` it has no effect."""
         if self.closed:
             return
         self.requests[type(request).__name__] += 1
@@ -120,7 +120,7 @@ class Dispatcher:
         self._waiters.wake(pipe_id)
 
     async def close(self) -> None:
-        """End what is under way; it is not answered, and neither is what comes from now on."""
+        """End running requests; neither these nor later ones are answered."""
         self.closed = True
         for task in self._tasks:
             task.cancel()
@@ -160,7 +160,7 @@ class Dispatcher:
         asker.waiters.add(waiter)
 
     def _is_to_wait(self, request: Read | Ends, reply: Reply) -> bool:
-        """Whether the asker should wait for something that it does not have yet."""
+        """Whether the asker should wait for news that it does not have yet."""
         if isinstance(request, Read):
             assert isinstance(reply, Frames)
             replica = self._engine.replicas().get(request.pipe_id)

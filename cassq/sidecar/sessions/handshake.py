@@ -1,4 +1,4 @@
-"""The handshake: which clients are admitted, and what they learn."""
+"""The handshake: which clients are admitted, and the answer that they get."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ WINDOW_BYTES = 8 * 1024 * 1024
 
 
 class Handshake(NamedTuple):
-    """What a sidecar is, and what it asks of its clients. tokens: the valid ones, two while the
-    token is changed; none if none is needed."""
+    """A sidecar's identity, and the credentials that clients need. tokens: the valid ones, two
+    while the token is being changed; none if clients need none."""
 
     sidecar: str
     generation: str

@@ -28,14 +28,14 @@ class _Kind:
 
 
 class RareLog:
-    """Logs warnings; of each kind at most LINES_MAX in EACH_SECONDS, and how many more there
+    """Logs warnings: at most LINES_MAX of each kind in EACH_SECONDS, and then how many more there
     were."""
 
     def __init__(self) -> None:
         self._kinds: dict[str, _Kind] = {}
 
     def say(self, kind: str, text: str, *values: object) -> None:
-        """Log a warning, with values that are shown in short. kind: what it is about."""
+        """Log a warning, with shortened values. kind: the kind of warning."""
         self.flush()
         now = self._kinds.setdefault(kind, _Kind())
         if now.lines >= LINES_MAX:
@@ -45,7 +45,7 @@ class RareLog:
         logger.warning(text, *(short(str(value)) for value in values))
 
     def flush(self) -> None:
-        """Say what was left out in times that are over; called every few seconds."""
+        """Report the warnings that were left out in past periods; called every few seconds."""
         for kind, now in list(self._kinds.items()):
             if now.since.seconds() >= EACH_SECONDS:
                 del self._kinds[kind]

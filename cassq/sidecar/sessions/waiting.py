@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 
 class WaitingRequest:
-    """One request that waits. answer: tries to answer it; with True it must, for its time is over.
-    blocked: whether its client takes nothing at the moment."""
+    """One request that waits. answer: tries to answer it; with True it must, because its time is
+    over. blocked: whether its client reads nothing at the moment."""
 
     __slots__ = ("_answer", "_blocked", "_late", "_pipes", "_timer", "_waiters", "done")
 
@@ -50,8 +50,8 @@ class WaitingRequest:
 
 
 class Asker:
-    """A connection that requests come from. blocked: whether it takes no answers at the moment.
-    waiters: those of its requests that wait."""
+    """A connection that sends requests. blocked: whether it reads no answers at the moment.
+    waiters: its requests that wait."""
 
     __slots__ = ("blocked", "waiters")
 
@@ -61,7 +61,7 @@ class Asker:
 
 
 class WaitingRequests:
-    """All that wait, by extent."""
+    """All waiting requests, by extent."""
 
     def __init__(self) -> None:
         self._by_pipe: dict[str, set[WaitingRequest]] = {}
@@ -82,7 +82,8 @@ class WaitingRequests:
         return waiter
 
     def wake(self, pipe_id: str) -> None:
-        """An extent has grown: those that wait for it look, once for all that came together."""
+        """An extent has grown: the requests that wait for it look, once for all growth that came
+        together."""
         if pipe_id not in self._by_pipe:
             return
         if not self._grown:

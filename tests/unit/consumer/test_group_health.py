@@ -94,8 +94,8 @@ def test_the_catalog_is_read_and_written_now_and_then() -> None:
         group.health.succeeded(now_ms)
     assert group.catalog.notes == [5, 5 + NOTE_MS]
     group.health.succeeded(6 + NOTE_MS)
-    group.health.tell(at_once=True)
-    group.health.tell(at_once=True)
+    group.health.record_success(at_once=True)
+    group.health.record_success(at_once=True)
     assert group.catalog.notes[2:] == [6 + NOTE_MS]
 
 

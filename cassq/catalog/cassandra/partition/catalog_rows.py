@@ -10,7 +10,7 @@ from cassq.catalog.cassandra.partition.queue_rows import QueueRows
 
 
 class CatalogRows:
-    """The rows of queues, groups and pipes in a keyspace, and what is known of listed pipes."""
+    """The rows of queues, groups and pipes in a keyspace, and known facts about listed pipes."""
 
     def __init__(self, keyspace: Keyspace) -> None:
         self.keyspace: Keyspace = keyspace

@@ -62,5 +62,5 @@ class ConsumedPipes:
 
 
 def _owner(slice_: int) -> str:
-    """Whose horizon a slice has."""
+    """The owner of a slice's horizon."""
     return f"consumed pipes, {slice_}"

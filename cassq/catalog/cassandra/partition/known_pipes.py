@@ -1,7 +1,8 @@
 """What this process has read of listed pipes that never changes.
 
-While a pipe is at one place in a queue's listing, it is a timer pipe or not, and for one group or
-for all. Once it is sealed, it has its end for ever, and is never open again.
+While a pipe is at one place in a queue's listing, whether it is a timer pipe, and whether it is for
+one group or for all, does not change. Once it is sealed, its end is fixed for ever, and it is never
+open again.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ Entry = tuple[int, str]  # in a listing: the position, the pipe's id
 
 
 class PipeFacts(NamedTuple):
-    """What is certain of a listed pipe. is_sealed: it was, when its row was read. end_seq: None if
-    it was not, or was consumed without an end."""
+    """The certain facts about a listed pipe. is_sealed: it was sealed when its row was read.
+    end_seq: None if it was not, or was consumed without an end."""
 
     is_timer: bool
     group_id: str

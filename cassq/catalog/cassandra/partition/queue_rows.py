@@ -107,7 +107,7 @@ class QueueRows:
         return list(queue_ids) if queue_ids is not None else self.ids()
 
     def those(self, queue_ids: Collection[str] | None) -> list[QueueRow]:
-        """The rows of those of these queues (None: all) that are not deleted."""
+        """The rows of these queues (None: of all queues) without deleted ones."""
         rows = self.by_ids(self.scope(queue_ids))
         return [row for row in rows if row is not None and not row.deleted]
 

@@ -1,9 +1,9 @@
-"""Tombstones in listings: those of a gap are covered by one range tombstone, however many they are.
+"""Tombstones in listings: one range tombstone covers all tombstones of a gap.
 
 Each removed entry leaves a tombstone, which every later read of the listing passes until the
 servers compact it away. So a client that lists repeatedly and sees that entries have disappeared
-later deletes the whole gap between the remaining neighbours: one range tombstone, which covers
-those of all the entries, and that of the gap as it was before.
+later deletes the whole gap between the remaining neighbours: one range tombstone, which covers the
+tombstones of all the entries, and the earlier one of the gap.
 
 The deletion has a timestamp `SETTLED_US` before the listing was read: an entry written before that
 is in the listing, and not in a gap, or was removed. Entries written later are not affected. So
@@ -79,7 +79,7 @@ class TombstoneCompactor:
 
     def removed(self, drop: str, partition: Any, key: Any) -> list[Any]:
         """Record that this process removed an entry of a listing with a horizon; each time there
-        are `REMOVED_MOST`, return them: the caller is to `cover` them now. Cost: none."""
+        are `REMOVED_MOST`, return them: the caller must `cover` them now. Cost: none."""
         with self._lock:
             removed = self._removed.pop((drop, partition), [])
             removed.append(key)

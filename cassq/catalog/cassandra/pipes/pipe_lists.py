@@ -3,9 +3,9 @@
 The row decides. If an entry's pipe does not exist, or is elsewhere by its own row, the entry is
 either ahead of the row or was left by a crash: it is removed when it is old.
 
-What a pipe's row says for good is remembered while its entry is listed: whether it is a timer pipe,
-and that it is sealed. Most listings look for pipes that are open, due or unfinished, and then need
-not read the rows of all others again.
+The facts in a pipe's row that never change are remembered while its entry is listed: whether it is
+a timer pipe, and that it is sealed. Most listings look for pipes that are open, due or unfinished,
+and then need not read the rows of all others again.
 
 Entries are ordered by `position`: microseconds of cluster time at which the pipe was added. Below
 the `floor` of its slice there are no entries and will never be. A client that removes entries
@@ -161,8 +161,8 @@ class PipeLists:
         return found
 
     def with_live(self, queue_ids: Sequence[str]) -> list[str]:
-        """Those of several queues that have live pipes. Cost: three rounds of reads, of the newest
-        pipe of each; and one of the others of queues whose newest pipe is not live."""
+        """Which of several queues have live pipes. Cost: three rounds of reads, of the newest pipe
+        of each queue; and one round of the other pipes of queues whose newest pipe is not live."""
         listed = self.entries_of(queue_ids)
         newest = {queue_id: entries[-1:] for queue_id, entries in listed.items() if entries}
         live = _those(self.rows(newest, beats=False), PipeState.CONSUMED).keys()

@@ -190,7 +190,7 @@ class Connection:
 
     @property
     def clean(self) -> bool:
-        """Whether nothing is under way, so that it can be reused."""
+        """Whether no request is in flight, so that it can be reused."""
         return self.phase is Phase.READY and not (
             self.unanswered or self._out or self.answers or self._inbox.waiting
         )

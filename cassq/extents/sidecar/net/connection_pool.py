@@ -1,7 +1,7 @@
 """The connection pool: the Network over TCP and TLS, with non-blocking sockets and no threads.
 
 Each exchange borrows a connection per sidecar, and returns it when all its requests are answered. A
-connection that owes an answer is closed, so a borrowed connection has nothing outstanding.
+connection with unanswered requests is closed, so a borrowed connection has none.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class ConnectionPool(Network):
         ]
 
     def begin(self, call: Call) -> Begun | None:
-        """Uses only an idle connection: opening one takes several steps, under a deadline."""
+        """Uses only an idle connection: to open one takes several steps, under a deadline."""
         connection = self._idle_connection(call.sidecar)
         if connection is None:
             return None

@@ -188,7 +188,7 @@ class Exchange:
 
 
 def converse(exchanges: Sequence[Exchange], patience: Patience) -> None:
-    """Advance these talks until all are done or patience is over."""
+    """Advance these exchanges until all are done or patience is over."""
     watch = Stopwatch()
     for exchange in exchanges:
         exchange.step()

@@ -46,11 +46,12 @@ class Patience(NamedTuple):
 
 
 class Begun(abc.ABC):
-    """A call made without waiting for it. Not thread-safe. It ends by `end` or `drop`."""
+    """A call that is in flight while its caller does something else. Not thread-safe. It ends by
+    `end` or `drop`."""
 
     @abc.abstractmethod
     def go_on(self) -> None:
-        """Take in what has come, without waiting. Never raises for what a sidecar does."""
+        """Receive what has arrived, without waiting. Never raises for what a sidecar does."""
 
     @abc.abstractmethod
     def end(self, patience: Patience) -> CallResult:
@@ -67,18 +68,18 @@ class Network(abc.ABC):
 
     @abc.abstractmethod
     def exchange(self, calls: Sequence[Call], patience: Patience) -> list[CallResult]:
-        """Make all calls side by side; returns a result for each, in order, once all are done or
-        patience is over. Never raises for what a sidecar does or does not do.
+        """Make all calls concurrently; returns a result for each, in order, once all are done or
+        patience is over. Never raises for anything that a sidecar does or does not do.
 
-        A call's error is a RefusedError; a BackendUnavailableError when the sidecar is not known,
-        does not listen, is another than expected, or the connection broke; a BackendTimeoutError
-        when it did not answer in time: the request may still be carried out.
+        A call's error is a RefusedError; a BackendUnavailableError if the sidecar is not known,
+        does not listen, is not the expected one, or the connection broke; or a BackendTimeoutError
+        if it did not answer in time: the request may still be carried out.
         """
 
     @abc.abstractmethod
     def begin(self, call: Call) -> Begun | None:
-        """Make a call whose answer is wanted later; None when that cannot be done at once. Never
-        raises for what a sidecar does or does not do."""
+        """Make a call whose answer is needed later; None if that cannot be done at once. Never
+        raises for anything that a sidecar does or does not do."""
 
     @abc.abstractmethod
     def tell(self, sidecar: str, generation: str, requests: Sequence[Request]) -> None:

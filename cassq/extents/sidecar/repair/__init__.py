@@ -1,1 +1,1 @@
-"""Copies of extents made where a replica is missing."""
+"""Copying extents to where a replica is missing."""

@@ -5,9 +5,9 @@ Each step is a request, or several side by side::
     look ──> check ──> copy ──> verify ──> done
                (in place only)
 
-The target continues from what it has, so a repairer may be killed at any step, and the next one
-looks again. Before a damaged replica is copied anew in its place, the whole source is verified:
-starting anew erases what the damaged replica has. A missing replica has nothing to lose, and is
+The target continues where it stopped, so a repairer may be killed at any step, and the next one
+looks again. Before a damaged replica is copied again in its place, the whole source is verified,
+because the first step erases the damaged replica. A missing replica has nothing to lose, and is
 copied to its place like to any other.
 """
 
@@ -39,7 +39,7 @@ class CopyStep(enum.Enum):
 
 
 class Copying:
-    """The copy that a need asks for. addresses: of sidecars, by name. avoid: sidecars that failed
+    """The copy that a need requires. addresses: of sidecars, by name. avoid: sidecars that failed
     as targets.
 
     step, seq: its progress. size_bytes: of the whole extent. copied_bytes: by the last step,

@@ -10,7 +10,8 @@ ROUNDS_PER_SECOND = 4
 
 
 class CopyPace:
-    """Copied bytes are paid for with time; unused time is not saved up. rate: bytes a second.
+    """After copied bytes comes a pause that keeps to the rate; unused time is not saved up. rate:
+    bytes per second.
 
     round_bytes: how much to copy at once.
     """

@@ -42,12 +42,13 @@ COPYING_LEASE = "repair:copying"
 LEASE_MS = 5000
 # How long a sidecar that failed as a target is avoided, if there is another.
 AVOID_MS = 60_000
-# How long not to ask a sidecar that did not answer what it has: each page would wait for it.
+# For how long a sidecar that did not answer is not asked for its extents: each page would wait for
+# it.
 SILENT_MS = 60_000
 
 
 class Repairing(Upkeep):
-    """Looks after the replicas of the extents of a catalog. Thread-safe."""
+    """Maintains the replicas of the extents of a catalog. Thread-safe."""
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class Repairing(Upkeep):
         self._mutex = threading.Lock()
         self._copies: dict[str, Copying] = {}
         self._avoid: dict[str, int] = {}  # by name: until when, in boot time
-        self._after: dict[str, str] = {}  # by name: where to go on listing what is damaged
+        self._after: dict[str, str] = {}  # by name: where to continue listing damaged replicas
         self._silent: dict[str, int] = {}  # by name: until when, in boot time
 
     def fleet(self) -> Fleet:
@@ -114,8 +115,9 @@ class Repairing(Upkeep):
         return self._still_named(found)
 
     def _still_named(self, found: Mapping[str, list[ReplicaAt]]) -> dict[str, list[ReplicaAt]]:
-        """Those that placements still name: others were dropped or moved since the placements were
-        read. A placement names a replica only once it was opened, or is a whole copy."""
+        """The replicas that placements still name; others were dropped or moved since the
+        placements were read. A placement names a replica only after it was opened, or completely
+        copied."""
         placements = self._catalog.sidecars.placements_of(list(found)) if found else []
         left = {
             at.pipe_id: [each for each in found[at.pipe_id] if each in at.replicas]
@@ -230,7 +232,7 @@ class Repairing(Upkeep):
     # --- outcomes -------------------------------------------------------------------------------
 
     def _ended(self, copy: Copying, need: Need) -> RepairOutcome:
-        """Make a whole copy count, or report why it failed."""
+        """Let a complete copy count, or report why it failed."""
         target = copy.target
         if copy.step is CopyStep.FAILED or target is None:
             if target is not None and need.anew is None:
@@ -260,9 +262,9 @@ class Repairing(Upkeep):
         return self._catalog.sidecars.change_placement(need.placement, new)
 
     def _drop(self, need: Need, replicas: Sequence[ReplicaAt]) -> None:
-        """Remove replicas that no longer count from draining sidecars; other sidecars collect
-        theirs in time. A draining sidecar is never chosen for a copy, so nobody makes one there.
-        Checks once more, since its draining may have been called off."""
+        """Remove replicas that no longer count from draining sidecars; other sidecars remove theirs
+        in time. A draining sidecar is never chosen for a copy, so nobody creates one there. Checks
+        once more, because the draining may have been undone."""
         pipe_id, fleet = need.placement.pipe_id, self.fleet()
         placement = self._catalog.sidecars.placements_of([pipe_id])[0]
         for replica in replicas:
