@@ -1,7 +1,8 @@
 """Strangers at a sidecar that may open few files: silent, half-open, stalled, and with garbage, at
 every step of a connection, with TLS and without. Others push meanwhile.
 
-CASSQ_STRANGERS_SECONDS says how long the long test lasts, with TLS and without; 420 by default, since no test may last ten minutes.
+CASSQ_STRANGERS_SECONDS says how long the long test lasts, with TLS and without; 420 by default,
+since no test may last ten minutes.
 """
 
 from __future__ import annotations
