@@ -110,7 +110,7 @@ def test_sidecars_are_spoken_to_in_secret(directory: Path, start: Start, tmp_pat
 def test_the_token_opens_the_sidecars_whether_the_url_or_the_environment_has_it(
     directory: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start(1, token=TOKEN)
+    start(1, tokens=(TOKEN,))
     url = f"file://{directory}?store=sidecar&replicas=1"
     with cassq.connect(f"{url}&sidecar_token=t0ken%2Bof/all") as client:
         client.create_queue("jobs").pusher().push(b"a")
