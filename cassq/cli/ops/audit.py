@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import click
 
+from cassq.base.printing import printable
 from cassq.cli.ui import output
 from cassq.cli.verb import Invocation, Verb, complete_queue
 from cassq.inspect.audit import Audit
@@ -58,7 +59,7 @@ def tell_findings(audits: Sequence[Audit]) -> None:
     """Show the findings; raises an error if there are any."""
     wrong = [audit for audit in audits if not audit.balanced]
     for audit in wrong:
-        output.say("", *(f"{audit.queue}: {output.printable(what)}" for what in audit.findings))
+        output.say("", *(f"{audit.queue}: {printable(what)}" for what in audit.findings))
     if wrong:
         names = ", ".join(audit.queue for audit in wrong)
         output.error(

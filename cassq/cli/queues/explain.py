@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from cassq.base.printing import printable
 from cassq.cli.ui import output
 from cassq.cli.verb import Invocation, Verb
 
@@ -31,4 +32,4 @@ def explain(call: Invocation, message_id: str) -> None:
     if call.as_json:
         output.document(explanation.as_dict())
     else:
-        output.say(*map(output.printable, explanation.sentences()))
+        output.say(*map(printable, explanation.sentences()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from cassq.base.printing import printable
 from cassq.cli.ui import output
 from cassq.cli.verb import Invocation, Verb, queue_argument, sure_to
 from cassq.lifecycle.damage import PipeDamage, PipeInfo
@@ -167,6 +168,6 @@ def _show(found: PipeDamage) -> None:
     output.say(f"{output.messages(found.unreadable)} cannot be read:")
     for start, end, why in found.damaged:
         span = f"seq {start}" if end == start + 1 else f"seqs {start} to {end - 1}"
-        output.say(f"  {span}: {output.printable(why)}")
+        output.say(f"  {span}: {printable(why)}")
     rows = [(name, each.lost, each.held, each.readable) for name, each in found.groups.items()]
     output.table(("GROUP", "LOST", "HELD", "READABLE"), rows)

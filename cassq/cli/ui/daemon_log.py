@@ -10,7 +10,7 @@ import json
 import logging
 from datetime import UTC, datetime
 
-from cassq.cli.ui.output import printable
+from cassq.base.printing import cut, printable
 
 LINE_MAX = 2000  # characters of a message, and of each line of a traceback
 
@@ -30,16 +30,13 @@ class DaemonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        level, message = record.levelname.lower(), _cut(record.getMessage())
-        trace = self.formatException(record.exc_info).splitlines() if record.exc_info else []
+        level, message = record.levelname.lower(), cut(record.getMessage(), LINE_MAX)
+        text = self.formatException(record.exc_info) if record.exc_info else ""
+        trace = [cut(line, LINE_MAX) for line in text.splitlines()]
         if not self._as_json:
             lines = [f"{at} {level}: {printable(message)}"]
-            return "\n".join([*lines, *(f"    {printable(_cut(line))}" for line in trace)])
+            return "\n".join([*lines, *(f"    {printable(line)}" for line in trace)])
         content = {"at": at, "level": level, "message": message}
         if trace:
-            content["traceback"] = "\n".join(map(_cut, trace))
+            content["traceback"] = "\n".join(trace)
         return json.dumps(content, ensure_ascii=False)
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= LINE_MAX else f"{text[:LINE_MAX]}... ({len(text)} characters)"

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cassq.base.clock import Stopwatch
+from cassq.base.printing import printable
 from cassq.cli.stopping import Stopped, StopSignal
 from cassq.message.decoding import text_or_base64
 from cassq.plurals import counted
@@ -96,13 +97,6 @@ def width(text: str) -> int:
         0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1
         for char in text
     )
-
-
-def printable(text: str) -> str:
-    """The text without anything that moves a terminal's cursor or breaks a table."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def preview(payload: bytes) -> str:

@@ -202,16 +202,16 @@ class CassandraReader(ExtentReader):
         if kept is not None and seq < kept[1].end_seq:
             self._buckets[base], self._frame = kept
             return kept[1]
-        if base not in self._ahead and not self._is_at_hand(base):
+        if base not in self._ahead and not self._take_at_hand(base):
             self._load(bucket, base, end_seq, limit)
         while self._end_of(base) <= seq:
             base = self._end_of(base)
-            if base not in self._ahead and not self._is_at_hand(base):
+            if base not in self._ahead and not self._take_at_hand(base):
                 bucket, base = self._find(seq, bucket)
                 self._load(bucket, base, end_seq, limit)
         return self._decoded(base)
 
-    def _is_at_hand(self, base: int) -> bool:
+    def _take_at_hand(self, base: int) -> bool:
         """Take a frame from its writer, if that is in this process and still has it, or from what
         was asked for together with the end."""
         writer = self._local(self._pipe_id)
@@ -230,12 +230,7 @@ class CassandraReader(ExtentReader):
         if asked is None or asked.base_seq != base:
             return None
         self._next_frame = None
-        try:
-            rows = self._cql.result(asked.future)
-        except BackendError as exc:
-            if not exc.retryable:
-                raise
-            return None
+        rows = self._came(asked)
         parts, _, data = rows[0] if rows else (None, None, None)
         return (asked.bucket, data) if parts == 1 and data is not None else None
 
@@ -310,13 +305,20 @@ class CassandraReader(ExtentReader):
     def _slice(self, bucket: int, base: int, end_seq: int, limit: int) -> list[Row]:
         coming, self._coming = self._coming, None
         if coming is not None and coming[:2] == (bucket, base):
-            try:
-                return self._cql.result(coming.future)
-            except BackendError as exc:
-                if not exc.retryable:
-                    raise
+            rows = self._came(coming)
+            if rows is not None:
+                return rows
         values = (self._head.extent, bucket, base, end_seq, self._rows(limit))
         return self._cql.read(statements.READ_FRAMES, values)
+
+    def _came(self, coming: _Coming) -> list[Row] | None:
+        """What was asked for in advance; None if it has to be asked for again."""
+        try:
+            return self._cql.result(coming.future)
+        except BackendError as exc:
+            if not exc.retryable:
+                raise
+            return None
 
     def _rows(self, limit: int) -> int:
         """The number of rows to ask for, by the mean size of rows and the need of the next read."""

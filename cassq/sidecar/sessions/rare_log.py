@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from cassq.base.clock import Stopwatch
+from cassq.base.printing import cut, printable
 
 logger: logging.Logger = logging.getLogger("cassq")
 
@@ -15,9 +16,7 @@ SHOWN_MAX = 200
 
 def short(text: str) -> str:
     """At most SHOWN_MAX characters of a text, without line breaks and control characters."""
-    start = text[:SHOWN_MAX]
-    shown = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in start)
-    return shown if len(text) <= SHOWN_MAX else f"{shown}... ({len(text)} characters)"
+    return printable(cut(text, SHOWN_MAX))
 
 
 class _Kind:

@@ -271,9 +271,9 @@ def test_strangers_take_nothing_for_good(
     beset(make(encrypted), act, SHORT_SECONDS, stalled=False)
 
 
-@pytest.mark.long(reason="strangers come for ten minutes, with TLS and without")
+@pytest.mark.long(reason="strangers come for minutes, with TLS and without")
 @pytest.mark.parametrize("encrypted", [False, True])
-def test_strangers_take_nothing_for_good_in_ten_minutes(
+def test_strangers_take_nothing_for_good_in_many_minutes(
     make: Callable[[bool], Place], act: Act, encrypted: bool
 ) -> None:
     beset(make(encrypted), act, LONG_SECONDS, stalled=True)
