@@ -282,13 +282,15 @@ class Adopted(NamedTuple):
     in_use: int
 
 
-def adopt(catalog: Catalog, store: ExtentStore, ids: Ids) -> Adopted:
+def adopt(catalog: SqliteCatalog, store: ExtentStore, ids: Ids) -> Adopted:
     """Give a row to every extent that has none, so that nothing durable is forgotten.
 
     A file without a row is either about to get one (its writer lives), or holds nothing (its
-    writer died before the row was written), or belongs to a catalog that was lost.
+    writer died before the row was written), or belongs to a catalog that was lost. Empty files are
+    removed, once it is certain that a writer killed during its commit has not left a row.
     """
     messages: dict[str, int] = {}
+    empty: list[str] = []
     in_use = 0
     known = catalog.pipes.ids()
     for info in store.extents(known):
@@ -305,7 +307,7 @@ def adopt(catalog: Catalog, store: ExtentStore, ids: Ids) -> Adopted:
             logger.warning("pipe %s cannot be adopted: %s", info.pipe_id, exc)
             continue
         if end is None or end.seq == 0:
-            store.drop([info.pipe_id])
+            empty.append(info.pipe_id)
             continue
         queue = _queue_for(catalog, info.queue_name, ids)
         row = PipeRow(
@@ -321,6 +323,9 @@ def adopt(catalog: Catalog, store: ExtentStore, ids: Ids) -> Adopted:
         )
         if catalog.pipes.add(row):
             messages[queue.name] = messages.get(queue.name, 0) + end.seq
+    if empty:
+        catalog.settle()
+        store.drop([pipe_id for pipe_id in empty if catalog.pipes.by_id(pipe_id) is None])
     return Adopted(messages, in_use)
 
 

@@ -19,9 +19,15 @@ from pathlib import Path
 from typing import Any
 
 import cassq
+from cassq.base.clock import SystemClock
+from cassq.base.ids import Ids
+from cassq.catalog.sqlite import SqliteCatalog
+from cassq.client import embedded
 from cassq.errors import BackendError, ClaimLostError, StorageFullError
 from cassq.extents.files.disk import Disk
+from cassq.extents.files.store import FilesStore
 from cassq.message.batches import Batch
+from cassq.model.rows import PipeRow, PipeState
 from cassq.producer import staging
 from tests.integration.stage import client_on, reap
 
@@ -53,6 +59,49 @@ def create(stage: Stage, url: str) -> None:
         with client.create_queue("jobs").pusher() as pusher:
             pusher.push(b"%d" % os.getpid())
     stage.tell("done")
+
+
+def keep_open(stage: Stage, path: str) -> None:
+    """Keep the catalog's file open, so that nobody reads its log anew."""
+    database = sqlite3.connect(path, isolation_level=None)
+    database.execute("SELECT count(*) FROM queues").fetchall()
+    stage.tell("open")
+    stage.word()
+
+
+def make_unseen_pipe(stage: Stage, directory: str) -> None:
+    """Make a pipe, and leave the commit of its row as a kill just before the end would: in the log,
+    but not in the log's index, whose two headers take 96 bytes."""
+    catalog, store = _opened(directory)
+    index = Path(directory) / "catalog.sqlite-shm"
+    queue = catalog.queues.named("jobs")
+    assert queue is not None
+    now_ms = catalog.now_ms()
+    pipe_id = Ids().new(now_ms)
+    writer = store.create(pipe_id, "jobs")
+    before = index.read_bytes()[:96]
+    assert catalog.pipes.add(PipeRow(pipe_id, queue.id, PipeState.OPEN, "maker", now_ms, 60_000))
+    with index.open("r+b") as file:
+        file.write(before)
+    stage.tell("unseen", catalog.pipes.by_id(pipe_id) is None)
+    stage.word()
+    writer.close()
+
+
+def adopt(stage: Stage, directory: str) -> None:
+    """Adopt what has no row."""
+    embedded.adopt(*_opened(directory), Ids())
+    stage.tell("adopted")
+    stage.word()
+
+
+def _opened(directory: str) -> tuple[SqliteCatalog, FilesStore]:
+    clock = SystemClock()
+    pipes = Path(directory) / "pipes"
+    return (
+        SqliteCatalog(Path(directory) / "catalog.sqlite", clock),
+        FilesStore(pipes, clock, durability="disk", disk=Disk()),
+    )
 
 
 def reopen(stage: Stage, url: str, times: int) -> None:

@@ -38,6 +38,30 @@ def test_a_directory_whose_maker_was_killed_opens(tmp_path: Path, act: Act, seed
             assert pipe_files(client) == []
 
 
+def test_a_pipe_whose_writer_was_killed_during_a_commit_is_there_or_not(
+    tmp_path: Path, act: Act
+) -> None:
+    """SQLite shows its row to nobody, until all are gone and the log is read anew."""
+    directory = tmp_path / "data"
+    with cassq.connect(f"file://{directory}") as client:
+        client.create_queue("jobs")
+    keeper = act("keep_open", str(directory / "catalog.sqlite"))
+    keeper.expect("open")
+    maker = act("make_unseen_pipe", str(directory))
+    assert maker.expect("unseen")[1] is True
+    maker.kill()
+    opener = act("adopt", str(directory))
+    opener.expect("adopted")
+    opener.kill()
+    keeper.kill()
+    with cassq.connect(f"file://{directory}") as client:
+        queue = client.queue("jobs")
+        push(queue, b"mine")
+        reap(client)
+        assert payloads(drain(queue.popper())) == [b"mine"]
+        assert queue.audit().findings == []
+
+
 def test_a_directory_with_spaces_and_letters_of_all_kinds_works(tmp_path: Path) -> None:
     place = tmp_path / "a directory" / "größe – 12 µm"
     with cassq.connect(f"file://{place}") as client:
