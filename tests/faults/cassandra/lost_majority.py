@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -18,6 +19,7 @@ from tests.integration.deadlines import eventually
 from tests.servers.kinds.cassandra import CassandraCluster
 
 PATIENCE = 120.0
+T = TypeVar("T")
 
 
 @pytest.fixture(scope="module")
@@ -25,14 +27,18 @@ def cql(cassandra3_for_the_session: CassandraCluster) -> Iterator[Cql]:
     yield from opened_keyspace(cassandra3_for_the_session, "faults")
 
 
-def succeeds(act: Callable[[], object]) -> bool:
-    """Whether it is done; False for an outage that is over soon."""
+def answer(act: Callable[[], T]) -> T | None:
+    """What it returns; None for an outage that is over soon."""
     try:
-        act()
+        return act()
     except BackendError as exc:
         assert is_outage(exc) or exc.outcome_unknown, exc
-        return False
-    return True
+        return None
+
+
+def succeeds(act: Callable[[], object]) -> bool:
+    """Whether it is done; False for an outage that is over soon."""
+    return answer(lambda: (act(),)) is not None
 
 
 def refused(act: Callable[[], object]) -> None:
@@ -92,10 +98,12 @@ def test_one_node_of_three_is_not_missed_and_without_two_nothing_is_lost(
             popper.commit(messages)
             return not messages
 
-        eventually("all is popped", lambda: succeeds(drain) and drain(), seconds=PATIENCE)
+        eventually("all is popped", lambda: answer(drain), seconds=PATIENCE)
         # Of a push that was refused nobody was told that it does not count.
         assert found >= {i for i in ids if not getattr(i, "spilled", False)}
         assert len(ids) <= len(found) <= len(ids) + 1
         popper.close()
         pusher.close()
-        eventually("the ledger balances", lambda: queue.audit().balanced, seconds=PATIENCE)
+        eventually(
+            "the ledger balances", lambda: answer(lambda: queue.audit().balanced), seconds=PATIENCE
+        )
