@@ -27,7 +27,7 @@ import cassq
 from cassq.base.clock import Stopwatch
 from cassq.base.tls import tls_of
 from cassq.catalog.sqlite import SqliteCatalog
-from cassq.errors import BackendError
+from cassq.errors import BackendError, BackendUnavailableError
 from cassq.extents.protocol.wire import request_parts
 from cassq.extents.protocol.words import VERSION, Hello, Info, Open, Read, RefusedError
 from cassq.extents.sidecar.net.asking import Asking, ask
@@ -190,6 +190,14 @@ class Place:
         self.access = Access(TOKEN, self.tls)
         with cassq.connect(self.url) as client:
             client.create_queue("jobs")
+
+
+def answers(place: Place) -> bool:
+    """Whether the sidecar answers a new client in time, among all that come at once."""
+    try:
+        return bool(ask(place.served.address, Info(), place.access, seconds=PATIENCE))
+    except BackendUnavailableError:
+        return False
 
 
 @pytest.fixture

@@ -35,7 +35,9 @@ logger: logging.Logger = logging.getLogger("cassq")
 # for clients whose times differ.
 SETTLED_US = int(STALE_SECONDS + 5) * 1_000_000
 LISTINGS_MOST, GONE_MOST = 4096, 10_000  # kept in memory
-REMOVED_MOST = 8  # entries that one process removes from a listing before it covers their gaps
+# Entries that one process removes from a listing before it covers their gaps. While it does, others
+# go on removing: a read passes some times as many tombstones.
+REMOVED_MOST = 4
 ALL_MOST = 4  # with up to this many gaps, all may contain old tombstones
 _ENDS: dict[type, tuple[Any, Any]] = {str: ("", "\U0010ffff"), int: (-1, (1 << 63) - 1)}
 
