@@ -96,9 +96,9 @@ class Queues(abc.ABC):
         deduplicated."""
 
     @abc.abstractmethod
-    def busy(self, queue_ids: Collection[str] | None = None) -> list[str]:
+    def busy(self, queue_ids: Collection[str] | None = None) -> dict[str, list[PipeRow]]:
         """The ids of the queues among these (None: all) that are being pushed to, or should have
-        more than one open pipe."""
+        more than one open pipe; and their unsealed pipes, oldest first."""
 
     @abc.abstractmethod
     def set_desired_pipes(self, queue: QueueRow, pipes: int, at_ms: int) -> bool:

@@ -68,19 +68,17 @@ class Scale(PlannedPass[Sequence[Busy]]):
 
     def look(self, scope: Scope) -> list[Busy]:
         """Cost: one query; for each queue that is pushed to, or should have more than one open
-        pipe, reads of its unsealed pipes and its poppers; if poppers of an exclusive group are
-        idle, a look into a pipe that is not empty."""
+        pipe, reads of its poppers; if poppers of an exclusive group are idle, a look into a pipe
+        that is not empty."""
         catalog = self._ports.catalog
-        rows = catalog.queues.by_ids(catalog.queues.busy(scope.ids))
-        queues = {row.id: row for row in rows if row and not row.deleted and not row.policy.strict}
-        pipes: dict[str, list[PipeRow]] = {queue_id: [] for queue_id in queues}
-        for pipe in catalog.pipes.unsealed(queues) if queues else ():
-            if pipe.queue_id in pipes and pipe.timer_ms is None and not pipe.group_id:
-                pipes[pipe.queue_id].append(pipe)
+        unsealed = catalog.queues.busy(scope.ids)
         found: list[Busy] = []
-        for queue_id, queue in queues.items():
-            crowds = [self._crowd(group) for group in catalog.queues.groups(queue_id)]
-            found.append(Busy(queue, pipes[queue_id], crowds))
+        for queue in catalog.queues.by_ids(list(unsealed)):
+            if queue is None or queue.deleted or queue.policy.strict:
+                continue
+            pipes = [p for p in unsealed[queue.id] if p.timer_ms is None and not p.group_id]
+            crowds = [self._crowd(group) for group in catalog.queues.groups(queue.id)]
+            found.append(Busy(queue, pipes, crowds))
         return found
 
     def _crowd(self, group: GroupRow) -> Crowd:

@@ -33,7 +33,7 @@ from cassq.catalog.cassandra.replication import least_replicas
 from cassq.catalog.port import Queues
 from cassq.message.frames import Place
 from cassq.model.queues import OWN, GroupPolicy, QueuePolicy, to_json
-from cassq.model.rows import GroupRow, QueueRow
+from cassq.model.rows import GroupRow, PipeRow, QueueRow
 
 logger: logging.Logger = logging.getLogger("cassq")
 
@@ -318,13 +318,18 @@ class CassandraQueues(Queues):
         """Cost: a read per queue, concurrently."""
         return [row for row in self._rows.queues.those(queue_ids) if _is_limited(row)]
 
-    def busy(self, queue_ids: Collection[str] | None = None) -> list[str]:
+    def busy(self, queue_ids: Collection[str] | None = None) -> dict[str, list[PipeRow]]:
         """Cost: as `Pipes.unsealed`, and as `limited`."""
         rows = self._rows.queues.those(queue_ids)
+        pipes = {row.id: list[PipeRow]() for row in rows}
+        for pipe in self._pipes.unsealed(list(pipes)):
+            pipes[pipe.queue_id].append(pipe)
         several = {row.id for row in rows if row.desired_pipes > 1}
-        rest = [row.id for row in rows if row.id not in several]
-        pushed = {row.queue_id for row in self._pipes.unsealed(rest) if row.rate > 0}
-        return sorted(several | pushed)
+        return {
+            queue_id: pipes[queue_id]
+            for queue_id in sorted(pipes)
+            if queue_id in several or any(pipe.rate > 0 for pipe in pipes[queue_id])
+        }
 
     def set_desired_pipes(self, queue: QueueRow, pipes: int, at_ms: int) -> bool:
         """Cost: one conditional write."""

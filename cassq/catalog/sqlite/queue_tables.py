@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Collection, Mapping, Sequence
 
 from cassq.catalog.port import Queues
 from cassq.catalog.sqlite.database import Database, Row
+from cassq.catalog.sqlite.pipe_tables import UNSEALED_OF, pipe_row
 from cassq.message.frames import Place
 from cassq.model.queues import GroupPolicy, QueuePolicy, group_policy, queue_policy, to_json
-from cassq.model.rows import GroupRow, PipeState, QueueRow
+from cassq.model.rows import GroupRow, PipeRow, PipeState, QueueRow
 
 QUEUE_COLUMNS = "id, name, policy, version, groups_version, tail, deleted, wished_pipes, wished_ms"
 GROUP_COLUMNS = "id, queue_id, name, policy, created_ms"
@@ -199,9 +201,13 @@ class SqliteQueues(Queues):
         found = [queue_row(row) for row in self._db.read(LIMITED)]
         return [row for row in found if queue_ids is None or row.id in queue_ids]
 
-    def busy(self, queue_ids: Collection[str] | None = None) -> list[str]:
+    def busy(self, queue_ids: Collection[str] | None = None) -> dict[str, list[PipeRow]]:
         found = [queue_id for (queue_id,) in self._db.read(BUSY)]
-        return [each for each in found if queue_ids is None or each in queue_ids]
+        pipes = {each: list[PipeRow]() for each in found if queue_ids is None or each in queue_ids}
+        if pipes:
+            for row in map(pipe_row, self._db.read(UNSEALED_OF, (json.dumps(list(pipes)),))):
+                pipes[row.queue_id].append(row)
+        return pipes
 
     def set_desired_pipes(self, queue: QueueRow, pipes: int, at_ms: int) -> bool:
         with self._db.lock, self._db.write(synced=False) as tx:

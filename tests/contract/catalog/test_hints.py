@@ -231,16 +231,19 @@ def test_queues_that_are_pushed_to_are_found(two: Catalog, other: Catalog) -> No
     found = other.pipes.by_id("of q")
     assert found is not None
     assert (found.rate, found.beat) == (7, 1)
-    assert sorted(other.queues.busy()) == [Q, R]
-    assert other.queues.busy((R,)) == [R]
+    assert {q: [p.id for p in pipes] for q, pipes in other.queues.busy().items()} == {
+        Q: ["of q"],
+        R: ["of r"],
+    }
+    assert [*other.queues.busy((R,))] == [R]
     assert two.pipes.beat("of q", "owner", PipeState.OPEN)
     two.pipes.record_end("of r", place(3))
-    assert other.queues.busy() == []
+    assert other.queues.busy() == {}
 
 
 def test_a_pipe_is_added_with_its_rate(two: Catalog) -> None:
     assert two.pipes.add(pipe_row("p", rate=9))
-    assert two.queues.busy() == [Q]
+    assert [*two.queues.busy()] == [Q]
 
 
 def test_the_desired_pipes_are_set_by_compare_and_set(two: Catalog, other: Catalog) -> None:
@@ -251,13 +254,13 @@ def test_the_desired_pipes_are_set_by_compare_and_set(two: Catalog, other: Catal
     assert not other.queues.set_desired_pipes(before, 9, 100)
     after = other.queues.by_id(Q)
     assert after == replace(before, desired_pipes=4, desired_ms=100)
-    assert other.queues.busy() == [Q], "it is to be looked at though nobody pushes"
+    assert [*other.queues.busy()] == [Q], "it is to be looked at though nobody pushes"
     assert other.queues.set_desired_pipes(after, 4, 200)
     assert not two.queues.set_desired_pipes(after, 4, 300), "the time counts too"
     again = two.queues.by_id(Q)
     assert again is not None
     assert two.queues.set_desired_pipes(again, 1, 300)
-    assert two.queues.busy() == []
+    assert two.queues.busy() == {}
 
 
 def test_nothing_is_set_for_a_deleted_queue(two: Catalog) -> None:
@@ -265,7 +268,7 @@ def test_nothing_is_set_for_a_deleted_queue(two: Catalog) -> None:
     assert row is not None
     two.queues.delete(Q)
     assert not two.queues.set_desired_pipes(row, 4, 100)
-    assert two.queues.busy() == []
+    assert two.queues.busy() == {}
 
 
 def test_a_popper_of_a_group_that_is_gone_is_not_noted(two: Catalog) -> None:
