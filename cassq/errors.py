@@ -133,6 +133,17 @@ class ClaimLostError(OwnershipError):
     default_hint = "drop the result, or make the work idempotent; raise claim_timeout or extend()"
 
 
+class ReceiptError(ClaimLostError):
+    """This receipt is not of a message's latest delivery, or the message is settled."""
+
+    default_hint = "nothing was changed by it; pop again for a receipt of the next delivery"
+
+    @property
+    def receipts(self) -> tuple[str, ...]:
+        """Of those that were passed, the ones that are not valid."""
+        return tuple(self.fields.get("receipts", ()))
+
+
 class LeaseLostError(OwnershipError):
     """A lease ended before it was renewed."""
 

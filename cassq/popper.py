@@ -422,7 +422,7 @@ class Popper:
                 except ClaimLostError as exc:
                     lost = exc
             self._flush()
-            if lost is not None or any(delivery.lost for delivery, _ in touched):
+            if lost is not None or any(each.lost or each.missed & seqs for each, seqs in touched):
                 raise lost or ClaimLostError()
 
     @operation
@@ -470,7 +470,7 @@ class Popper:
                 now_ms = self._begin_settling()
                 self._settler.note(delivery, RangeSet.run(seqs.start, seqs.stop), now_ms)
                 if delivery.epoch is not None or now_ms >= delivery.due_ms:
-                    self._write_at_once(delivery)
+                    self._write_at_once(delivery, seqs)
         finally:
             if life.later:
                 life.catch_up()
@@ -487,7 +487,7 @@ class Popper:
                 if not back.counted:
                     self._give_back_ahead()
                 if delivery.epoch is not None or now_ms >= delivery.due_ms:
-                    self._write_at_once(delivery)
+                    self._write_at_once(delivery, seqs)
         finally:
             if life.later:
                 life.catch_up()
@@ -502,9 +502,9 @@ class Popper:
                 self._run_within(self.tend, wait_ms / 1000)
         return now_ms
 
-    def _write_at_once(self, delivery: Delivery) -> None:
+    def _write_at_once(self, delivery: Delivery, seqs: range) -> None:
         self._flush()
-        if delivery.lost:
+        if delivery.lost or delivery.missed.within(seqs.start, seqs.stop):
             raise ClaimLostError(pipe_id=delivery.pipe_id)
 
     @operation

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NoReturn, Unpack
@@ -10,7 +10,9 @@ from typing import Any, NoReturn, Unpack
 from cassq.base.arguments import check_count, check_seconds, refuse_pickling
 from cassq.client.embedded import default_group
 from cassq.client.runtime import Runtime
+from cassq.client.settlement import Act, Settlement
 from cassq.client.watched import WatchedQueue
+from cassq.consumer.receipts import ReceiptSettler
 from cassq.dead_letters.queue import DeadLetterQueue, QueueAccess
 from cassq.errors import (
     BackendTimeoutError,
@@ -19,6 +21,7 @@ from cassq.errors import (
     GroupNotFoundError,
     QueueExistsError,
     QueueNotFoundError,
+    UsageError,
 )
 from cassq.inspect.audit import Audit, audit_queue
 from cassq.inspect.degradation import stats_with_troubles
@@ -43,6 +46,7 @@ from cassq.model.queues import (
     differences,
     is_dead_letter_name,
 )
+from cassq.model.receipts import Receipt, parsed_all
 from cassq.model.rows import GroupRow, QueueRow
 from cassq.popper import KEEP_ALIVE_SECONDS, TEND_SECONDS, Popper
 from cassq.producer.admission import Admission
@@ -75,6 +79,7 @@ class Queue:
         self._life = runtime.life
         self._row = row
         self._watched = WatchedQueue(row, self._load, self._latest, self._same)
+        self._settlers: dict[str, ReceiptSettler] = {}  # by group
 
     @property
     def _ports(self) -> Ports:
@@ -179,6 +184,51 @@ class Queue:
         self._runtime.attend(row.id, popper.tally)
         self._runtime.opened(popper, self._watched)
         return popper
+
+    def settle(self, receipts: str | Iterable[str]) -> Settlement:
+        """What can be done with a delivery by its `Message.receipt`, or with many: from any
+        process, also after the popper that delivered the messages is gone.
+
+            queue.settle(receipt).ack()
+
+        Cost: none yet; of its methods, two reads, one for each run of messages, and one synced
+        transaction for all of a group. Raises UsageError for what is not a receipt, or is one of
+        another queue.
+        """
+        found = parsed_all(receipts)
+        return Settlement(lambda act: self._act_on(found, act))
+
+    @operation
+    def _act_on(self, receipts: Sequence[Receipt], act: Act) -> list[Receipt]:
+        queue = self._load()
+        self._watched.row.put(queue)
+        groups = {row.id: row for row in self._ports.catalog.queues.groups(queue.id)}
+        by_group: dict[str, list[Receipt]] = {}
+        for receipt in receipts:
+            if receipt.group_id not in groups:
+                raise UsageError(
+                    f"a receipt is not of a group of queue {self.name!r}",
+                    hint="settle it through the queue that the message was popped from; the group"
+                    " may have been deleted",
+                )
+            by_group.setdefault(receipt.group_id, []).append(receipt)
+        return [
+            receipt
+            for group_id, some in by_group.items()
+            for receipt in act(self._settler(groups[group_id]), some)
+        ]
+
+    def _settler(self, row: GroupRow) -> ReceiptSettler:
+        """The settler of a group. row: its current row."""
+        group = self._watched.group(row)
+        settler = self._settlers.get(row.id)
+        if settler is None:
+            ring = self._runtime.doorbell(row.queue_id).ring
+            made = ReceiptSettler(
+                self._ports, self._watched.row, group, self._runtime.dead_letter, ring
+            )
+            settler = self._settlers.setdefault(row.id, made)
+        return settler
 
     # --- policies and groups --------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ messages are delivered in order.
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable
 
@@ -65,12 +66,13 @@ class Claimer:
         self.rules: Rules = rules_of(*self._policies)  # as of the last `look`
         self.paused: bool = False  # whether popping was paused then
         self.name: str = ports.ids.version()
+        self._numbers = itertools.count(1)  # of its claims
         self.exclusive: bool = group().policy.exclusive or queue().policy.strict
         self.window: CandidatePipes = CandidatePipes(ports, queue, group(), in_order=self.exclusive)
         self.timers: Timers = Timers(ports, group())
         self.health: GroupHealth = GroupHealth(ports, group().id, lambda: self.rules)
         self.redelivery: Redelivery = Redelivery(
-            ports.catalog, self.window, self.name, self._version
+            ports.catalog, self.window, self._holder, self._version
         )
         self._expiry = Expiry(ports, queue)
         self._new_claims = NewClaims(ports, group, self.window, self._expiry)
@@ -79,6 +81,10 @@ class Claimer:
         self._turns = ports.turns if self.exclusive else None
         self._locked_out = False  # whether another popper had the lock at the last `claim`
         self._line_seconds = 0.0  # then: when to try again
+
+    def _holder(self) -> str:
+        """The holder of a new claim."""
+        return claims.holder_name(self.name, next(self._numbers))
 
     def look(self) -> None:
         """Take the current policies, once for each operation. Raises as `queue` and `group` do once
@@ -169,7 +175,7 @@ class Claimer:
             if self.exclusive:
                 return self._claim_exclusively(view, limit, acknowledger)
             request = ClaimRequest(
-                self.name, acknowledger, self.rules, limit, self._prefetch_limit, joint
+                self._holder(), acknowledger, self.rules, limit, self._prefetch_limit, joint
             )
             return self._new_claims.claim(view, request)
         except (ExtentMissingError, CorruptionError) as exc:
@@ -348,7 +354,8 @@ class Claimer:
     def _free(self, expired: list[Claim]) -> None:
         """Free claims that are past their deadlines."""
         for row in expired:
-            logger.info("taking over an expired claim of pipe %s from %s", row.pipe_id, row.holder)
+            consumer = claims.consumer_of(row.holder)
+            logger.info("taking over an expired claim of pipe %s from %s", row.pipe_id, consumer)
         self._catalog.claims.replace_many([(row, self._freed(row)) for row in expired])
 
     def _freed(self, row: Claim) -> list[Claim]:
@@ -523,7 +530,7 @@ class Claimer:
             row = next((row for row in rows if row.state is not ClaimState.DONE), None)
             if row is None:
                 request = ClaimRequest(
-                    self.name, acknowledger, self.rules, limit, self._prefetch_limit
+                    self._holder(), acknowledger, self.rules, limit, self._prefetch_limit
                 )
                 self._new_claims.claim_for([request], view, lock)
                 return [request.found] if request.found is not None else []
@@ -561,7 +568,7 @@ class Claimer:
         pieces, until = read_left(self.window.readers.get(row.pipe_id), row, limit)
         now_ms = self._catalog.now_ms()
         due_ms = now_ms + self.rules.claim_timeout_ms
-        mine, rows = claims.taken(row, until, self.name, due_ms, self._version)
+        mine, rows = claims.taken(row, until, self._holder(), due_ms, self._version)
         if not self._catalog.claims.replace(row, rows, epoch=epoch):
             return []
         return [(Delivery(acknowledger, [mine], now_ms, lock, epoch), pieces)]

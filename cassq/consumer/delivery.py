@@ -18,6 +18,7 @@ from cassq.errors import ClaimLostError, UsageError
 from cassq.locks.port import Lock
 from cassq.message.bundles import Bundle, BundleSlice
 from cassq.message.ranges import EMPTY, RangeSet
+from cassq.model.receipts import Receipt
 from cassq.model.rows import Claim, ClaimState
 
 # Why a message failed: a text, or the exception itself.
@@ -54,8 +55,9 @@ class Delivery:
     rows: the claim rows that are still ours, disjoint, all with the same number of deliveries.
     taken_ms: when work on them could begin. settled: seqs acked, whether written or not.
     pending: those acked and not yet written. backs: seqs given back and not yet written, by their
-    options. given and given_singly: all seqs given back. last_nack: its arguments, and the options
-    that they make. pieces: its messages, as handed out.
+    options. given and given_singly: all seqs given back. missed: those that a receipt took from
+    us. last_nack: its arguments, and the options that they make. pieces: its messages, as handed
+    out.
     consumers: the threads that received some of them.
     """
 
@@ -70,10 +72,12 @@ class Delivery:
         "epoch",
         "given",
         "given_singly",
+        "holder",
         "last_nack",
         "left",
         "lock",
         "lost",
+        "missed",
         "pending",
         "pieces",
         "pipe_id",
@@ -92,6 +96,7 @@ class Delivery:
     ) -> None:
         self.acknowledger: Acknowledger = acknowledger
         self.pipe_id: str = rows[0].pipe_id
+        self.holder: str = rows[0].holder
         self.deliveries: int = rows[0].deliveries
         self.rows: list[Claim] = list(rows)
         self.due_ms: int = rows[0].due_ms
@@ -112,6 +117,7 @@ class Delivery:
         self.given: RangeSet = EMPTY
         self.given_singly: set[int] = set()
         self.lost: bool = False
+        self.missed: RangeSet = EMPTY
         self.last_nack: tuple[float | None, Error, NackOptions] | None = None
         self.pieces: Sequence[BundleSlice] = ()
         self.consumers: tuple[Thread, ...] = ()
@@ -180,7 +186,8 @@ class Delivery:
             raise ClaimLostError(pipe_id=self.pipe_id)
         if self._has_given(seqs):
             raise ClaimLostError(
-                "the message was given back already", hint="it is, or will be, delivered again"
+                "the message was given back, or settled by its receipt, already",
+                hint="unless it was acked, it is, or will be, delivered again",
             )
 
     def has_given(self, seq: int) -> bool:
@@ -203,7 +210,31 @@ class Delivery:
     def replace(self, old: Claim, new: list[Claim]) -> None:
         """A row was rewritten: keep those of its successors that are ours."""
         self.rows.remove(old)
-        self.rows += [row for row in new if row.state is ClaimState.HELD]
+        self.rows += [row for row in new if self._is_ours(row)]
+
+    def find_again(self, old: Claim, rows: Sequence[Claim]) -> bool:
+        """A row is not as it was last written: keep what is ours of the rows that are there now.
+        False if nothing is, as the claim was lost.
+
+        Messages that are not ours any more were settled by a receipt, or have a deadline of their
+        own: they are missed, but for those that were acked, which an ack of ours cannot change.
+        """
+        ours = [row for row in rows if self._is_ours(row)]
+        if not ours:
+            return False
+        self.rows.remove(old)
+        self.rows += ours
+        gone = old.left - RangeSet.joined([row.left for row in ours])
+        acked = gone & RangeSet.joined([row.acked for row in ours])
+        self.missed |= gone - acked
+        self.pending -= gone
+        self.left -= len(gone - self.settled - self.given_seqs())
+        self.settled |= acked
+        self.given = self.given_seqs() | (gone - self.settled)
+        return True
+
+    def _is_ours(self, row: Claim) -> bool:
+        return row.state is ClaimState.HELD and row.holder == self.holder
 
     # --- a message's verbs ----------------------------------------------------------------------
 
@@ -296,6 +327,25 @@ class Message:
         A second ack has no effect. Raises ClaimLostError if another popper has the message.
         """
         self._delivery.ack(range(self.seq, self.seq + 1))
+
+    @property
+    def receipt(self) -> str:
+        """A string that names this delivery: with it `Queue.settle` settles the message, or gives
+        it a deadline of its own, from any process. Anybody who has it can do so.
+
+        It is valid until the message is settled, or delivered again. Raises UsageError for a
+        message of an exclusive group, whose order only its popper can keep.
+        """
+        delivery = self._delivery
+        if delivery.epoch is not None:
+            raise UsageError(
+                "messages of an exclusive group have no receipts",
+                hint="settle them through the popper that delivered them",
+            )
+        claim = delivery.rows[0] if delivery.rows else None
+        if claim is None:
+            raise ClaimLostError(pipe_id=delivery.pipe_id)
+        return Receipt(claim.group_id, delivery.pipe_id, self.seq, delivery.holder).text
 
     def nack(self, delay: float | None = None, error: Error = None) -> None:
         """Mark the message as failed: deliver it again after `delay` seconds, or by the group's

@@ -32,11 +32,11 @@ SHARE = 16  # a popper may prefetch 1/SHARE of what waits in a pipe
 class ClaimRequest:
     """What one popper wants from a pipe: `limit` messages, or `prefetch_limit` where far more wait.
 
-    name: the popper's, as a holder of claims. rules: its group's, now. joint: the messages are
+    holder: of the claim. rules: its group's, now. joint: the messages are
     handed out with others. found: what it got.
     """
 
-    name: str
+    holder: str
     acknowledger: Acknowledger
     rules: Rules
     limit: int
@@ -138,7 +138,7 @@ class NewClaims:
             claims.first(
                 replace(cursor, chain=start),
                 end,
-                request.name,
+                request.holder,
                 now_ms + request.rules.claim_timeout_ms,
                 version,
                 joint=request.joint,

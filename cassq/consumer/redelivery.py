@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -61,14 +61,18 @@ def read_left(
 
 
 class Redelivery:
-    """Takes free rows for one popper. name: the popper's, as a holder of claims."""
+    """Takes free rows for one popper. holder: a new holder of a claim."""
 
     def __init__(
-        self, catalog: Catalog, window: CandidatePipes, name: str, version: claims.Version
+        self,
+        catalog: Catalog,
+        window: CandidatePipes,
+        holder: Callable[[], str],
+        version: claims.Version,
     ) -> None:
         self._catalog = catalog
         self._window = window
-        self._name = name
+        self._holder = holder
         self._version = version
         self.retained: RetainedMessages = RetainedMessages()
         self._refused: set[str] = set()  # versions of rows whose taking was refused
@@ -90,11 +94,12 @@ class Redelivery:
             return [], False
         now_ms = self._catalog.now_ms()
         joint = joint or len(chosen) > 1
+        holder = self._holder()
         changes: list[tuple[Claim, list[Claim]]] = []
         mine: list[tuple[Claim, list[BundleSlice]]] = []
         for row, pieces, until in chosen:
             held, rows = claims.taken(
-                row, until, self._name, now_ms + timeout_ms, self._version, joint=joint
+                row, until, holder, now_ms + timeout_ms, self._version, joint=joint
             )
             changes.append((row, rows))
             mine.append((held, pieces))

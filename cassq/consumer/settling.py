@@ -20,7 +20,7 @@ from cassq.base.counters import Tally
 from cassq.consumer.claimer import Claimer
 from cassq.consumer.delivery import Delivery, NackOptions
 from cassq.consumer.pace import ACK_INTERVAL_MS, PopperPace
-from cassq.errors import BackendError, ClaimLostError
+from cassq.errors import BackendError, BackendTimeoutError, ClaimLostError
 from cassq.lifecycle.ports import Ports
 from cassq.message.bundles import BundleSlice
 from cassq.message.ranges import EMPTY, RangeSet
@@ -30,6 +30,8 @@ from cassq.model.rows import Claim, ClaimState
 
 Change = tuple[Delivery, Claim, list[Claim]]
 
+# How often a claim is written again that receipts change at the same time.
+TRIES_MAX = 16
 # A claim is extended once no more than this share of its timeout is left. Claims are checked three
 # times in a timeout, so more than a third is left then.
 EXTENDED_BELOW = 0.7
@@ -134,13 +136,21 @@ class Settler:
         self.acks_written, self.failure = False, None
         free: list[Claim] = []
         for epoch, part in groupby(list(self.unwritten), key=attrgetter("epoch")):
-            changes: list[Change] = []
             whole: dict[Delivery, bool] = {}
-            for delivery in part:
-                replaced, whole[delivery] = self._changes_of(delivery)
-                changes += replaced
-            if changes:
-                free += self._write(changes, epoch)
+            left = list(part)
+            for _ in range(TRIES_MAX):
+                changes: list[Change] = []
+                for delivery in left:
+                    replaced, whole[delivery] = self._changes_of(delivery)
+                    changes += replaced
+                left = self._write(changes, epoch, free) if changes else []
+                if not left:
+                    break
+            for delivery in left:
+                del whole[delivery]  # it stays noted, for the next time
+                self.failure = BackendTimeoutError(
+                    f"claims of pipe {delivery.pipe_id} are constantly changed by other clients"
+                )
             for delivery, gives_too in whole.items():
                 self._written(delivery, gives_too=gives_too)
         return free
@@ -185,7 +195,9 @@ class Settler:
                 changes.append((delivery, row, new))
         return changes
 
-    def _write(self, changes: list[Change], epoch: int | None) -> list[Claim]:
+    def _write(self, changes: list[Change], epoch: int | None, free: list[Claim]) -> list[Delivery]:
+        """Write changes; add what is free now to `free`. Returns the deliveries of which rows were
+        changed by receipts: those are to be written again."""
         pairs = [(old, new) for _, old, new in changes]
         # The outcome is unknown also when a signal handler raises in the middle of this.
         self._unsure += changes
@@ -195,7 +207,7 @@ class Settler:
             if not exc.outcome_unknown:
                 del self._unsure[len(self._unsure) - len(changes) :]
             raise
-        free: list[Claim] = []
+        again: dict[Delivery, None] = {}
         now_ms = self._catalog.now_ms()
         for (delivery, old, new), done in zip(changes, results, strict=True):
             if done:
@@ -204,10 +216,21 @@ class Settler:
                 for row in given:
                     self._claimer.redelivery.retained.keep(row, delivery.pieces, now_ms)
                 free += given
-            else:
-                self._lose(delivery, old)
+            elif self._find_again(delivery, old):
+                again[delivery] = None
         del self._unsure[len(self._unsure) - len(changes) :]
-        return free
+        return list(again)
+
+    def _find_again(self, delivery: Delivery, old: Claim) -> bool:
+        """Whether a row that is not as it was last written was changed by receipts only; otherwise
+        the claim is lost. Cost: a read, in groups that are not exclusive."""
+        if delivery.epoch is None:
+            seqs = range(old.start, old.end)
+            rows = self._catalog.claims.rows(old.group_id, old.pipe_id, seqs)
+            if delivery.find_again(old, rows):
+                return True
+        self._lose(delivery, old)
+        return False
 
     def _clear_up(self) -> None:
         """Read back the writes of unknown outcome: each applied, did not, or came after the claim
@@ -223,7 +246,7 @@ class Settler:
                 written = any(row.version in versions for row in new)
                 if written or self._is_done(old, delivery, rows):
                     delivery.replace(old, new)
-                else:
+                elif delivery.epoch is not None or not delivery.find_again(old, rows):
                     self._lose(delivery, old)
             self._unsure.pop()
 
@@ -344,16 +367,27 @@ class Settler:
         if delivery.lock is not None and not delivery.lock.renew(ms):
             delivery.lost = True
         else:
-            version = self._version
-            changes = [
-                (delivery, row, claims.extended(row, due_ms, version)) for row in delivery.rows
-            ]
-            self._write(changes, delivery.epoch)
-            delivery.due_ms = due_ms
+            self._extend({delivery: due_ms}, delivery.epoch)
         if delivery.lost:
             self.unwritten.pop(delivery, None)
             self._drop_if_over(delivery)
             raise ClaimLostError(pipe_id=delivery.pipe_id)
+
+    def _extend(self, due_ms: dict[Delivery, int], epoch: int | None) -> None:
+        """Write deadlines of claims, for the messages that have none of their own."""
+        left = list(due_ms)
+        for _ in range(TRIES_MAX):
+            changes: list[Change] = [
+                (delivery, row, claims.extended(row, due_ms[delivery], self._version))
+                for delivery in left
+                for row in delivery.rows
+                if row.due_ms != due_ms[delivery]
+            ]
+            left = self._write(changes, epoch, []) if changes else []
+            if not left:
+                break
+        for delivery, then_ms in due_ms.items():
+            delivery.due_ms = then_ms
 
     def near_deadline(self, cap_ms: float, timeout_ms: int) -> dict[Delivery, int]:
         """The claims to extend, and for how long from now: those close to their deadline whose
@@ -374,15 +408,8 @@ class Settler:
         if together:
             self._clear_up()
             now_ms = self._catalog.now_ms()
-            changes: list[Change] = [
-                (delivery, row, claims.extended(row, now_ms + wanted[delivery], self._version))
-                for delivery in together
-                for row in delivery.rows
-            ]
-            if changes:
-                self._write(changes, None)
+            self._extend({delivery: now_ms + wanted[delivery] for delivery in together}, None)
             for delivery in together:
-                delivery.due_ms = now_ms + wanted[delivery]
                 if delivery.lost:
                     self.unwritten.pop(delivery, None)
                     self._drop_if_over(delivery)

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from cassq.lifecycle.retries import DEATH_HEADER
-from cassq.model.claims import hold_ends_ms, is_doomed, is_moving, is_sick, is_spent
+from cassq.model.claims import consumer_of, hold_ends_ms, is_doomed, is_moving, is_sick, is_spent
 from cassq.model.ledger import UNFINISHED, Fate, GroupView, fates, tally_retired
 from cassq.model.queues import is_dead_letter_name, rules_of
 from cassq.model.rows import (
@@ -279,14 +279,14 @@ def _kept(there: MessageState, claim: Claim, times: Times) -> tuple[str, ...]:
 
 def _pending(there: MessageState, claim: Claim, times: Times) -> dict[str, Any]:
     rules = rules_of(there.queue.policy, there.group.policy)
-    until = times.shown(claim.due_ms)
+    until, consumer = times.shown(claim.due_ms), consumer_of(claim.holder)
     if is_moving(claim):
-        moving = f"It is being moved by {claim.holder}, until {until} at most."
+        moving = f"It is being moved by {consumer}, until {until} at most."
         return {**_of_claim(claim, times), "state": "pending", "next": (moving, *_intent(there))}
-    now = f"Consumer {claim.holder} has it until {until}: delivery {claim.deliveries} of"
+    now = f"Consumer {consumer} has it until {until}: delivery {claim.deliveries} of"
     text = [f"{now} {rules.max_deliveries}."]
     if claim.due_ms <= times.now_ms:
-        text = [f"Consumer {claim.holder} had it until {until}, and has not acked it."]
+        text = [f"Consumer {consumer} had it until {until}, and has not acked it."]
     alone = claim.left_count == 1
     if claim.deliveries < rules.max_deliveries:
         wait_ms = rules.retry_ms(claim.deliveries, 0.0)
@@ -302,7 +302,7 @@ def _pending(there: MessageState, claim: Claim, times: Times) -> dict[str, Any]:
     return {
         **common,
         "state": "pending",
-        "holder": claim.holder,
+        "holder": consumer,
         "due_at": times.moment(claim.due_ms),
         "next": (*text, *_intent(there)),
     }

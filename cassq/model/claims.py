@@ -29,6 +29,10 @@ CUT_INTO = 16
 # The marks in a failure record's JSON: with the colon, so that no text can be mistaken for one.
 DOOMED, MOVING, LEAVING = '"doomed":', '"moving":', '"leaving":'
 
+# A holder is a popper's name and the number of its claim, as each claim has a holder of its own;
+# and this, if the delivery has a deadline of its own, which its popper leaves alone.
+_NUMBER, DATED = "/", "!"
+
 Version = Callable[[], str]
 
 
@@ -40,6 +44,16 @@ class GiveBack(NamedTuple):
     deliveries: int
     failure: str = ""
     cut: bool = False  # in small pieces
+
+
+def holder_name(popper: str, number: int) -> str:
+    """The holder of a popper's claim. number: of the claim, different for each."""
+    return f"{popper}{_NUMBER}{number}"
+
+
+def consumer_of(holder: str) -> str:
+    """The popper's name in the holder of a claim."""
+    return holder.partition(_NUMBER)[0]
 
 
 def failure_record(
@@ -178,6 +192,20 @@ def extended(claim: Claim, due_ms: int, version: Version) -> list[Claim]:
     return [replace(claim, due_ms=due_ms, version=version())]
 
 
+def dated(claim: Claim, seqs: RangeSet, due_ms: int, version: Version) -> list[Claim]:
+    """A held claim some of whose messages get a deadline of their own, each in a row of its own."""
+    own = replace(claim, due_ms=due_ms, holder=claim.holder.removesuffix(DATED) + DATED)
+    parts = [(RangeSet.run(seq, seq + 1), own) for seq in seqs]
+    rest = claim.left - seqs
+    return _laid_out(claim, [*parts, (rest, claim)] if rest else parts, version)
+
+
+def is_delivery(claim: Claim, seq: int, holder: str) -> bool:
+    """Whether a row is the delivery of a message to this holder, and the message is not settled."""
+    held = claim.state is ClaimState.HELD and claim.start <= seq < claim.end
+    return held and claim.holder.removesuffix(DATED) == holder and seq not in claim.acked
+
+
 def is_spent(claim: Claim, max_deliveries: int) -> bool:
     """Whether only one message of the claim is left, and it was delivered as often as allowed."""
     return claim.left_count == 1 and claim.deliveries >= max_deliveries
@@ -272,7 +300,7 @@ def freed(
     doomed, or being moved, stay so."""
     if is_doomed(claim):
         return [replace(claim, state=ClaimState.FREE, due_ms=0, holder="", version=version())]
-    failure = failure_record("expired", "", claim.holder, now_ms)
+    failure = failure_record("expired", "", consumer_of(claim.holder), now_ms)
     if claim.failure:
         failure = failed_again(claim.failure, failure)
     losses = claim.losses + 1

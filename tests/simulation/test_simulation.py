@@ -10,11 +10,18 @@ import pytest
 from tests.simulation.planted import check_caught, check_determined
 from tests.simulation.plants.plants import PLANTS, Plant, plant_named
 from tests.simulation.run import run_seed, run_world
-from tests.simulation.worlds.scenario import draw_calm, draw_scenario, with_desk, with_writers
+from tests.simulation.worlds.scenario import (
+    draw_calm,
+    draw_scenario,
+    with_desk,
+    with_receipts,
+    with_writers,
+)
 from tests.simulation.worlds.world import World
 
 SEEDS = range(40)
 SEEDS_OF_WRITERS = range(25)
+SEEDS_OF_RECEIPTS = range(25)
 SEEDS_OF_CALM = range(15)
 
 # Seeds of runs without clerks that failed once, and what was wrong. What a seed does changes with
@@ -55,6 +62,17 @@ def world_of_writers(seed: int) -> World:
 @pytest.mark.parametrize("seed", SEEDS_OF_WRITERS)
 def test_what_is_published_is_there_once_and_nothing_else_of_a_write(seed: int) -> None:
     failure = run_world(world_of_writers(seed))
+    assert failure is None, str(failure)
+
+
+def world_of_receipts(seed: int) -> World:
+    rng = random.Random(f"receipts {seed}")
+    return World(seed, with_receipts(draw_scenario(rng, ["ap"]), rng))
+
+
+@pytest.mark.parametrize("seed", SEEDS_OF_RECEIPTS)
+def test_a_receipt_settles_or_dates_the_latest_delivery_alone(seed: int) -> None:
+    failure = run_world(world_of_receipts(seed))
     assert failure is None, str(failure)
 
 

@@ -33,7 +33,9 @@ TREE = {
         *("GroupExistsError", "MessageNotFoundError", "ClosedError", "ForkedClientError"),
         "InterruptedCallError",
     },
-    OwnershipError: {"ClaimLostError", "LeaseLostError", "FencedError", "PipeSealedError"},
+    OwnershipError: {
+        *("ClaimLostError", "ReceiptError", "LeaseLostError", "FencedError", "PipeSealedError"),
+    },
     BackendError: {
         *("BackendUnavailableError", "BackendTimeoutError", "StorageFullError"),
         *("QueueFullError", "QueuePausedError"),

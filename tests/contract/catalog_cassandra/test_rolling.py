@@ -147,8 +147,8 @@ def beats_read(place: Place, name: str) -> int:
 
 def beats_of_passes(place: Place) -> tuple[dict[str, int], int] | None:
     """By name, the beats that each pass of the reaper reads, and how many pipes are not sealed.
-    None if there were others meanwhile: the pusher may open one at any moment, and beats are also
-    read of one that is just removed."""
+    None if there were others meanwhile, as the pusher may open one at any moment, and beats are
+    also read of one that is just removed; or if another client has the leases of all passes."""
     pipes = place.client.ports.catalog.pipes
 
     def listed() -> tuple[set[str], bool]:
@@ -157,7 +157,9 @@ def beats_of_passes(place: Place) -> tuple[dict[str, int], int] | None:
     before = listed()
     beats = {name: beats_read(place, name) for name in place.client.reaper.names}
     unsealed, leave = after = listed()
-    return None if leave or before != after else (beats, len(unsealed))
+    if leave or before != after or not any(beats.values()):
+        return None
+    return beats, len(unsealed)
 
 
 def test_rolling_costs_the_same_after_many_pipes(places: list[Place]) -> None:
@@ -173,7 +175,7 @@ def test_rolling_costs_the_same_after_many_pipes(places: list[Place]) -> None:
             "no pipe comes or goes", lambda: beats_of_passes(reaper), seconds=PATIENCE
         )
     print(beats)
-    assert 0 < max(beats.values()) <= unsealed
+    assert max(beats.values()) <= unsealed
     rows = place.cql._session.execute(
         "SELECT keyspace_name, table_name, p99th FROM system_views.tombstones_per_read"
     )

@@ -7,7 +7,14 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 
-from cassq.errors import BackendError, ClaimLostError, GroupNotFoundError, OwnershipError
+from cassq.errors import (
+    BackendError,
+    ClaimLostError,
+    GroupNotFoundError,
+    OwnershipError,
+    ReceiptError,
+    UsageError,
+)
 from cassq.model.queues import is_dead_letter_name
 from cassq.popper import Popper
 from tests.simulation.actors.clerks import keep_desk
@@ -21,6 +28,7 @@ from tests.simulation.worlds.world import World
 
 Role = Callable[[Process], None]
 KEEP_ALIVE_SECONDS = 5.0
+RECEIPTS_KEPT = 30
 
 
 def cast(world: World) -> Iterator[tuple[str, Role]]:
@@ -149,6 +157,9 @@ class Hand:
         """Something with what is out."""
         rng = self._process.rng
         mine = self._out
+        if self._world.scenario.receipts and rng.random() < self._world.scenario.receipts:
+            self._by_receipt(rng.sample(mine, rng.randint(1, len(mine))))
+            return
         if rng.random() < 0.3:
             rng.shuffle(mine)
         some, self._out = mine[: (cut := rng.randint(1, len(mine)))], mine[cut:]
@@ -180,6 +191,48 @@ class Hand:
                 self._close(popper)
             case _:
                 self._process.scheduler.note(self._process, f"forgets {len(some)}")
+
+    def _by_receipt(self, some: list[Delivery]) -> None:
+        """Leave the receipts of some to whoever comes, and do something with some that were left,
+        of this process and others, of late and long ago."""
+        left = self._world.receipts[self._name]
+        if not some[0].group.exclusive:
+            left += [(d.message.receipt, d) for d in some if d.message._delivery.rows]
+            del left[:-RECEIPTS_KEPT]
+        rng, settle = self._process.rng, self._client.queue(self._name).settle
+        for receipt, delivery in rng.sample(left, min(len(left), rng.randint(0, 3))):
+            verb = rng.choice(("ack", "ack", "nack", "release", "extend", "extend"))
+            try:
+                match verb:
+                    case "ack":
+                        self._world.checker.settling([delivery], anew=True)
+                        settle(receipt).ack()
+                        self._world.checker.committed([delivery])
+                    case "extend":
+                        self._date(delivery, partial(settle(receipt).extend))
+                    case _:
+                        self._world.checker.giving([delivery], uncounted=verb == "release")
+                        getattr(settle(receipt), verb)()
+            except ReceiptError:
+                verb += ": not valid"
+            except UsageError:
+                if delivery.group.alive:
+                    raise
+                verb += ": its group is gone"
+            self._process.scheduler.note(
+                self._process, f"{verb} by receipt: {delivery.place} {delivery.attempts}"
+            )
+
+    def _date(self, delivery: Delivery, extend: Callable[[float], None]) -> None:
+        """A deadline of its own."""
+        seconds = self._process.rng.choice((0.0, 0.2, 2.0, 20.0))
+        due_ms = self._process.scheduler.clock.boot_ms() + round(seconds * 1000)
+        before_ms = delivery.due_ms
+        delivery.due_ms = min(before_ms, due_ms)
+        extend(seconds)
+        delivery.dated = True
+        if delivery.settling == NEVER and delivery.given == NEVER:
+            delivery.due_ms = due_ms
 
     def _commit(self, popper: Popper, batch: list[Delivery]) -> None:
         checker = self._world.checker
@@ -245,7 +298,7 @@ class Hand:
             d
             for deliveries in delivery.group.deliveries.values()
             for d in deliveries
-            if d.batch == delivery.batch
+            if d.batch == delivery.batch and not d.dated
         ]
         due_ms = self._process.scheduler.clock.boot_ms() + round(seconds * 1000)
         for d in together:

@@ -357,11 +357,11 @@ class Checker(Lookout):
 
     # --- what actors say of messages ------------------------------------------------------------
 
-    def settling(self, batch: Sequence[Delivery]) -> None:
-        """An ack begins."""
+    def settling(self, batch: Sequence[Delivery], *, anew: bool = False) -> None:
+        """An ack begins. anew: those that were tried before were refused."""
         now = self.tick()
         for delivery in batch:
-            delivery.settling = min(delivery.settling, now)
+            delivery.settling = now if anew else min(delivery.settling, now)
             group = delivery.group
             group.settling[delivery.place] = min(group.settling.get(delivery.place, NEVER), now)
 
@@ -386,7 +386,7 @@ class Checker(Lookout):
         """Poppers begin to give back all they have out."""
         for group in self.groups.values():
             for deliveries in group.deliveries.values():
-                self.giving([d for d in deliveries if d.popper in poppers])
+                self.giving([d for d in deliveries if d.popper in poppers and not d.dated])
 
     # --- what nobody sees -----------------------------------------------------------------------
 

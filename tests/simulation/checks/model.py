@@ -91,6 +91,7 @@ class Delivery:
     released: bool = False
     settling: int = NEVER  # when its ack began
     settled: int = NEVER  # when its commit returned
+    dated: bool = False  # has a deadline of its own, perhaps
 
 
 @dataclass(slots=True, eq=False)

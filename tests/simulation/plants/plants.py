@@ -72,6 +72,7 @@ REFUSES: dict[str, Any] = {
     "roles": {"pusher": 1, "popper": 1}, "catalog_lost": False, "switches": 800, "messages": 200,
     "clumsiness": 0.9, "poison": 0.0, "policy": {"max_length": 40, "overflow": "reject"},
 }  # fmt: skip
+RECEIPTS: dict[str, Any] = {"receipts": 0.7, "clumsiness": 0.9, "catalog_lost": False}
 WRITES: dict[str, Any] = {"writers": 3, "catalog_lost": False, "switches": 500}
 
 PLANTS = [
@@ -123,6 +124,12 @@ PLANTS = [
           {"clumsiness": 0.9}, ["ap"], parts={"catalog_part": wrong.AcksOverGaps}),
     Plant("group-forgets-start", "a group made now gets all there is", 40,
           {"roles": {"founder": 1}, "switches": 500}, parts={"catalog_part": wrong.ForgetsStarts}),
+    Plant("receipt-of-an-earlier-delivery", "it settles the present one", 20,
+          RECEIPTS, ["ap"], patch=wrong.takes_any_receipt),
+    Plant("deadline-of-all", "one that is dated by receipt dates its neighbours", 40,
+          RECEIPTS, ["ap"], patch=wrong.dates_neighbours_too),
+    Plant("dated-given-back", "a popper gives back what has a deadline of its own", 40,
+          RECEIPTS, ["ap"], patch=wrong.gives_back_what_is_dated),
     Plant("turn-behind-a-nack", "a turn goes on behind what its popper gave back", 20,
           {"turns": True, "clumsiness": 0.9, "roles": {"popper": 2}}, ["cp"],
           patch=wrong.goes_on_behind_a_nack),

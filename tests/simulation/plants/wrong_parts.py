@@ -13,6 +13,7 @@ from cassq.catalog.sqlite import pipe_tables
 from cassq.catalog.sqlite.claim_tables import _KEY, ADD_CLAIM, SqliteClaims, _claim_values
 from cassq.catalog.sqlite.pipe_tables import SqlitePipes
 from cassq.catalog.sqlite.queue_tables import SqliteQueues
+from cassq.consumer.delivery import Delivery
 from cassq.errors import QueueFullError
 from cassq.extents.files.pipe_file import SEALED, FileWriter
 from cassq.extents.files.store import FilesStore
@@ -23,6 +24,7 @@ from cassq.lifecycle.timers import Run
 from cassq.locks.turns import HeldTurn
 from cassq.message.batches import Batch, Intend
 from cassq.message.frames import Place
+from cassq.message.ranges import RangeSet
 from cassq.model import claims
 from cassq.model.rows import Claim, ClaimState, Cursor, PipeRow
 from cassq.pipes import PipeWriter
@@ -353,6 +355,43 @@ def goes_on_behind_a_nack() -> Iterator[None]:
 
     rightly_release = HeldTurn.release
     with mock.patch.object(HeldTurn, "release", release):
+        yield
+
+
+# --- receipts -------------------------------------------------------------------------------
+
+
+@contextmanager
+def takes_any_receipt() -> Iterator[None]:
+    """A receipt of an earlier delivery counts for the present one."""
+
+    def is_delivery(claim: Claim, seq: int, holder: str) -> bool:
+        held = claim.state is ClaimState.HELD and claim.start <= seq < claim.end
+        return held and seq not in claim.acked
+
+    with mock.patch.object(claims, "is_delivery", is_delivery):
+        yield
+
+
+@contextmanager
+def dates_neighbours_too() -> Iterator[None]:
+    """A deadline that one message gets holds for all of its row."""
+
+    def dated(claim: Claim, _: RangeSet, due_ms: int, version: claims.Version) -> list[Claim]:
+        return claims.extended(claim, due_ms, version)
+
+    with mock.patch.object(claims, "dated", dated):
+        yield
+
+
+@contextmanager
+def gives_back_what_is_dated() -> Iterator[None]:
+    """A popper takes what has a deadline of its own for its own, and gives it back."""
+
+    def is_ours(delivery: Delivery, row: Claim) -> bool:
+        return row.state is ClaimState.HELD and row.holder.startswith(delivery.holder)
+
+    with mock.patch.object(Delivery, "_is_ours", is_ours):
         yield
 
 

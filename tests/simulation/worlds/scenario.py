@@ -39,6 +39,7 @@ class Scenario:
     waiting: float = 0.0  # how often a pop waits for messages
     frame_messages: int = 0  # of a frame at most; 0: as many as there are
     append_bytes: int = 0  # after which an append has had enough; 0: as it is
+    receipts: float = 0.0  # share of what is out that is settled by receipt, by whoever comes
     turns: bool = False  # poppers keep their locks, as on Cassandra; not where threads share them
 
     def age_limit(self, queue: str) -> float | None:
@@ -174,6 +175,16 @@ def with_writers(scenario: Scenario, rng: random.Random) -> Scenario:
     """The scenario with writers of staged pipes on its ap queue. With a catalog that is lost it is
     lost what was published and what was not."""
     return replace(scenario, writers=rng.randint(1, 3), catalog_lost=False)
+
+
+def with_receipts(scenario: Scenario, rng: random.Random) -> Scenario:
+    """The scenario with much that is settled by receipt, in groups that are not exclusive."""
+    return replace(
+        scenario,
+        receipts=rng.choice((0.3, 0.7)),
+        clumsiness=rng.choice((0.5, 0.9)),
+        catalog_lost=False,
+    )
 
 
 def broad(drawn: Scenario, seed: int) -> Scenario:

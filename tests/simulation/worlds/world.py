@@ -24,7 +24,7 @@ from tests.simulation.actors.client import SimDoorbell, SteppedClient
 from tests.simulation.actors.threads import SimLife, SimLock
 from tests.simulation.checks.checker import Checker
 from tests.simulation.checks.ledger import BrokenPromiseError
-from tests.simulation.checks.model import Sent
+from tests.simulation.checks.model import Delivery, Sent
 from tests.simulation.worlds.pieces import in_pieces
 from tests.simulation.worlds.scenario import Scenario, broad, draw_scenario
 from tests.simulation.worlds.scheduler import CalmProcess, Process, ProcessClock, Scheduler
@@ -67,6 +67,8 @@ class World:
         self.orders: dict[str, list[Sent]] = defaultdict(list)  # messages with a dedup id, by queue
         self.writing: dict[str, tuple[int, list[Sent]]] = {}  # by queue: a batch, not published
         self.delayed: dict[str, list[Sent]] = defaultdict(list)  # those that were acknowledged
+        # Of each queue: receipts, of whatever delivery, and the deliveries.
+        self.receipts: dict[str, list[tuple[str, Delivery]]] = defaultdict(list)
         self.restarts = 0
         self.healing = False
         self.scheduler.ended = self._ended

@@ -442,3 +442,41 @@ def test_the_time_of_the_first_failure_is_kept() -> None:
     record = json.loads(claims.failed_again(first, second))
     assert (record["first_ms"], record["at_ms"]) == (100, 200)
     assert (record["reason"], record["error"], record["consumer"]) == ("expired", "b", "you")
+
+
+# --- a deadline of one's own ------------------------------------------------------------------
+
+
+@each_case
+@given(acked=st.sets(st.integers(10, 19)), dated=st.sets(st.integers(10, 19), min_size=1))
+def test_each_dated_message_has_a_row_of_its_own_and_nothing_else_changes(
+    acked: set[int], dated: set[int]
+) -> None:
+    assume(dated.isdisjoint(acked))
+    claim = a_claim(acked=RangeSet.of(sorted(acked)))
+    rows = claims.dated(claim, RangeSet.of(sorted(dated)), NOW_MS + 7, versions())
+    assert [row.start for row in rows] == [claim.start, *(row.end for row in rows[:-1])]
+    assert rows[-1].end == claim.end
+    assert settled(rows) == claim.acked
+    own = [row for row in rows if row.holder == claim.holder + claims.DATED]
+    assert sorted(row.start for row in own) == sorted(dated)
+    assert all((row.count, row.due_ms, row.state) == (1, NOW_MS + 7, HELD) for row in own)
+    for row in rows:
+        if row.state is HELD and row not in own:
+            assert (row.due_ms, row.holder) == (claim.due_ms, claim.holder)
+        assert row.deliveries == claim.deliveries
+
+
+def test_a_message_is_dated_again_under_the_same_holder() -> None:
+    (once,) = claims.dated(a_claim(5, 6), RangeSet.run(5, 6), NOW_MS + 7, versions())
+    (again,) = claims.dated(once, RangeSet.run(5, 6), NOW_MS + 9, versions())
+    assert (again.holder, again.due_ms) == (once.holder, NOW_MS + 9)
+    assert claims.is_delivery(again, 5, "me")
+    assert not claims.is_delivery(again, 6, "me")
+    assert not claims.is_delivery(again, 5, "you")
+
+
+def test_a_claim_s_holder_shows_its_popper() -> None:
+    holder = claims.holder_name("popper.1", 7)
+    assert claims.consumer_of(holder) == claims.consumer_of(holder + claims.DATED) == "popper.1"
+    assert holder != claims.holder_name("popper.1", 8)

@@ -1,0 +1,63 @@
+"""Settlement: what can be done with the receipts of deliveries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from cassq.base.arguments import check_seconds, error_text, milliseconds
+from cassq.consumer.delivery import Error, NackOptions
+from cassq.consumer.receipts import ReceiptSettler
+from cassq.errors import ReceiptError
+from cassq.model.receipts import Receipt
+
+DEADLINE_MAX_SECONDS = 12 * 3600.0
+Act = Callable[[ReceiptSettler, Sequence[Receipt]], list[Receipt]]
+
+
+class Settlement:
+    """Settles messages by the receipts of their deliveries; get one from `Queue.settle`.
+
+    What it does is durable on return. A receipt is valid until its message is settled, or delivered
+    again: with any other, a method raises ReceiptError, which names those of several, and the rest
+    is done. After an error with `outcome_unknown` it may be done or not.
+    """
+
+    def __init__(self, run: Callable[[Act], list[Receipt]]) -> None:
+        self._run = run
+
+    def ack(self) -> None:
+        """Mark the messages as done."""
+        self._settle(None)
+
+    def nack(self, delay: float | None = None, error: Error = None) -> None:
+        """Mark the messages as failed, as `Message.nack`: they are delivered again after `delay`
+        seconds, or by the group's retry schedule."""
+        delay_ms = None if delay is None else milliseconds("delay", delay)
+        self._settle(NackOptions(delay_ms, error_text("error", error), together=False))
+
+    def release(self) -> None:
+        """Give the messages back untried: the delivery does not count."""
+        self._settle(NackOptions(counted=False))
+
+    def dead(self, reason: Error = "") -> None:
+        """Reject the messages: they become dead letters of the group."""
+        self._settle(NackOptions(0, error_text("reason", reason), doomed=True))
+
+    def extend(self, seconds: float) -> None:
+        """Give the messages a deadline of their own, `seconds` from now: from 0 to 12 hours.
+
+        Until then nobody else gets them, whatever becomes of the popper that delivered them, which
+        no longer extends their claim nor gives them back. Past it they are delivered again, as a
+        delivery that counts. Cost: a catalog row for each message, and for what lies between.
+        """
+        check_seconds("seconds", seconds, DEADLINE_MAX_SECONDS)
+        ms = round(seconds * 1000)
+        self._raise(self._run(lambda settler, receipts: settler.extend(receipts, ms)))
+
+    def _settle(self, back: NackOptions | None) -> None:
+        self._raise(self._run(lambda settler, receipts: settler.settle(receipts, back)))
+
+    def _raise(self, invalid: Sequence[Receipt]) -> None:
+        if invalid:
+            message = f"{len(invalid)} receipts are not valid" if len(invalid) > 1 else ""
+            raise ReceiptError(message, receipts=[receipt.text for receipt in invalid])

@@ -1,0 +1,236 @@
+"""Receipts: deliveries are settled, or get a deadline of their own, by others than their popper."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+import cassq
+from cassq.errors import ClaimLostError, ReceiptError, UsageError
+from tests.integration.deadlines import eventually, ticks
+from tests.integration.stage import Connect, alone, drain, numbers, payloads, push, reap
+
+
+def waiting(queue: cassq.Queue) -> tuple[int, int]:
+    """How many messages wait, and how many are pending."""
+    depth = queue.stats().groups["default"]
+    return depth.waiting, depth.pending
+
+
+def test_another_client_acks_by_receipt(queue: cassq.Queue, connect: Connect) -> None:
+    push(queue, *numbers(3))
+    popper = queue.popper()
+    receipts = [message.receipt for message in popper.pop(3)]
+    assert len(set(receipts)) == 3
+    other = connect().queue("jobs")
+    other.settle(receipts[1]).ack()
+    assert waiting(queue) == (0, 2)
+    other.settle([receipts[0], receipts[2]]).ack()
+    assert waiting(queue) == (0, 0)
+    assert queue.audit().findings == []
+
+
+def test_the_popper_keeps_what_no_receipt_has_settled(queue: cassq.Queue, connect: Connect) -> None:
+    push(queue, *numbers(5))
+    popper = queue.popper()
+    messages = popper.pop(5)
+    other = connect().queue("jobs")
+    other.settle(messages[1].receipt).ack()
+    other.settle(messages[3].receipt).release()
+    popper.commit([messages[0], messages[1], messages[4]])
+    assert payloads(other.popper().pop(5)) == [b"3"]
+    popper.commit([messages[2]])
+    assert waiting(queue) == (0, 1)
+    with pytest.raises(ClaimLostError):
+        popper.commit([messages[3]])
+    assert popper.lost == 0
+    assert queue.audit().findings == []
+
+
+def test_an_ack_that_a_receipt_came_before_says_so_and_costs_no_other(
+    queue: cassq.Queue, connect: Connect
+) -> None:
+    push(queue, *numbers(3))
+    popper = queue.popper()
+    messages = popper.pop(3)
+    connect().queue("jobs").settle(messages[1].receipt).nack()
+    with pytest.raises(ClaimLostError):
+        popper.commit(messages)
+    assert payloads(drain(queue.popper())) == [b"1"]
+
+
+def test_a_receipt_of_an_earlier_delivery_changes_nothing(
+    queue: cassq.Queue, connect: Connect
+) -> None:
+    push(queue, *numbers(2))
+    popper = queue.popper()
+    old = [message.receipt for message in popper.pop(2)]
+    other = connect().queue("jobs")
+    other.settle(old).release()
+    again = popper.pop(2)
+    assert [message.attempts for message in again] == [1, 1], "as if never delivered"
+    settlement = other.settle(old)
+    for verb in (
+        settlement.ack,
+        settlement.nack,
+        settlement.release,
+        settlement.dead,
+        lambda: settlement.extend(0),
+        lambda: settlement.extend(600),
+    ):
+        with pytest.raises(ReceiptError) as caught:
+            verb()
+        assert sorted(caught.value.receipts) == sorted(old)
+    popper.commit(again)
+    assert waiting(queue) == (0, 0)
+
+
+def test_of_several_receipts_the_valid_ones_count(queue: cassq.Queue) -> None:
+    push(queue, *numbers(4))
+    popper = queue.popper()
+    receipts = [message.receipt for message in popper.pop(4)]
+    queue.settle(receipts[2]).ack()
+    with pytest.raises(ReceiptError) as caught:
+        queue.settle(receipts).ack()
+    assert caught.value.receipts == (receipts[2],)
+    assert waiting(queue) == (0, 0)
+
+
+def test_a_failure_by_receipt_is_one_of_the_message(queue: cassq.Queue, connect: Connect) -> None:
+    push(queue, *numbers(2))
+    popper = queue.popper()
+    bad, worse = popper.pop(2)
+    other = connect().queue("jobs")
+    other.settle(bad.receipt).nack(delay=0, error=ValueError("no such user"))
+    other.settle(worse.receipt).dead("broken")
+    (again,) = popper.pop(2)
+    assert (again.payload, again.attempts) == (b"0", 2)
+    again.dead()
+    popper.flush()
+    letters = {letter.payload: letter.death for letter in queue.dead_letters().peek()}
+    assert letters[b"1"]["error"] == "broken"
+    assert letters.keys() == {b"0", b"1"}
+    assert queue.audit().findings == []
+
+
+def test_a_deadline_of_its_own_outlives_the_popper(queue: cassq.Queue, connect: Connect) -> None:
+    push(queue, *numbers(3))
+    first = connect()
+    popper = first.queue("jobs").popper()
+    receipt = popper.pop(3)[1].receipt
+    queue.settle(receipt).extend(600)
+    first.close()
+    others = queue.popper()
+    for payload in (b"0", b"2"):
+        (message,) = others.pop(1, wait=30)
+        assert message.payload == payload
+        others.commit([message])
+    assert waiting(queue) == (0, 1)
+    queue.settle(receipt).extend(1200)
+    queue.settle(receipt).ack()
+    assert waiting(queue) == (0, 0)
+    assert queue.audit().findings == []
+
+
+def test_a_deadline_of_its_own_ends_though_the_popper_lives(client: cassq.Client) -> None:
+    alone(client)
+    queue = client.create_queue("jobs", claim_timeout=600)
+    push(queue, *numbers(3))
+    popper = queue.popper()
+    messages = popper.pop(3)
+    receipt = messages[1].receipt
+    queue.settle(receipt).extend(0.05)
+    messages[0].extend(600)  # its popper extends the claim: not the one with a deadline of its own
+    (again,) = eventually("it is delivered again", queue.popper().pop)
+    assert (again.payload, again.attempts) == (b"1", 2)
+    with pytest.raises(ReceiptError):
+        queue.settle(receipt).ack()
+    with pytest.raises(ClaimLostError):
+        popper.commit(messages)
+    again.ack()
+    assert waiting(queue)[0] == 0
+
+
+def test_the_deadline_of_one_leaves_its_neighbours_theirs(client: cassq.Client) -> None:
+    alone(client)
+    queue = client.create_queue("jobs", claim_timeout=0.1)
+    push(queue, *numbers(3))
+    popper = queue.popper(keep_alive=0)
+    receipts = [message.receipt for message in popper.pop(3)]
+    queue.settle(receipts[0]).extend(600)
+    ticks(120)
+    found = eventually("the others come again", lambda: queue.popper(keep_alive=0).pop(3))
+    assert set(payloads(found)) <= {b"1", b"2"}
+    queue.settle(receipts[0]).ack()
+
+
+def test_a_receipt_is_valid_past_the_deadline_until_another_has_the_message(
+    client: cassq.Client,
+) -> None:
+    alone(client)
+    queue = client.create_queue("jobs", claim_timeout=0.05)
+    push(queue, b"x")
+    receipt = queue.popper(keep_alive=0).pop()[0].receipt
+    ticks(60)
+    queue.settle(receipt).extend(600)
+    assert not queue.popper().pop()
+    queue.settle(receipt).ack()
+
+
+def test_what_is_no_receipt_is_refused(client: cassq.Client, queue: cassq.Queue) -> None:
+    push(queue, b"x")
+    receipt = queue.popper().pop()[0].receipt
+    for wrong in ("", "x", receipt[:-1], receipt + "A", receipt.swapcase(), "ü" * 40, 5, None):
+        with pytest.raises(UsageError, match=r"receipt"):
+            queue.settle(wrong)  # type: ignore[arg-type]
+    other = client.create_queue("other")
+    with pytest.raises(UsageError, match="not of a group of queue 'other'"):
+        other.settle(receipt).ack()
+    for seconds in (-1, 12 * 3600 + 1, "5"):
+        with pytest.raises(UsageError, match="seconds"):
+            queue.settle(receipt).extend(seconds)  # type: ignore[arg-type]
+    queue.settle([]).ack()
+    assert waiting(queue) == (0, 1)
+
+
+def test_messages_of_an_exclusive_group_have_no_receipts(client: cassq.Client) -> None:
+    queue = client.create_queue("strict", consistency="cp")
+    push(queue, b"x")
+    (message,) = queue.popper().pop()
+    with pytest.raises(UsageError, match="exclusive"):
+        message.receipt  # noqa: B018
+
+
+def test_poppers_and_receipts_settle_everything_once(client: cassq.Client) -> None:
+    """At random, of claims of many messages, through the popper and by receipts in turn."""
+    chance = random.Random(7)
+    queue = client.create_queue("jobs", sick_check=False)
+    push(queue, *numbers(200))
+    popper = queue.popper()
+    done: list[bytes] = []
+    while messages := popper.pop(chance.randint(1, 40)):
+        left = list(messages)
+        chance.shuffle(left)
+        for message in left:
+            match chance.randint(0, 6):
+                case 0:
+                    queue.settle(message.receipt).release()
+                    continue
+                case 1:
+                    queue.settle(message.receipt).extend(chance.choice([30, 600]))
+                    queue.settle(message.receipt).ack()
+                case 2 | 3:
+                    queue.settle(message.receipt).ack()
+                case 4:
+                    message.release()
+                    continue
+                case _:
+                    message.ack()
+            done.append(message.payload)
+    popper.close()
+    assert sorted(done) == sorted(numbers(200))
+    assert waiting(queue) == (0, 0)
+    assert queue.audit().findings == []
+    reap(client)
+    assert queue.audit().balanced
