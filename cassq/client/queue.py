@@ -56,6 +56,7 @@ from cassq.producer.spilling import Overflow
 from cassq.settings import GroupSettings, QueueSettings, Start, State, Step
 
 CHANGE_TRIES = 50
+SETTLERS_MS = 2_000  # how long policies are taken for the present ones
 PEEK_MAX = 100_000
 DRAIN_SECONDS_MAX = 365 * 86400.0
 
@@ -80,6 +81,7 @@ class Queue:
         self._row = row
         self._watched = WatchedQueue(row, self._load, self._latest, self._same)
         self._settlers: dict[str, ReceiptSettler] = {}  # by group
+        self._settlers_ms = 0  # boot time when their policies were read
 
     @property
     def _ports(self) -> Ports:
@@ -191,32 +193,41 @@ class Queue:
 
             queue.settle(receipt).ack()
 
-        Cost: none yet; of its methods, two reads, one for each run of messages, and one synced
-        transaction for all of a group. Raises UsageError for what is not a receipt, or is one of
-        another queue.
+        Cost: none yet; of its methods, a read for each run of messages, and one synced transaction
+        for all of a group; every two seconds two reads more. Raises UsageError for what is not a
+        receipt, or is one of another queue.
         """
         found = parsed_all(receipts)
         return Settlement(lambda act: self._act_on(found, act))
 
     @operation
     def _act_on(self, receipts: Sequence[Receipt], act: Act) -> list[Receipt]:
-        queue = self._load()
-        self._watched.row.put(queue)
-        groups = {row.id: row for row in self._ports.catalog.queues.groups(queue.id)}
         by_group: dict[str, list[Receipt]] = {}
         for receipt in receipts:
-            if receipt.group_id not in groups:
+            by_group.setdefault(receipt.group_id, []).append(receipt)
+        late = self._runtime.clock.boot_ms() - self._settlers_ms >= SETTLERS_MS
+        if late or not by_group.keys() <= self._settlers.keys():
+            self._look_at_settlers()
+        for group_id in by_group:
+            if group_id not in self._settlers:
                 raise UsageError(
                     f"a receipt is not of a group of queue {self.name!r}",
                     hint="settle it through the queue that the message was popped from; the group"
                     " may have been deleted",
                 )
-            by_group.setdefault(receipt.group_id, []).append(receipt)
         return [
             receipt
             for group_id, some in by_group.items()
-            for receipt in act(self._settler(groups[group_id]), some)
+            for receipt in act(self._settlers[group_id], some)
         ]
+
+    def _look_at_settlers(self) -> None:
+        """Have a settler for each present group, with the present policies. Cost: two reads."""
+        now_ms, queue = self._runtime.clock.boot_ms(), self._load()
+        self._watched.row.put(queue)
+        rows = self._ports.catalog.queues.groups(queue.id)
+        self._settlers = {row.id: self._settler(row) for row in rows}
+        self._settlers_ms = now_ms
 
     def _settler(self, row: GroupRow) -> ReceiptSettler:
         """The settler of a group. row: its current row."""
@@ -224,10 +235,9 @@ class Queue:
         settler = self._settlers.get(row.id)
         if settler is None:
             ring = self._runtime.doorbell(row.queue_id).ring
-            made = ReceiptSettler(
+            settler = ReceiptSettler(
                 self._ports, self._watched.row, group, self._runtime.dead_letter, ring
             )
-            settler = self._settlers.setdefault(row.id, made)
         return settler
 
     # --- policies and groups --------------------------------------------------------------------

@@ -45,6 +45,7 @@ KINDS = ("ap", "cp")
 FIRST = "first pop, of any number of pipes"
 ELSEWHERE = "pop one, of another client's pusher"
 TURN_STATEMENTS = 5
+RECEIPT_TRIPS = 2
 
 
 @pytest.fixture
@@ -167,6 +168,27 @@ def test_a_message_of_another_client_s_pusher_is_read_together_with_the_end_of_i
             assert counting.waited - before == documented()[ELSEWHERE, kind] + more
             assert (READ_FRAMES in counting.texts) is bool(more)
             popper.commit(messages)
+
+
+def test_settling_by_receipt_takes_as_many_round_trips_as_the_docs_say(
+    client: cassq.Client, another: cassq.Client, counting: CountingCql
+) -> None:
+    """Of the client that settles: one that neither pushes nor pops."""
+    queue = another.create_queue("jobs")
+    with queue.pusher() as pusher, queue.popper() as popper:
+        pusher.push_many([b"%d" % number for number in range(4)])
+        receipts = [message.receipt for message in popper.pop(4)]
+        mine = client.queue("jobs")
+        mine.settle(receipts[0]).ack()  # it reads the policies
+        for verb in (
+            mine.settle(receipts[1]).ack,
+            partial(mine.settle(receipts[2]).extend, 600),
+            mine.settle(receipts[2]).ack,
+        ):
+            before = counting.waited
+            verb()
+            assert counting.waited - before == RECEIPT_TRIPS
+    assert f"takes {RECEIPT_TRIPS}: a read and an LWT" in TABLE.read_text(encoding="utf-8")
 
 
 def test_poppers_with_new_messages_look_five_times_a_second_for_others(
