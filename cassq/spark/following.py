@@ -6,7 +6,9 @@ The offset of a stream, which Spark keeps in the checkpoint, names pipes, and fo
 - how far it was read: every message below is in this batch or an earlier one,
 - a position from which that place is found;
 
-and the catalog's identity: a checkpoint does not continue with other queues.
+and the catalog's identity: a checkpoint does not continue with other queues. The offset before all
+others may be marked `new`: then the first call of `latest` finds where the stream begins. As Spark
+writes that call's result to the checkpoint, and not the mark, this happens once.
 
 Spark asks for the next offset when the previous batch is done. It calls `commit` for that batch
 some time later or, when the query ends, never: so messages are acked at either call, and the last
@@ -36,9 +38,11 @@ from cassq.lifecycle.sealing import end_of
 from cassq.message.frames import Place
 from cassq.model import claims
 from cassq.model.rows import Cursor, GroupRow, PipeRow
+from cassq.plurals import counted
 from cassq.spark.clients import Location, queue_of
-from cassq.spark.options import StreamOptions
+from cassq.spark.options import GROUP, StreamOptions
 from cassq.spark.reading import READ_BYTES, READ_MESSAGES, PipeRange, group_of
+from cassq.spark.starting import begin_at
 
 logger: logging.Logger = logging.getLogger("cassq")
 
@@ -47,6 +51,7 @@ RENEW_SECONDS = 5.0
 LOOK_SECONDS = 0.5
 LISTED_MAX = 1_000_000
 _TRIES = 3
+_NEW = "new"
 _IN = "@"  # between the id of a lease's owner and its process
 
 Offset = dict[str, Any]
@@ -68,6 +73,12 @@ def spans_of(offset: Offset) -> dict[str, FollowedPipe]:
 def offset_of(identity: str, spans: Mapping[str, FollowedPipe]) -> Offset:
     pipes = {pipe_id: list(span) for pipe_id, span in spans.items()}
     return {"pipes": pipes, "identity": identity}
+
+
+def initial_offset(identity: str, options: StreamOptions) -> Offset:
+    """The offset of a query whose checkpoint has none."""
+    offset = offset_of(identity, {})
+    return offset if options.start == GROUP else {**offset, _NEW: True}
 
 
 def check_identity(offset: Offset, location: Location) -> None:
@@ -115,6 +126,8 @@ class Follower:
         process = process_name(self._ports.clock)
         self._owner = f"{self._ports.ids.version()}{_IN}{process}"
         self._acked: dict[str, int] = {}
+        self._begun = False
+        self._latest: Offset | None = None
         self._targets: dict[str, int] | None = None
         self._lost = False
         self._ended = threading.Event()
@@ -178,23 +191,47 @@ class Follower:
     def latest(self, start: Offset, most: int | None) -> Offset:
         """The end of the next batch, of at most `most` messages; `start` when there are none.
         Everything before `start` is done. Raises ExtentMissingError for lost messages, ConfigError
-        for a `start` of other queues."""
+        for a `start` of other queues, and as `begin_at` for a new one."""
         self.ack(start)
+        if _NEW in start:
+            self._begin()
+            start = offset_of(self._location.identity, {})
         before = spans_of(start)
         spans: dict[str, FollowedPipe] = {}
+        readable: dict[str, FollowedPipe] = {}
         left = most
         for pipe in self._pipes():
             span = before.get(pipe.id) or self._first(pipe)
             if span is None:
                 continue
-            spans[pipe.id] = grown = self._grown(pipe, self._unlost(pipe, span), left)
+            span = self._unlost(pipe, span)
+            readable[pipe.id] = whole = self._readable(pipe, span)
+            spans[pipe.id] = grown = self._limited(pipe, span, whole, left)
             if left is not None:
-                left -= grown.done - span.done if grown.done > span.done else 0
+                left -= grown.done - span.done
         for pipe_id in before.keys() - spans.keys():
             self._check_gone(pipe_id, before[pipe_id])
         new = {pipe_id: span for pipe_id, span in spans.items() if span.done > span.first}
         changed = any(new[each].done != before.get(each, (0, -1))[1] for each in new)
+        behind = sum(readable[each].done - spans[each].done for each in spans)
+        ends = {pipe_id: span for pipe_id, span in readable.items() if span.done > span.first}
+        self._latest = {**offset_of(self._location.identity, ends), "behind": behind}
         return offset_of(self._location.identity, new) if changed else start
+
+    def reported(self) -> Offset | None:
+        """Where the last call of `latest` saw the end of what can be read: an offset, and `behind`,
+        the number of messages between the offset that the call returned and this one. None before
+        the first. Cost: none."""
+        return self._latest
+
+    def _begin(self) -> None:
+        """Begin where the options say, unless this query has begun."""
+        if not self._begun and self._options.start != GROUP:
+            purged = begin_at(
+                self._ports, self._queue, self._group, self._options.start, self._check_alone
+            )
+            logger.info("%s before the start of a stream purged", counted(purged, "message"))
+        self._begun = True
 
     def stop_here(self) -> None:
         """Read no further than what is there now."""
@@ -226,19 +263,23 @@ class Follower:
     def _end(self, pipe: PipeRow) -> Place:
         return end_of(self._catalog, self._ports.store, pipe)
 
-    def _grown(self, pipe: PipeRow, span: FollowedPipe, most: int | None) -> FollowedPipe:
-        """The span of a pipe that may be read by now."""
+    def _readable(self, pipe: PipeRow, span: FollowedPipe) -> FollowedPipe:
+        """The span of a pipe as if everything that may be read by now were read."""
         end = self._end(pipe)
         if pipe.timer_ms is not None:
             end = self._due_end(pipe, Place(span.done, span.pos), end)
+        return span if end.seq <= span.done else span._replace(done=end.seq, pos=end.pos)
+
+    def _limited(
+        self, pipe: PipeRow, span: FollowedPipe, whole: FollowedPipe, most: int | None
+    ) -> FollowedPipe:
+        """The span of a pipe with the next batch, of at most `most` of its messages."""
+        done = whole.done
         if self._targets is not None:
-            target = max(self._targets.get(pipe.id, 0), span.done)
-            end = end if end.seq <= target else Place(target, span.pos)
-        if end.seq <= span.done:
-            return span
-        if most is not None and end.seq > span.done + most:
-            return span._replace(done=span.done + most)
-        return span._replace(done=end.seq, pos=end.pos)
+            done = min(done, max(self._targets.get(pipe.id, 0), span.done))
+        if most is not None:
+            done = min(done, span.done + most)
+        return whole if done == whole.done else span._replace(done=done)
 
     def _due_end(self, pipe: PipeRow, start: Place, end: Place) -> Place:
         """The place of the first message of a timer pipe that is not due."""

@@ -21,6 +21,8 @@ SCHEMA = (
 STORED, UNFINISHED, DEAD = "stored", "unfinished", "dead"
 STATES = (STORED, UNFINISHED, "waiting", "pending", "delayed", DEAD)
 MESSAGES_PER_PARTITION = 500_000
+GROUP = "group"
+_STARTS = {"group": GROUP, "earliest": "beginning", "latest": "now"}
 
 
 class WriteOptions(NamedTuple):
@@ -60,6 +62,7 @@ class StreamOptions(NamedTuple):
     messages_per_partition: int = MESSAGES_PER_PARTITION
     min_partitions: int = 1
     fail_on_data_loss: bool = True
+    start: str | datetime = GROUP  # or as `start` of `Queue.create_group`
 
 
 def batch_id(write_id: str) -> str:
@@ -98,7 +101,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
 
 def stream_options(options: Mapping[str, str]) -> StreamOptions:
     """Raises ConfigError for an option that is unknown, missing or wrong."""
-    _check(options, _READS | {"maxmessagespertrigger"})
+    _check(options, _READS | {"maxmessagespertrigger", "startingposition"})
     return StreamOptions(
         *_place(options),
         group=check_group_name(options.get("group", "default")),
@@ -106,7 +109,15 @@ def stream_options(options: Mapping[str, str]) -> StreamOptions:
         messages_per_partition=_per_partition(options),
         min_partitions=_count(options, "minPartitions", "partitions") or 1,
         fail_on_data_loss=_truth(options, "failOnDataLoss", default=True),
+        start=_start(options.get("startingPosition", GROUP)),
     )
+
+
+def _start(text: str) -> str | datetime:
+    if text.lower() in _STARTS:
+        return _STARTS[text.lower()]
+    choices = f"{', '.join(_STARTS)}, or a time"
+    return datetime.fromtimestamp(time_ms("startingPosition", text, choices) / 1000, UTC)
 
 
 def _check(options: Mapping[str, str], known: set[str]) -> None:
@@ -150,13 +161,14 @@ def _time(options: Mapping[str, str], name: str) -> int | None:
     return None if text is None else time_ms(name, text)
 
 
-def time_ms(name: str, text: str) -> int:
-    """A time in wall milliseconds; ConfigError for anything else. name: of its option."""
+def time_ms(name: str, text: str, choices: str = "a time") -> int:
+    """A time in wall milliseconds; ConfigError for anything else. name: of its option. choices:
+    what that may be."""
     try:
         at = datetime.fromisoformat(text)
     except ValueError as exc:
         raise ConfigError(
-            f"{name} must be a time such as 2026-05-01T12:00:00Z, not {text!r}"
+            f"{name} must be {choices} such as 2026-05-01T12:00:00Z, not {text!r}"
         ) from exc
     if at.tzinfo is None:
         at = at.replace(tzinfo=UTC)

@@ -20,7 +20,7 @@ from cassq.spark.following import (
     Follower,
     Offset,
     check_identity,
-    offset_of,
+    initial_offset,
     pieces_between,
 )
 from cassq.spark.options import StreamOptions
@@ -46,7 +46,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Offset:  # noqa: N802
         self._following()
-        return offset_of(self._location.identity, {})
+        return initial_offset(self._location.identity, self._options)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         most = self._options.messages_per_trigger
@@ -55,6 +55,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         return self._following().latest(start, most)
+
+    def reportLatestOffset(self) -> Offset | None:  # noqa: N802
+        return self._following().reported()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._following().stop_here()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from cassq.spark.following import (
     FollowedPipe,
     Follower,
     Offset,
+    initial_offset,
     offset_of,
     pieces_between,
 )
@@ -56,6 +58,12 @@ def follow(timed: cassq.Client) -> Iterator[Follow]:
     yield open_one
     for follower in opened:
         follower.close()
+
+
+def new_offset(client: cassq.Client, **options: str) -> Offset:
+    """What Spark gets as the initial offset of a query with a new checkpoint."""
+    given = stream_options({"url": client.url, "queue": "jobs", **options})
+    return initial_offset(client.ports.catalog.records.identity(), given)
 
 
 def read(client: cassq.Client, start: Offset, end: Offset) -> list[bytes]:
@@ -134,6 +142,167 @@ def test_available_now_reads_what_is_there_now(timed: cassq.Client, follow: Foll
         found += read(timed, offset, end)
         offset = end
     assert found == numbers(6)
+
+
+# --- where a new query begins -------------------------------------------------------------------
+
+
+def test_a_new_query_at_the_latest_position_reads_what_is_pushed_later(
+    timed: cassq.Client, follow: Follow
+) -> None:
+    queue = timed.create_queue("jobs")
+    pusher = queue.pusher()
+    pusher.push_many(numbers(10))
+    follower = follow(startingPosition="latest")
+    start = new_offset(timed, startingPosition="latest")
+    first = follower.latest(start, None)
+    assert read(timed, start, first) == []
+    assert first != start, "the checkpoint must record that the query has begun"
+    pusher.push_many(numbers(5, 10))
+    assert follower.latest(start, None) != first, "Spark may ask for the first batch again"
+    second = follower.latest(first, None)
+    assert read(timed, first, second) == numbers(5, 10)
+    follower.latest(second, None)
+    stats = queue.stats().groups["default"]
+    assert (stats.purged, stats.committed, stats.waiting) == (10, 5, 0)
+    assert queue.audit().findings == []
+
+
+def test_a_new_query_at_a_time_reads_what_was_pushed_from_then_on(
+    timed: cassq.Client, follow: Follow, clock: ManualClock
+) -> None:
+    queue = timed.create_queue("jobs")
+    pusher = queue.pusher()
+    pusher.push_many(numbers(10))
+    pusher.push(b"far", delay=3600)
+    clock.advance(60)
+    position = datetime.fromtimestamp(clock.wall_ms() / 1000, UTC).isoformat()
+    pusher.push_many(numbers(5, 10))
+    push(queue, b"elsewhere")
+    follower = follow(startingPosition=position)
+    start = new_offset(timed, startingPosition=position)
+    first = follower.latest(start, None)
+    assert sorted(read(timed, start, first)) == sorted([*numbers(5, 10), b"elsewhere"])
+    clock.advance(3600)
+    assert follower.latest(first, None) == first, "the delayed message was pushed before, too"
+    stats = queue.stats().groups["default"]
+    assert (stats.purged, stats.committed) == (11, 6)
+    assert queue.audit().findings == []
+
+
+def test_a_new_query_at_the_earliest_position_reads_all_that_is_stored(
+    timed: cassq.Client, follow: Follow
+) -> None:
+    queue = timed.create_queue("jobs")
+    push(queue, *numbers(10))
+    start = new_offset(timed, startingPosition="earliest")
+    end = follow(startingPosition="earliest").latest(start, None)
+    assert read(timed, start, end) == numbers(10)
+    assert queue.stats().groups["default"].purged == 0
+
+
+@pytest.mark.parametrize("position", ["earliest", "2020-01-01"])
+def test_a_position_that_the_group_has_passed_is_refused_and_nothing_is_purged(
+    timed: cassq.Client, follow: Follow, position: str
+) -> None:
+    queue = timed.create_queue("jobs")
+    push(queue, *numbers(10))
+    with queue.popper() as popper:
+        popper.commit(popper.pop(4))
+    follower = follow(startingPosition=position)
+    with pytest.raises(UsageError, match="is past messages 0 to 3 of pipe.*create_group"):
+        follower.latest(new_offset(timed, startingPosition=position), None)
+    stats = queue.stats().groups["default"]
+    assert (stats.waiting, stats.purged) == (6, 0)
+
+
+def test_a_position_is_refused_while_a_popper_of_the_group_has_messages(
+    timed: cassq.Client, follow: Follow
+) -> None:
+    queue = timed.create_queue("jobs")
+    push(queue, *numbers(10))
+    popper = queue.popper()
+    popper.pop(3)
+    follower = follow(startingPosition="latest")
+    with pytest.raises(UsageError, match="a popper of group 'default'"):
+        follower.latest(new_offset(timed, startingPosition="latest"), None)
+    assert queue.stats().groups["default"].purged == 0
+
+
+def test_other_groups_keep_what_lies_before_the_start(timed: cassq.Client, follow: Follow) -> None:
+    queue = timed.create_queue("jobs")
+    queue.create_group("spark")
+    push(queue, *numbers(10))
+    options = {"group": "spark", "startingPosition": "latest"}
+    follow(**options).latest(new_offset(timed, **options), None)
+    groups = queue.stats().groups
+    assert [groups[name].waiting for name in ("default", "spark")] == [10, 0]
+    assert payloads(drain(queue.popper())) == numbers(10)
+
+
+def test_a_query_that_was_killed_before_its_first_batch_begins_again(
+    timed: cassq.Client, follow: Follow
+) -> None:
+    queue = timed.create_queue("jobs")
+    push(queue, *numbers(10))
+    start = new_offset(timed, startingPosition="latest")
+    killed = follow(startingPosition="latest")
+    killed.latest(start, None)
+    killed.close()
+    push(queue, *numbers(5, 10))
+    assert read(timed, start, follow(startingPosition="latest").latest(start, None)) == []
+    assert queue.stats().groups["default"].purged == 15
+
+
+def test_an_old_checkpoint_ignores_the_position(timed: cassq.Client, follow: Follow) -> None:
+    queue = timed.create_queue("jobs")
+    push(queue, *numbers(10))
+    begun = offset_of(timed.ports.catalog.records.identity(), {})
+    for offset in (START, begun):
+        follower = follow(startingPosition="latest")
+        assert read(timed, offset, follower.latest(offset, None)) == numbers(10)
+        follower.close()
+
+
+def test_without_a_position_the_initial_offset_is_as_it_ever_was(timed: cassq.Client) -> None:
+    timed.create_queue("jobs")
+    identity = timed.ports.catalog.records.identity()
+    assert new_offset(timed) == {"pipes": {}, "identity": identity}
+    assert new_offset(timed, startingPosition="GROUP") == new_offset(timed)
+
+
+def test_a_wrong_position_is_refused(timed: cassq.Client) -> None:
+    with pytest.raises(ConfigError, match="group, earliest, latest, or a time such as .*'soon'"):
+        new_offset(timed, startingPosition="soon")
+
+
+# --- how far a query is behind ------------------------------------------------------------------
+
+
+def test_what_is_reported_is_the_end_and_how_far_it_is(
+    timed: cassq.Client, follow: Follow, clock: ManualClock
+) -> None:
+    queue = timed.create_queue("jobs")
+    for n in range(2):
+        push(queue, *numbers(5, 5 * n))
+    with queue.pusher() as pusher:
+        pusher.push(b"later", delay=20)
+    follower = follow()
+    assert follower.reported() is None
+    first = follower.latest(START, 7)
+    reported = follower.reported()
+    assert reported is not None
+    assert reported["behind"] == 3, "what is not due does not count"
+    assert sorted(read(timed, START, reported)) == sorted(numbers(10))
+    assert sorted(read(timed, first, reported)) == numbers(3, 7)
+    second = follower.latest(first, None)
+    assert (follower.reported() or {})["behind"] == 0
+    clock.advance(21)
+    follower.stop_here()
+    push(queue, *numbers(4, 10))
+    third = follower.latest(second, None)
+    assert read(timed, second, third) == [b"later"]
+    assert (follower.reported() or {})["behind"] == 4, "a query that ends before them is behind"
 
 
 def test_a_group_that_was_popped_from_goes_on_where_it_stood(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 import cassq
+from tests.integration.deadlines import eventually
 from tests.integration.stage import drain, numbers, payloads, push, reap
 from tests.spark.places import everywhere
 
@@ -119,6 +121,80 @@ def test_a_batch_that_failed_is_read_again(
     collect(frame, tmp_path / "checkpoint", take)
     assert sorted(found[0]) == sorted(numbers(100)), "the batch is what it was"
     assert Counter(chain.from_iterable(found)) == Counter(numbers(150))
+
+
+def test_a_query_that_starts_at_the_latest_position_reads_its_first_batch_again(
+    spark: Any, client: cassq.Client, queue: cassq.Queue, tmp_path: Path
+) -> None:
+    """A batch that failed is not before the start of the query that continues, though its messages
+    are older: the position holds for a new checkpoint only."""
+    push(queue, *numbers(50))
+    found: list[Batch] = []
+    frame = follow(spark, client, queue, startingPosition="latest")
+    collect(frame, tmp_path / "checkpoint", into(found))
+    assert list(chain.from_iterable(found)) == []
+    push(queue, *numbers(20, 50))
+    fails = [True]
+
+    def take(frame: Any, number: int) -> None:
+        if fails:
+            fails.pop()
+            raise RuntimeError("the sink fails")
+        into(found)(frame, number)
+
+    with pytest.raises(Exception, match="the sink fails"):
+        collect(frame, tmp_path / "checkpoint", take)
+    push(queue, *numbers(10, 70))
+    collect(frame, tmp_path / "checkpoint", take)
+    assert Counter(chain.from_iterable(found)) == Counter(numbers(30, 50))
+    stats = queue.stats().groups["default"]
+    assert (stats.purged, stats.waiting + stats.committed) == (50, 30)
+    assert queue.audit().findings == []
+
+
+def test_the_very_first_batch_of_a_query_with_a_position_is_read_again(
+    spark: Any, client: cassq.Client, queue: cassq.Queue, tmp_path: Path
+) -> None:
+    push(queue, *numbers(50))
+    since = datetime.now(UTC)
+    eventually("the clock advances", lambda: datetime.now(UTC) > since + timedelta(milliseconds=2))
+    push(queue, *numbers(20, 50))
+    found: list[Batch] = []
+    fails = [True]
+
+    def take(frame: Any, number: int) -> None:
+        if fails:
+            fails.pop()
+            raise RuntimeError("the sink fails")
+        into(found)(frame, number)
+
+    position = (since + timedelta(milliseconds=1)).isoformat()
+    frame = follow(spark, client, queue, startingPosition=position)
+    with pytest.raises(Exception, match="the sink fails"):
+        collect(frame, tmp_path / "checkpoint", take)
+    push(queue, *numbers(10, 70))
+    collect(follow(spark, client, queue, startingPosition="latest"), tmp_path / "checkpoint", take)
+    assert Counter(chain.from_iterable(found)) == Counter(numbers(30, 50))
+    assert queue.stats().groups["default"].purged == 50
+
+
+def test_the_progress_of_a_query_says_how_far_it_is_behind(
+    spark: Any, client: cassq.Client, queue: cassq.Queue, tmp_path: Path
+) -> None:
+    push(queue, *numbers(60))
+    frame = follow(spark, client, queue, maxMessagesPerTrigger="25")
+    writer = frame.writeStream.foreachBatch(into([]))
+    query = writer.option("checkpointLocation", str(tmp_path / "x")).trigger(availableNow=True)
+    query = query.start()
+    finished(query)
+    sources = [progress["sources"][0] for progress in query.recentProgress]
+    reported = [json.loads(source["latestOffset"]) for source in sources]
+    rows = [source["numInputRows"] for source in sources]
+    assert [each["behind"] for each in reported][:3] == [35, 10, 0]
+    assert rows[:3] == [25, 25, 10]
+    ends = [sum(done for _, done, _ in each["pipes"].values()) for each in reported]
+    assert ends[:3] == [60, 60, 60]
+    assert query.lastProgress["sources"][0]["latestOffset"] == sources[-1]["latestOffset"]
 
 
 def test_a_batch_that_is_replayed_is_published_once(
