@@ -206,8 +206,8 @@ def _kept(
     cursor: Cursor,
     version: claims.Version,
 ) -> list[Claim]:
-    """The part of a row to keep: the row itself if all of it, else new rows, which its holder will
-    not recognise as its own."""
+    """The part of a row to keep: the row itself if all of it, else new rows, of which its holder
+    finds out when it writes them next; in an exclusive group it has lost its claim."""
     if row.state is ClaimState.DONE:
         acked = EMPTY
     else:
