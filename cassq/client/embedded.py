@@ -38,7 +38,7 @@ from cassq.model.rows import GroupRow, PipeRow, PipeState, QueueRow
 if TYPE_CHECKING:
     from cassq.extents.sidecar.settings import Settings
 
-_NAME_IT = "name it with --url or CASSQ_URL, or make it: `cassq queue create NAME`"
+NAME_IT = "name it with --url or CASSQ_URL, or make it: `cassq queue create NAME`"
 
 logger: logging.Logger = logging.getLogger("cassq")
 
@@ -123,7 +123,7 @@ def _open(
         if not create and not os.path.lexists(directory / CATALOG) and not _has_files(directory):
             raise ConfigError(
                 f"there is no queue directory at {directory}",
-                hint=_NAME_IT,
+                hint=NAME_IT,
             )
         disk.make_directory(directory)
         (directory / BELLS).mkdir(exist_ok=True)  # not durable: it holds nothing that lasts
@@ -392,7 +392,7 @@ def schema_of_directory(directory: Path) -> tuple[int, int]:
                 f"the catalog of {directory} is missing",
                 hint="other commands, such as `cassq stats`, rebuild it from the pipe files",
             )
-        raise ConfigError(f"there is no queue directory at {directory}", hint=_NAME_IT)
+        raise ConfigError(f"there is no queue directory at {directory}", hint=NAME_IT)
     return stored_version(path), latest_version("sqlite")
 
 

@@ -152,7 +152,8 @@ def absolute(url: str | None) -> str:
     if not url:
         raise ConfigError(
             "the option `url` is missing",
-            hint="say where the queues are: file:///var/lib/cassq or cassandra://host/keyspace",
+            hint="say where the queues are, such as file:///var/lib/cassq or"
+            " cassandra://host/keyspace; without it, the driver's CASSQ_URL is used",
         )
     scheme, _, rest = url.partition(":")
     if scheme != "file":

@@ -119,7 +119,8 @@ class Follower:
             raise ConfigError(
                 f"group {options.group!r} of queue {options.queue!r} is exclusive: it keeps"
                 " messages in order, but the tasks of a stream read in parallel",
-                hint="read from an ap queue, with a group that is not exclusive",
+                hint="read from an ap queue, and name a group that is not exclusive with"
+                ' .option("group", …)',
             )
         self._queue = queue
         self._lease = f"stream:{self._group.id}"
@@ -148,7 +149,8 @@ class Follower:
                 raise UsageError(
                     f"another query reads group {self._options.group!r} of queue"
                     f" {self._options.queue!r}",
-                    hint="stop it, or give this one its own group: each group gets every message",
+                    hint="stop it, or give this one a group of its own, which gets every message:"
+                    ' .option("group", …)',
                 )
             holder = self._catalog.leases.owner(self._lease)
             if holder and is_gone(holder.partition(_IN)[2], clock):
@@ -175,7 +177,8 @@ class Follower:
         if self._lost:
             raise LeaseLostError(
                 f"another query began to read group {self._options.group!r} of queue"
-                f" {self._options.queue!r} while this one was paused"
+                f" {self._options.queue!r} while this one was paused",
+                hint="let one of them run, or give each a group of its own",
             )
 
     def close(self) -> None:
@@ -257,7 +260,8 @@ class Follower:
                 f"a popper of group {self._options.group!r} of queue {self._options.queue!r} has"
                 f" claimed messages {cursor.ack.seq} to {cursor.chain.seq - 1} of pipe"
                 f" {cursor.pipe_id}",
-                hint="give the stream its own group, and pop nothing from that",
+                hint='give the stream a group of its own, .option("group", …), and pop nothing'
+                " from that",
             )
 
     def _end(self, pipe: PipeRow) -> Place:
@@ -356,7 +360,7 @@ class Follower:
             raise ExtentMissingError(
                 f"{what} of queue {self._options.queue!r} were removed before the stream read"
                 " them: the group was purged, or their retention ended",
-                hint="set failOnDataLoss=false to continue without them",
+                hint='continue without them: .option("failOnDataLoss", "false")',
                 retryable=False,
             )
         logger.warning("%s are gone, and are left out", what)

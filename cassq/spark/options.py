@@ -132,7 +132,9 @@ def _check(options: Mapping[str, str], known: set[str]) -> None:
 def _place(options: Mapping[str, str]) -> tuple[str, str]:
     queue = options.get("queue") or options.get("path")
     if not queue:
-        raise ConfigError("the option `queue` is missing", hint="name the queue: .option(...)")
+        raise ConfigError(
+            "the option `queue` is missing", hint='name the queue: .option("queue", "jobs")'
+        )
     return absolute(options.get("url")), queue
 
 

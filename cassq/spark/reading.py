@@ -22,6 +22,7 @@ from cassq.model.rows import Cursor, GroupRow, PipeRow
 from cassq.spark.clients import Location, located, place_at, place_of, queue_of
 from cassq.spark.decoding import arrow_schema, record_batch, within
 from cassq.spark.options import DEAD, STORED, UNFINISHED, ReadOptions
+from cassq.spark.wording import in_spark
 
 logger: logging.Logger = logging.getLogger("cassq")
 
@@ -60,6 +61,7 @@ class BatchReader(DataSourceReader):
         self._columns = schema
         arrow_schema(schema)  # what is wrong with it is said on the driver
 
+    @in_spark()
     def partitions(self) -> list[InputPartition]:
         options = self._options
         pieces = snapshot(place_of(options.url).ports, options)
@@ -71,13 +73,14 @@ class BatchReader(DataSourceReader):
         until_ms = ALWAYS_MS if options.until_ms is None else options.until_ms
         pieces = partition.pieces if isinstance(partition, ScanTask) else ()
         ranged = (options.since_ms, options.until_ms) != (None, None)
-        return read_pieces(
-            self._location,
-            pieces,
-            self._columns,
-            fail_on_data_loss=options.fail_on_data_loss,
-            between=(since_ms, until_ms) if ranged else None,
-        )
+        with in_spark():
+            yield from read_pieces(
+                self._location,
+                pieces,
+                self._columns,
+                fail_on_data_loss=options.fail_on_data_loss,
+                between=(since_ms, until_ms) if ranged else None,
+            )
 
 
 # --- planning -----------------------------------------------------------------------------------
@@ -192,7 +195,8 @@ def read_pieces(
                 raise ExtentMissingError(
                     f"{what} were removed before they were read: all groups have committed them,"
                     " or their retention ended",
-                    hint="set retain_consumed on the queue, or read with failOnDataLoss=false",
+                    hint='read without them, .option("failOnDataLoss", "false"), or let the'
+                    " queue keep messages for longer: retain_consumed",
                     retryable=False,
                 ) from exc
             logger.warning("%s are gone, and are left out", what)

@@ -21,6 +21,7 @@ from cassq.spark.options import (
     stream_options,
     write_options,
 )
+from cassq.spark.wording import in_spark
 
 if TYPE_CHECKING:
     from cassq.spark.reading import BatchReader
@@ -43,11 +44,13 @@ class CassqSource(DataSource):
 
     # --- reading ------------------------------------------------------------------------------
 
+    @in_spark()
     def reader(self, schema: StructType) -> BatchReader:
         from cassq.spark.reading import BatchReader
 
         return BatchReader(read_options(self.options), schema)
 
+    @in_spark()
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
         from cassq.spark.streaming import StreamReader
 
@@ -55,6 +58,7 @@ class CassqSource(DataSource):
 
     # --- writing ------------------------------------------------------------------------------
 
+    @in_spark()
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         from cassq.spark.writing import BatchWriter
 
@@ -62,6 +66,7 @@ class CassqSource(DataSource):
         target = self._target(options, schema, overwrite)
         return BatchWriter(target, batch_id(options.write_id or uuid4().hex))
 
+    @in_spark()
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
         from cassq.spark.writing import StreamWriter
 

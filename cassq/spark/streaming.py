@@ -25,6 +25,7 @@ from cassq.spark.following import (
 )
 from cassq.spark.options import StreamOptions
 from cassq.spark.reading import ScanTask, cut, read_pieces
+from cassq.spark.wording import in_spark
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -44,6 +45,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._follower = Follower(ports, self._options, self._location)
         return self._follower
 
+    @in_spark()
     def initialOffset(self) -> Offset:  # noqa: N802
         self._following()
         return initial_offset(self._location.identity, self._options)
@@ -52,6 +54,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most = self._options.messages_per_trigger
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
+    @in_spark()
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         return self._following().latest(start, most)
@@ -59,22 +62,26 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802
         return self._following().reported()
 
+    @in_spark()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._following().stop_here()
 
+    @in_spark()
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         check_identity(end, self._location)
         options, pieces = self._options, pieces_between(start, end)
         return list(cut(pieces, options.messages_per_partition, options.min_partitions))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        return read_pieces(
-            self._location,
-            partition.pieces if isinstance(partition, ScanTask) else (),
-            self._columns,
-            fail_on_data_loss=self._options.fail_on_data_loss,
-        )
+        with in_spark():
+            yield from read_pieces(
+                self._location,
+                partition.pieces if isinstance(partition, ScanTask) else (),
+                self._columns,
+                fail_on_data_loss=self._options.fail_on_data_loss,
+            )
 
+    @in_spark()
     def commit(self, end: Offset) -> None:
         self._following().ack(end)
 

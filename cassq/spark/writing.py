@@ -27,6 +27,7 @@ from cassq.spark import staged
 from cassq.spark.clients import Location, place_of, queue_of
 from cassq.spark.encoding import Columns, Now, runs
 from cassq.spark.staged import Attempt, StagedWrite
+from cassq.spark.wording import in_spark
 
 # Local properties that Spark gives to the tasks of a stream.
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
@@ -89,12 +90,15 @@ class BatchWriter(DataSourceArrowWriter):
         self._columns = target.columns
         self._write = target.write(write_id)
 
+    @in_spark()
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         return fill(self._write, self._columns, iterator)
 
+    @in_spark()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         publish(self._write, messages)
 
+    @in_spark()
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         staged.give_up(self._write)
 
@@ -106,14 +110,17 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, target: WriteTarget) -> None:
         self._target = target
 
+    @in_spark()
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         write = self._target.write(*stream_of(TaskContext.get()))
         return fill(write, self._target.columns, iterator)
 
+    @in_spark()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         for write in writes_of(messages):
             publish(write, messages)
 
+    @in_spark()
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         for write in writes_of(messages):
             staged.give_up(write)

@@ -24,6 +24,8 @@ ROOT = Path(__file__).resolve().parents[3]
 README = ROOT / "README.md"
 WORKER = ROOT / "examples" / "worker" / "worker.py"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+# Its Python needs a JDK: tests/spark/test_page.py runs it.
+SPARK = ROOT / "docs" / "spark.md"
 
 PYTHON = "python"
 SHELL = {"", "sh", "bash"}
@@ -166,7 +168,7 @@ def test_the_example_worker_finishes_its_task_when_its_supervisor_ends_it(tmp_pa
         assert queue.audit().findings == []
 
 
-@each_page
+@pytest.mark.parametrize("page", [p for p in PAGES if p != SPARK], ids=lambda page: page.name)
 def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, own_shell: dict[str, str]) -> None:
     """The blocks of a page run one after another, with the same names, in one directory."""
     python = [(block.line, block.text) for block in blocks_of(page) if block.language == PYTHON]
