@@ -21,7 +21,7 @@ from tests.simulation.worlds.world import World
 
 SEEDS = range(40)
 SEEDS_OF_WRITERS = range(25)
-SEEDS_OF_RECEIPTS = range(25)
+SEEDS_OF_RECEIPTS = range(15)
 SEEDS_OF_CALM = range(15)
 
 # Seeds of runs without clerks that failed once, and what was wrong. What a seed does changes with

@@ -15,6 +15,7 @@ import pytest
 import cassq
 from tests.integration.deadlines import eventually
 from tests.integration.stage import drain, numbers, payloads, push, reap
+from tests.spark.patience import at_last
 from tests.spark.places import everywhere
 
 SECONDS = 240
@@ -35,7 +36,7 @@ def follow(spark: Any, client: cassq.Client, queue: cassq.Queue, **options: str)
 def collect(frame: Any, checkpoint: Path, sink: Callable[[Any, int], None]) -> None:
     """Have all that is there now go through a sink."""
     writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
-    finished(writer.trigger(availableNow=True).start())
+    at_last(lambda: finished(writer.trigger(availableNow=True).start()))
 
 
 def into(found: list[Batch]) -> Callable[[Any, int], None]:
@@ -53,7 +54,7 @@ def write_stream(
     """Write what is there now of a stream to a queue."""
     writer = frame.writeStream.format(source).option("checkpointLocation", str(checkpoint))
     writer = writer.options(url=client.url, queue=queue.name)
-    finished(writer.trigger(availableNow=True).start())
+    at_last(lambda: finished(writer.trigger(availableNow=True).start()))
 
 
 def lines(directory: Path, name: str, found: list[bytes]) -> None:

@@ -276,7 +276,7 @@ def test_a_handler_may_push_while_the_main_thread_waits_for_messages(queue: cass
 # What takes no lock, or is long and made of steps, of which the catalog's are guarded.
 FREE = {
     "Client": {"close", "runtime_class"},
-    "Queue": {"audit", "dead_letters", "drain", "forwarding_pusher", "new_pusher"},
+    "Queue": {"audit", "dead_letters", "drain", "forwarding_pusher", "new_pusher", "settle"},
     "Popper": {
         "ack_held", "close", "close_inside", "commit", "dead", "extend_held", "give_held",
         "release", "rollback", "stop", "tend", "transaction",
@@ -291,11 +291,14 @@ def test_every_call_is_refused_inside_another_of_its_thread(
     push(queue, *numbers(4))
     with queue.pusher() as pusher, queue.popper() as popper:
         (message,) = popper.pop(1)
+        settlement = queue.settle(message.receipt)
         calls: list[Callable[..., object]] = [
             message.ack, message.nack, message.release, lambda: message.extend(1),
             lambda: popper.commit([message]), lambda: popper.rollback([message]),
             lambda: popper.release([message]), lambda: popper.dead([message]),
             lambda: popper.transaction().__enter__(), lambda: next(iter(popper)),
+            settlement.ack, settlement.nack, settlement.release, settlement.dead,
+            lambda: settlement.extend(1),
         ]  # fmt: skip
         for thing in (client, queue, popper, pusher):
             names = {name for name in vars(type(thing)) if not name.startswith("_")}

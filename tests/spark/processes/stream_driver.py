@@ -10,8 +10,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from pyspark.errors import StreamingQueryException
-
+from tests.spark.patience import at_last
 from tests.spark.processes.driver import begun
 from tests.spark.processes.holding import register_holding
 
@@ -36,15 +35,8 @@ def bring(spark: Any, sink: str, url: str, source: str, target: str, checkpoint:
 
 
 def bring_at_last(spark: Any, *how: str) -> None:
-    """The same, started again if Spark gave up on a Python: on a busy machine one may take longer
-    to start than Spark's ten seconds, which no setting changes."""
-    for _ in range(5):
-        try:
-            return bring(spark, *how)
-        except StreamingQueryException as exc:
-            if "worker failed to connect back" not in str(exc):
-                raise
-    raise AssertionError("no Python of Spark's started in time")
+    """The same, started again if Spark gave up on a Python."""
+    at_last(lambda: bring(spark, *how))
 
 
 if __name__ == "__main__":
