@@ -30,7 +30,7 @@ _NO_LOCKS = {errno.ENOTSUP, errno.EOPNOTSUPP, errno.EBADF, errno.EINVAL}
 
 
 class Waiter(abc.ABC):
-    """Waits for pushes to a queue."""
+    """Waits for pushes to a queue. Several threads may wait at once."""
 
     @abc.abstractmethod
     def wait(self, seconds: float, ready: Callable[[], bool]) -> None:
@@ -60,6 +60,40 @@ class Doorbell(abc.ABC):
     @abc.abstractmethod
     def close(self) -> None:
         """Release what is held."""
+
+
+class SharedWaiter(Waiter):
+    """A waiter that several threads may share: one of them waits for the bell, and wakes the
+    others whenever it wakes up."""
+
+    def __init__(self) -> None:
+        self._waiting_alone = threading.Lock()
+        self._others: list[Nudge] = []
+
+    def wait(self, seconds: float, ready: Callable[[], bool]) -> None:
+        if self._waiting_alone.locked():
+            self._wait_beside(seconds, ready)
+            return
+        try:
+            with self._waiting_alone:
+                self._wait_alone(seconds, ready)
+        finally:
+            for other in list(self._others):
+                other.give()
+
+    def _wait_beside(self, seconds: float, ready: Callable[[], bool]) -> None:
+        nudge = Nudge()
+        self._others.append(nudge)
+        try:
+            # Looked at again, as the bell may have rung before the nudge was there.
+            if self._waiting_alone.locked() and not ready():
+                nudge.wait(min(seconds, LOOK_AGAIN_SECONDS))
+        finally:
+            self._others.remove(nudge)
+
+    @abc.abstractmethod
+    def _wait_alone(self, seconds: float, ready: Callable[[], bool]) -> None:
+        """`wait`, for one thread at a time."""
 
 
 class FifoDoorbell(Doorbell):
@@ -166,7 +200,7 @@ def _is_at(fd: int, path: Path) -> bool:
         return False
 
 
-class FifoWaiter(Waiter):
+class FifoWaiter(SharedWaiter):
     """Sleeps in poll(2) on its FIFO. Busy-waiting first was measured to be slower: a sleep that
     times out is less exact than one that is interrupted."""
 
@@ -177,12 +211,13 @@ class FifoWaiter(Waiter):
         self._path = path
         self._poll = select.poll()
         self._poll.register(fd, select.POLLIN)
+        super().__init__()
         self._guard = threading.Lock()
         self._waiting = False
         self._closed = False
         self._drain()
 
-    def wait(self, seconds: float, ready: Callable[[], bool]) -> None:
+    def _wait_alone(self, seconds: float, ready: Callable[[], bool]) -> None:
         with self._guard:
             if self._closed:
                 return
@@ -282,14 +317,15 @@ class PollingDoorbell(Doorbell):
         self.ring()
 
 
-class _ListeningWaiter(Waiter):
+class _ListeningWaiter(SharedWaiter):
     def __init__(self, ear: Nudge, pause: float, leave: Callable[[Nudge], None]) -> None:
+        super().__init__()
         self._ear = ear
         self._pause = pause
         self._leave = leave
         self._closed = False
 
-    def wait(self, seconds: float, ready: Callable[[], bool]) -> None:
+    def _wait_alone(self, seconds: float, ready: Callable[[], bool]) -> None:
         watch = Stopwatch()
         limit = min(seconds, LOOK_AGAIN_SECONDS)
         while not (self._closed or ready()):

@@ -137,6 +137,33 @@ def test_one_ring_wakes_all_waiters(bell_place: BellPlace) -> None:
     waiter.close()
 
 
+@pytest.mark.usefixtures("rings_alone")
+def test_one_ring_wakes_all_threads_that_share_a_waiter(bell_place: BellPlace) -> None:
+    bell, back = bell_place.open("there"), bell_place.open("back")
+    shared, waiter = bell.listen(), back.listen()
+    asked = 0
+    answers: list[int] = [0] * 4
+
+    def answer(index: int) -> None:
+        for number in range(1, ROUNDS + 1):
+            wait_until(shared, lambda number=number: asked >= number)
+            answers[index] = number
+            back.ring()
+
+    threads = [threading.Thread(target=answer, args=(index,)) for index in range(4)]
+    for thread in threads:
+        thread.start()
+    for number in range(1, ROUNDS + 1):
+        asked = number
+        bell.ring()
+        wait_until(waiter, lambda number=number: min(answers) >= number)
+    for thread in threads:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+    shared.close()
+    waiter.close()
+
+
 # --- across processes -------------------------------------------------------------------------
 
 
