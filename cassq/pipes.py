@@ -33,7 +33,7 @@ from cassq.message.frames import Place, pipe_key
 from cassq.model.lanes import lane_start_ms
 from cassq.model.queues import QueuePolicy
 from cassq.model.rows import PipeRow, PipeState, QueueRow
-from cassq.model.scaling import share_of
+from cassq.model.scaling import owner_of, share_of
 
 logger: logging.Logger = logging.getLogger("cassq")
 
@@ -517,14 +517,16 @@ class PipeWriters:
         self._share = 1
         self._turn = 0
 
-    def of(self, lane: int | None) -> PipeWriter:
-        """The writer of a lane; None: the next of those for immediate delivery."""
+    def of(self, lane: int | None, *, keyed: bool = False) -> PipeWriter:
+        """The writer of a lane; None: the next of those for immediate delivery. keyed: messages
+        with keys, whose order counts: always the first one."""
         if lane is None:
             self._turn = (self._turn + 1) % self._share
-            if self._turn >= len(self._side_by_side):
-                self._turn = len(self._side_by_side)
-                self._side_by_side.append(self._appender(owner=self._owner))
-            return self._side_by_side[self._turn]
+            at = 0 if keyed else self._turn
+            if at >= len(self._side_by_side):
+                at = len(self._side_by_side)
+                self._side_by_side.append(self._appender(owner=owner_of(self._owner, at)))
+            return self._side_by_side[at]
         appender = self._lanes.get(lane)
         if appender is None:
             appender = self._lanes[lane] = self._appender(lane=lane)

@@ -42,6 +42,7 @@ from cassq.consumer.delivery import (
     Prefetched,
     by_delivery,
 )
+from cassq.consumer.lane import Lane, Says
 from cassq.consumer.settling import Settler
 from cassq.doorbell import LOOK_AGAIN_SECONDS, Doorbell
 from cassq.errors import ClaimLostError, ClosedError, GroupNotFoundError, QueueNotFoundError
@@ -95,6 +96,11 @@ class Popper:
         self._keep_alive_ms = (keep_alive or 0) * 1000
         self._keep_at_ms = math.inf  # when to check which claims must be extended
         self._lock = threading.Lock()
+        self._lane: Lane | None = None
+        if group().policy.keyed:
+            says = Says(self._flush, self._waiter.wake, doorbell.ring)
+            parts = self._claimer, self._settler, self._acknowledger
+            self._lane = Lane(ports, queue, group, *parts, says, self._keep_alive_ms)
         self._buffer: Prefetched = Prefetched()
         self._ahead: threading.Thread | None = None  # the thread that did so last
         self._taken_ms = 0  # when a message was last taken from the buffer
@@ -165,7 +171,8 @@ class Popper:
                     return messages
                 self._flush()
                 self._claimer.health.record_success()
-                left = min(left, self._claimer.until_due(LOOK_AGAIN_SECONDS))
+                source = self._lane or self._claimer
+                left = min(left, source.until_due(LOOK_AGAIN_SECONDS))
             with life.wait():
                 self._waiter.wait(left, self._has_news)
 
@@ -244,6 +251,9 @@ class Popper:
             prefetch_limit = pace.allowed(prefetch_limit, rules.claim_timeout_ms)
         began_ms, took_ms = self._clock.boot_ms(), 0
         try:
+            if self._lane is not None:
+                self._run_within(self.tend, self._lane.tend_within())
+                return self._lane.take(max_messages)
             found = self._claimer.claim(max_messages, self._acknowledger, prefetch_limit, began_ms)
         except Exception as exc:
             self.tally.failed("pop", exc)
@@ -293,7 +303,8 @@ class Popper:
                 if self._stopping or not self._may_hand_out():
                     return None
                 if not self._buffer.parts:
-                    self._keep(self._claim(self._pace.ahead(), self._prefetch_limit()))
+                    ahead = self._pace.ahead() if self._lane is None else 1  # all are counted
+                    self._keep(self._claim(ahead, self._prefetch_limit()))
                 if self._stopping or not self._buffer.parts:
                     return None
                 self.tally.popped += 1
@@ -343,7 +354,7 @@ class Popper:
         if self._closed or self._stopping:
             return True
         with self._life.enter():
-            return self._claimer.has_news()
+            return (self._lane or self._claimer).has_news()
 
     # --- settling -----------------------------------------------------------------------------
 
@@ -445,7 +456,11 @@ class Popper:
         if not self._settler.unwritten:
             return
         free = self._settler.flush()
-        self._claimer.follow_up(free, succeeded=self._settler.acks_written)
+        lane = self._lane
+        follows = free if lane is None else []
+        self._claimer.follow_up(follows, succeeded=self._settler.acks_written)
+        if lane is not None and self._settler.failure is None:
+            lane.flushed(free)
         if free:
             self._doorbell.ring()
         if self._settler.failure is not None:
@@ -469,7 +484,7 @@ class Popper:
             with self._entered(), self._lock:
                 now_ms = self._begin_settling()
                 self._settler.note(delivery, RangeSet.run(seqs.start, seqs.stop), now_ms)
-                if delivery.epoch is not None or now_ms >= delivery.due_ms:
+                if self._is_written_at_once(delivery, now_ms):
                     self._write_at_once(delivery, seqs)
         finally:
             if life.later:
@@ -480,17 +495,21 @@ class Popper:
         try:
             with self._entered(), self._lock:
                 now_ms = self._begin_settling()
-                if delivery.epoch is not None:
+                if delivery.epoch is not None or delivery.hold is not None:
                     self._give(delivery, RangeSet.run(seqs.start, seqs.stop), back)
                 else:
                     self._settler.give_one(delivery, seqs.start, back, now_ms)
                 if not back.counted:
                     self._give_back_ahead()
-                if delivery.epoch is not None or now_ms >= delivery.due_ms:
+                if self._is_written_at_once(delivery, now_ms):
                     self._write_at_once(delivery, seqs)
         finally:
             if life.later:
                 life.catch_up()
+
+    def _is_written_at_once(self, delivery: Delivery, now_ms: int) -> bool:
+        exclusive = delivery.epoch is not None and delivery.hold is None
+        return exclusive or now_ms >= delivery.due_ms
 
     def _begin_settling(self) -> int:
         if self._closed:
@@ -508,11 +527,14 @@ class Popper:
             raise ClaimLostError(pipe_id=delivery.pipe_id)
 
     @operation
-    def extend_held(self, delivery: Delivery, seconds: float) -> None:
+    def extend_held(self, delivery: Delivery, seconds: float, seq: int) -> None:
         check_seconds("seconds", seconds, EXTEND_MAX_SECONDS)
         with self._lock:
             self._check_open()
-            self._settler.extend(delivery, round(seconds * 1000))
+            if self._lane is not None:
+                self._lane.extend(delivery, seq, round(seconds * 1000))
+            else:
+                self._settler.extend(delivery, round(seconds * 1000))
 
     # --- life ---------------------------------------------------------------------------------
 
@@ -530,7 +552,8 @@ class Popper:
             self._claimer.close_dropped()
             left_ms = self._settler.until_flush_ms(self._catalog.now_ms())
             again = left_ms / 1000 if self._settler.unwritten else TEND_SECONDS
-            return min(again, turns, self._give_back_unused(), self._keep_claims_alive())
+            again = min(again, turns, self._give_back_unused(), self._keep_claims_alive())
+            return min(again, self._lane.tend(leave=self._stopping) if self._lane else _NEVER)
 
     def _give_back_unused(self) -> float:
         """Give back what was prefetched if nobody takes from it; seconds until the next check."""
@@ -596,6 +619,8 @@ class Popper:
                 return
             try:
                 self._flush()
+                if self._lane is not None:
+                    self._lane.leave(self._buffer.seqs())
                 for delivery in list(self._settler.deliveries):
                     self._give_up(delivery)
                 self._flush()
@@ -626,6 +651,9 @@ class Popper:
         if not ahead:
             return
         self._buffer.forget(ahead)
+        if self._lane is not None:
+            self._lane.put_back_ahead(ahead)
+            return
         for delivery, seqs in ahead.items():
             try:
                 self._settler.give(

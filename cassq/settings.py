@@ -12,6 +12,7 @@ from typing import Literal, TypedDict
 Consistency = Literal["ap", "cp"]
 Compression = Literal["none", "zstd", "lz4"]
 Overflow = Literal["reject", "drop-oldest"]
+Order = Literal["any", "key"]
 
 # Choices of other calls: `connect`, `Queue.create_group`, `Queue.peek` and `Queue.history`.
 Durability = Literal["disk", "os"]
@@ -66,3 +67,5 @@ class GroupSettings(TypedDict, total=False):
     retry_jitter: float | None
     sick_check: bool | None
     sick_hold: float | None
+    order: Order
+    limit_per_key: int | None

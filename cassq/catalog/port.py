@@ -285,10 +285,15 @@ class Claims(abc.ABC):
 
     @abc.abstractmethod
     def replace_many(
-        self, changes: Sequence[tuple[Claim, Sequence[Claim]]], *, epoch: int | None = None
+        self,
+        changes: Sequence[tuple[Claim, Sequence[Claim]]],
+        *,
+        epoch: int | None = None,
+        synced: bool = True,
     ) -> list[bool]:
         """`replace` several claims with one sync; one result per claim. Others may see the result
-        before it is durable, except with `epoch`."""
+        before it is durable, except with `epoch`. Unless `synced`, it survives a crash of the
+        process, but maybe not of the machine."""
 
     def ensure_durable(self) -> None:
         """Make durable what reads now show of earlier writes, whose outcome was unknown."""

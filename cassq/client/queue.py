@@ -315,8 +315,9 @@ class Queue:
         others."""
         row = self._group(name)
         new = changed(row.policy, policy)
-        if new.exclusive != row.policy.exclusive:
-            raise ConfigError("exclusive cannot be changed", hint="create another group")
+        for name in ("exclusive", "order", "limit_per_key"):
+            if getattr(new, name) != getattr(row.policy, name):
+                raise ConfigError(f"{name} cannot be changed", hint="create another group")
         if not self._ports.catalog.queues.update_group(row.id, new):
             raise GroupNotFoundError(f"group {name!r} of {self.name!r} was deleted")
         self._runtime.changed(replace(row, policy=new))

@@ -183,6 +183,40 @@ class CandidatePipes:
                 found.sort(key=lambda view: view.row.id not in self._round)
         return found
 
+    def in_chains(self, *, strict: bool, now_ms: int) -> list[PipeView]:
+        """The views with something waiting that may be claimed from when a pusher's pipes (strict:
+        all of the queue's) are claimed from one after the other. now_ms: boot time."""
+        heads: dict[str, PipeView] = {}
+        out = self.left_alone(now_ms)
+        self._look_at([view for view in self._views.values() if view.row.id not in out])
+        for view in sorted(self._views.values(), key=lambda view: view.row.ordinal):
+            chain = "" if strict else view.row.owner
+            if chain in heads:
+                continue
+            if view.row.id in out:
+                heads[chain] = view
+                continue
+            if not self._is_claimed(view):
+                heads[chain] = view
+        found: list[PipeView] = []
+        for view in heads.values():
+            try:
+                if view.row.id not in out and self.waiting(view):
+                    found.append(view)
+            except (ExtentMissingError, CorruptionError) as exc:
+                self.set_aside(view.row.id, exc)
+        return found
+
+    def _is_claimed(self, view: PipeView) -> bool:
+        """Whether all that a pipe will ever hold is claimed."""
+        end, cursor = view.row.end, view.cursor
+        return end is not None and cursor is not None and cursor.chain.seq >= end.seq
+
+    def forget_cursors(self) -> None:
+        """Read the group's positions again when they are needed next."""
+        for view in self._views.values():
+            view.cursor = None
+
     def is_blocked(self) -> bool:
         """Whether some candidates could not be read, so that there are other candidates now."""
         return not self.left_alone() <= self._out

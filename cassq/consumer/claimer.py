@@ -67,22 +67,23 @@ class Claimer:
         self.paused: bool = False  # whether popping was paused then
         self.name: str = ports.ids.version()
         self._numbers = itertools.count(1)  # of its claims
-        self.exclusive: bool = group().policy.exclusive or queue().policy.strict
+        in_order = group().policy.exclusive or queue().policy.strict
+        self.exclusive: bool = in_order and not group().policy.keyed
         self.window: CandidatePipes = CandidatePipes(ports, queue, group(), in_order=self.exclusive)
         self.timers: Timers = Timers(ports, group())
         self.health: GroupHealth = GroupHealth(ports, group().id, lambda: self.rules)
         self.redelivery: Redelivery = Redelivery(
-            ports.catalog, self.window, self._holder, self._version
+            ports.catalog, self.window, self.new_holder, self._version
         )
         self._expiry = Expiry(ports, queue)
-        self._new_claims = NewClaims(ports, group, self.window, self._expiry)
+        self.new_claims: NewClaims = NewClaims(ports, group, self.window, self._expiry)
         self._told_sick = False  # since something last succeeded here
         self._owed: list[Claim] = []  # spent rows of an exclusive group, as given back
         self._turns = ports.turns if self.exclusive else None
         self._locked_out = False  # whether another popper had the lock at the last `claim`
         self._line_seconds = 0.0  # then: when to try again
 
-    def _holder(self) -> str:
+    def new_holder(self) -> str:
         """The holder of a new claim."""
         return claims.holder_name(self.name, next(self._numbers))
 
@@ -175,9 +176,9 @@ class Claimer:
             if self.exclusive:
                 return self._claim_exclusively(view, limit, acknowledger)
             request = ClaimRequest(
-                self._holder(), acknowledger, self.rules, limit, self._prefetch_limit, joint
+                self.new_holder(), acknowledger, self.rules, limit, self._prefetch_limit, joint
             )
-            return self._new_claims.claim(view, request)
+            return self.new_claims.claim(view, request)
         except (ExtentMissingError, CorruptionError) as exc:
             view.cursor = None  # by the next try, another popper may have continued past it
             self.window.set_aside(view.row.id, exc)
@@ -253,9 +254,9 @@ class Claimer:
             if expired:
                 self._free(expired)
                 continue
-            spent = [row for row in due if self._is_spent(row)]
+            spent = [row for row in due if self.is_spent(row)]
             left = [row for row in due if row not in spent]
-            if self.put_away(spent) + sum(map(self._expired, left)) == 0:
+            if self.put_away(spent) + sum(map(self.expired, left)) == 0:
                 return left
             if len(spent) > BURIED_AT_ONCE:
                 break
@@ -287,7 +288,7 @@ class Claimer:
                 self.health.succeeded(now_ms)
             if any(row.due_ms <= now_ms for row in free):
                 self.given_back()
-            spent = [row for row in free if self._is_spent(row)]
+            spent = [row for row in free if self.is_spent(row)]
             if self.exclusive:
                 self._owed = (self._owed + spent)[-BURIED_AT_ONCE:]
             else:
@@ -306,7 +307,7 @@ class Claimer:
         next time, as this blocks pops and acks."""
         return sum(map(self._put_away, spent[:BURIED_AT_ONCE]))
 
-    def _is_spent(self, row: Claim) -> bool:
+    def is_spent(self, row: Claim) -> bool:
         if claims.is_doomed(row):
             return True
         if not claims.is_spent(row, self.rules.max_deliveries):
@@ -327,13 +328,14 @@ class Claimer:
         return False
 
     def _put_away(self, row: Claim) -> bool:
-        return self._or_set_aside(row, lambda: self._moved_to_dead(row))
+        return self._or_set_aside(row, lambda: self.dead_letter(row))
 
-    def _moved_to_dead(self, row: Claim) -> bool:
+    def dead_letter(self, row: Claim) -> bool:
         return dead_letter_or_leave(self._dead_letter, self._queue(), self._group(), row)
 
-    def _expired(self, row: Claim, epoch: int | None = None) -> bool:
-        """Whether some of a free row had expired; it is removed."""
+    def expired(self, row: Claim, epoch: int | None = None) -> bool:
+        """Whether some of a free row had expired; it is removed. epoch: of an exclusive or keyed
+        group's pipe."""
         readers = self.window.readers
         return self._or_set_aside(
             row, lambda: self._expiry.remove_free(row, readers.get, epoch=epoch)
@@ -356,9 +358,9 @@ class Claimer:
         for row in expired:
             consumer = claims.consumer_of(row.holder)
             logger.info("taking over an expired claim of pipe %s from %s", row.pipe_id, consumer)
-        self._catalog.claims.replace_many([(row, self._freed(row)) for row in expired])
+        self._catalog.claims.replace_many([(row, self.freed(row)) for row in expired])
 
-    def _freed(self, row: Claim) -> list[Claim]:
+    def freed(self, row: Claim) -> list[Claim]:
         return freed(row, self._catalog.now_ms(), self.rules, self.health, self._version)
 
     def _retake(
@@ -530,22 +532,22 @@ class Claimer:
             row = next((row for row in rows if row.state is not ClaimState.DONE), None)
             if row is None:
                 request = ClaimRequest(
-                    self._holder(), acknowledger, self.rules, limit, self._prefetch_limit
+                    self.new_holder(), acknowledger, self.rules, limit, self._prefetch_limit
                 )
-                self._new_claims.claim_for([request], view, lock)
+                self.new_claims.claim_for([request], view, lock)
                 return [request.found] if request.found is not None else []
             if row.state is ClaimState.HELD:
                 if self._turns is not None and self._is_nearly_due(row):
                     return []  # a kept lock may lapse a little earlier than the claim
                 # We have its holder's lock now, so the claim is ours, whatever its deadline.
-                if not self._catalog.claims.replace(row, self._freed(row), epoch=cursor.epoch):
+                if not self._catalog.claims.replace(row, self.freed(row), epoch=cursor.epoch):
                     return []
             elif row.due_ms > self._catalog.now_ms():
                 return []  # the head is held back: nothing may pass it
-            elif self._is_spent(row):
-                if not self._moved_to_dead(row):
+            elif self.is_spent(row):
+                if not self.dead_letter(row):
                     return []
-            elif not self._expired(row, cursor.epoch):
+            elif not self.expired(row, cursor.epoch):
                 return self._take(row, limit, acknowledger, lock, cursor.epoch)
         return []
 
@@ -568,7 +570,7 @@ class Claimer:
         pieces, until = read_left(self.window.readers.get(row.pipe_id), row, limit)
         now_ms = self._catalog.now_ms()
         due_ms = now_ms + self.rules.claim_timeout_ms
-        mine, rows = claims.taken(row, until, self._holder(), due_ms, self._version)
+        mine, rows = claims.taken(row, until, self.new_holder(), due_ms, self._version)
         if not self._catalog.claims.replace(row, rows, epoch=epoch):
             return []
         return [(Delivery(acknowledger, [mine], now_ms, lock, epoch), pieces)]

@@ -6,6 +6,7 @@ open, and the claim rows as last written. It does no I/O: the popper writes.
 
 from __future__ import annotations
 
+import abc
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -30,7 +31,8 @@ class NackOptions(NamedTuple):
     delivery that counts or not.
 
     error: why they failed, as `error_text` returned it. doomed: they become dead letters at once.
-    together: they failed as a batch, and it is not known which of them is at fault.
+    together: they failed as a batch, and it is not known which of them is at fault. reason: see
+    `claims.failure_record`.
     """
 
     delay_ms: int | None = None
@@ -38,6 +40,7 @@ class NackOptions(NamedTuple):
     counted: bool = True
     doomed: bool = False
     together: bool = True
+    reason: str = "rejected"
 
 
 class Acknowledger(NamedTuple):
@@ -46,7 +49,44 @@ class Acknowledger(NamedTuple):
 
     ack: Callable[[Delivery, range], None]
     give: Callable[[Delivery, range, NackOptions], None]
-    extend: Callable[[Delivery, float], None]
+    extend: Callable[[Delivery, float, int], None]
+
+
+class Hold(abc.ABC):
+    """How a keyed group keeps what one claim row holds: only some of it is in a consumer's hands,
+    and what is settled makes room for more of its key."""
+
+    @abc.abstractmethod
+    def check(self, seqs: RangeSet) -> None:
+        """Raise ClaimLostError unless these messages are in a consumer's hands, or acked."""
+
+    @abc.abstractmethod
+    def acked(self, seqs: RangeSet) -> None:
+        """Messages were acked, which is not written yet."""
+
+    @abc.abstractmethod
+    def released(self, seqs: RangeSet) -> None:
+        """Messages were given back untried: they can be handed out again, in their old place."""
+
+    @abc.abstractmethod
+    def failed(self, seqs: RangeSet) -> None:
+        """Messages were given back, which is not written yet."""
+
+    @abc.abstractmethod
+    def trying(self, row: Claim) -> RangeSet:
+        """Which of a row's messages are about to be handed out: the row says so first."""
+
+    @abc.abstractmethod
+    def due_ms(self, row: Claim) -> int:
+        """Until when a row must be held if some of it is handed out now."""
+
+    @abc.abstractmethod
+    def written(self, free: Sequence[Claim]) -> None:
+        """Some of what was noted is written. free: the rows of what was given back."""
+
+    @abc.abstractmethod
+    def over(self) -> None:
+        """All messages are settled or given back, and that is written; or the claim is lost."""
 
 
 class Delivery:
@@ -57,8 +97,8 @@ class Delivery:
     pending: those acked and not yet written. backs: seqs given back and not yet written, by their
     options. given and given_singly: all seqs given back. missed: those that a receipt took from
     us. last_nack: its arguments, and the options that they make. pieces: its messages, as handed
-    out.
-    consumers: the threads that received some of them.
+    out. consumers: the threads that received some of them. hold: in a keyed group, what of it is
+    in hand.
     """
 
     __slots__ = (
@@ -72,6 +112,7 @@ class Delivery:
         "epoch",
         "given",
         "given_singly",
+        "hold",
         "holder",
         "last_nack",
         "left",
@@ -104,7 +145,7 @@ class Delivery:
         self.count: int = 0
         for row in rows:
             self.count += row.end - row.start
-            if row.acked.ranges:
+            if row.acked:
                 self.settled = self.settled | row.acked
                 self.count -= len(row.acked)
         self.left: int = self.count
@@ -121,6 +162,7 @@ class Delivery:
         self.last_nack: tuple[float | None, Error, NackOptions] | None = None
         self.pieces: Sequence[BundleSlice] = ()
         self.consumers: tuple[Thread, ...] = ()
+        self.hold: Hold | None = None
 
     def taken_by(self, thread: Thread) -> None:
         """Note that a thread received some of its messages."""
@@ -260,8 +302,8 @@ class Delivery:
     def release(self, seqs: range) -> None:
         self.acknowledger.give(self, seqs, NackOptions(counted=False))
 
-    def extend(self, seconds: float) -> None:
-        self.acknowledger.extend(self, seconds)
+    def extend(self, seconds: float, seq: int) -> None:
+        self.acknowledger.extend(self, seconds, seq)
 
 
 # --- messages -----------------------------------------------------------------------------------
@@ -334,12 +376,12 @@ class Message:
         it a deadline of its own, from any process. Anybody who has it can do so.
 
         It is valid until the message is settled, or delivered again. Raises UsageError for a
-        message of an exclusive group, whose order only its popper can keep.
+        message of an exclusive or keyed group, whose order only its popper can keep.
         """
         delivery = self._delivery
         if delivery.epoch is not None:
             raise UsageError(
-                "messages of an exclusive group have no receipts",
+                "messages of exclusive and keyed groups have no receipts",
                 hint="settle them through the popper that delivered them",
             )
         claim = delivery.rows[0] if delivery.rows else None
@@ -370,7 +412,7 @@ class Message:
 
     def extend(self, seconds: float) -> None:
         """Move the deadline of this message's claim to `seconds` from now."""
-        self._delivery.extend(seconds)
+        self._delivery.extend(seconds, self.seq)
 
     def __eq__(self, other: object) -> bool:
         """Whether both are the same delivery of the same message."""

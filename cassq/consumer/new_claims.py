@@ -33,7 +33,7 @@ class ClaimRequest:
     """What one popper wants from a pipe: `limit` messages, or `prefetch_limit` where far more wait.
 
     holder: of the claim. rules: its group's, now. joint: the messages are
-    handed out with others. found: what it got.
+    handed out with others. tried: see `Claim`. found: what it got.
     """
 
     holder: str
@@ -42,6 +42,7 @@ class ClaimRequest:
     limit: int
     prefetch_limit: int = 0
     joint: bool = False
+    tried: RangeSet | None = None
     found: Found | None = None
 
     def size(self, waiting: int) -> int:
@@ -142,6 +143,7 @@ class NewClaims:
                 now_ms + request.rules.claim_timeout_ms,
                 version,
                 joint=request.joint,
+                tried=request.tried,
             )
             for request, _, (start, end) in served
         ]

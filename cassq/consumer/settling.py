@@ -108,6 +108,12 @@ class Settler:
     def note(self, delivery: Delivery, seqs: RangeSet, now_ms: int) -> None:
         """Collect acks. Raises ClaimLostError for messages that are no longer ours."""
         gave, left = delivery.gave, seqs
+        if delivery.hold is not None:
+            delivery.hold.check(seqs)
+            delivery.settle(seqs, ours=True)
+            self._note(delivery, now_ms)
+            delivery.hold.acked(seqs)
+            return
         if gave and seqs.single is None:
             left = seqs - delivery.given_seqs()
             delivery.settle(left, ours=True)
@@ -176,6 +182,29 @@ class Settler:
             del self.unwritten[delivery]
             self._drop_if_over(delivery)
 
+    def write_tried(self, deliveries: Sequence[Delivery], *, synced: bool) -> None:
+        """Write what a keyed group is about to hand out, and mark lost claims. Survives a crash of
+        the process, with `synced` also of the machine. Cost: a transaction for the claims of each
+        epoch."""
+        self._clear_up()
+        by_epoch = sorted(deliveries, key=lambda each: each.epoch or 0)
+        for epoch, some in groupby(by_epoch, attrgetter("epoch")):
+            changes: list[Change] = []
+            for delivery in some:
+                for row in delivery.rows:
+                    trying, due_ms = _trying(delivery, row)
+                    if trying:
+                        new = claims.resolved(
+                            row, EMPTY, [], self._version, trying=trying, due_ms=due_ms
+                        )
+                        changes.append((delivery, row, new))
+            if changes:
+                self._write(changes, epoch, [], synced=synced)
+
+    def will_write(self, delivery: Delivery) -> None:
+        """Write with the next flush what a keyed group is about to hand out of a claim."""
+        self._note(delivery, self._catalog.now_ms())
+
     def _changes(self, delivery: Delivery, gives: list[GiveBack]) -> list[Change]:
         """The replacement of each row with messages that were acked or given back."""
         rows = sorted(delivery.rows, key=attrgetter("start"))
@@ -190,19 +219,27 @@ class Settler:
         changes: list[Change] = []
         for row, mine in zip(rows, given, strict=True):
             acks = delivery.pending.within(row.start, row.end)
-            if acks or mine:
-                new = claims.resolved(row, acks, mine, self._version)
+            trying, due_ms = _trying(delivery, row)
+            if acks or mine or trying:
+                new = claims.resolved(row, acks, mine, self._version, trying=trying, due_ms=due_ms)
                 changes.append((delivery, row, new))
         return changes
 
-    def _write(self, changes: list[Change], epoch: int | None, free: list[Claim]) -> list[Delivery]:
+    def _write(
+        self,
+        changes: list[Change],
+        epoch: int | None,
+        free: list[Claim],
+        *,
+        synced: bool = True,
+    ) -> list[Delivery]:
         """Write changes; add what is free now to `free`. Returns the deliveries of which rows were
         changed by receipts: those are to be written again."""
         pairs = [(old, new) for _, old, new in changes]
         # The outcome is unknown also when a signal handler raises in the middle of this.
         self._unsure += changes
         try:
-            results = self._catalog.claims.replace_many(pairs, epoch=epoch)
+            results = self._catalog.claims.replace_many(pairs, epoch=epoch, synced=synced)
         except BackendError as exc:
             if not exc.outcome_unknown:
                 del self._unsure[len(self._unsure) - len(changes) :]
@@ -213,8 +250,11 @@ class Settler:
             if done:
                 delivery.replace(old, new)
                 given = [row for row in new if row.state is ClaimState.FREE]
-                for row in given:
-                    self._claimer.redelivery.retained.keep(row, delivery.pieces, now_ms)
+                if delivery.hold is not None:
+                    delivery.hold.written(given)
+                else:
+                    for row in given:
+                        self._claimer.redelivery.retained.keep(row, delivery.pieces, now_ms)
                 free += given
             elif self._find_again(delivery, old):
                 again[delivery] = None
@@ -246,6 +286,8 @@ class Settler:
                 written = any(row.version in versions for row in new)
                 if written or self._is_done(old, delivery, rows):
                     delivery.replace(old, new)
+                    if delivery.hold is not None:
+                        delivery.hold.written([row for row in new if row.state is ClaimState.FREE])
                 elif delivery.epoch is not None or not delivery.find_again(old, rows):
                     self._lose(delivery, old)
             self._unsure.pop()
@@ -271,6 +313,8 @@ class Settler:
         if delivery in self.deliveries:
             del self.deliveries[delivery]
             self._finished()
+            if delivery.hold is not None:
+                delivery.hold.over()
         if delivery.lock is not None:
             delivery.lock.release()
             delivery.lock = None
@@ -290,13 +334,24 @@ class Settler:
             seqs = seqs - delivery.settled
         if not seqs:
             return
-        self._note(delivery, self._catalog.now_ms())
-        delivery.give(seqs, back)
-        self.tally.given(len(seqs), counted=back.counted, doomed=back.doomed)
-        if delivery.epoch is not None:
+        if delivery.hold is not None:
+            delivery.hold.check(seqs)
+            if not back.counted:
+                delivery.hold.released(seqs)
+                self.tally.given(len(seqs), counted=False, doomed=False)
+                return
+            delivery.hold.failed(seqs)
+        self.give_up(delivery, seqs, back)
+        if delivery.epoch is not None and delivery.hold is None:
             later = delivery.open_seqs() - RangeSet([(0, seqs.ranges[-1][1])])
             if later:
                 delivery.give(later, NackOptions(counted=False))
+
+    def give_up(self, delivery: Delivery, seqs: RangeSet, back: NackOptions) -> None:
+        """Collect messages to give back, whose claim is known to be ours."""
+        self._note(delivery, self._catalog.now_ms())
+        delivery.give(seqs, back)
+        self.tally.given(len(seqs), counted=back.counted, doomed=back.doomed)
 
     def give_one(self, delivery: Delivery, seq: int, back: NackOptions, now_ms: int) -> None:
         """`give` for one message of a non-exclusive group."""
@@ -333,7 +388,7 @@ class Settler:
             if wait_ms is None:
                 wait_ms = rules.retry_ms(delivery.deliveries, random())
             failure = claims.failure_record(
-                "rejected",
+                back.reason,
                 back.error,
                 self._claimer.name,
                 now_ms,
@@ -389,12 +444,32 @@ class Settler:
         for delivery, then_ms in due_ms.items():
             delivery.due_ms = then_ms
 
+    def extend_all(self, deliveries: Sequence[Delivery], ms: int) -> bool:
+        """Move the deadlines of a keyed group's claims to `ms` from now; False if one of them was
+        lost. Cost: a synced transaction for those of each epoch."""
+        self._clear_up()
+        due_ms = self._catalog.now_ms() + ms
+        by_epoch = sorted(deliveries, key=lambda each: each.epoch or 0)
+        for epoch, some in groupby(by_epoch, attrgetter("epoch")):
+            self._extend(dict.fromkeys(some, due_ms), epoch)
+        return not any(delivery.lost for delivery in deliveries)
+
+    def forget(self, delivery: Delivery) -> None:
+        """Give up a claim that is lost."""
+        delivery.lost = True
+        delivery.hold = None
+        self.unwritten.pop(delivery, None)
+        self.tally.lost += len(delivery.open_seqs())
+        self._drop_if_over(delivery)
+
     def near_deadline(self, cap_ms: float, timeout_ms: int) -> dict[Delivery, int]:
         """The claims to extend, and for how long from now: those close to their deadline whose
         consumers are alive, up to `cap_ms` after the claim was made."""
         now_ms = self._catalog.now_ms()
         found: dict[Delivery, int] = {}
         for delivery in self.deliveries:
+            if delivery.hold is not None:
+                continue  # `cassq.consumer.lane` keeps it
             rest_ms = delivery.due_ms - now_ms
             left_ms = min(timeout_ms, delivery.claimed_ms + cap_ms - now_ms)
             if left_ms > rest_ms and rest_ms < EXTENDED_BELOW * timeout_ms and delivery.is_attended:
@@ -419,3 +494,9 @@ class Settler:
                     self.extend(delivery, ms)
                 except ClaimLostError:
                     continue  # its consumer learns of it when it acks
+
+
+def _trying(delivery: Delivery, row: Claim) -> tuple[RangeSet, int]:
+    """What of a row is about to be handed out, and until when the row must be held then."""
+    hold = delivery.hold
+    return (EMPTY, 0) if hold is None else (hold.trying(row), hold.due_ms(row))

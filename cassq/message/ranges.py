@@ -6,13 +6,15 @@ import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+from functools import reduce
 from itertools import accumulate, chain, islice, starmap
-from operator import itemgetter, sub
+from operator import itemgetter, or_, sub
 
 from cassq.message.columns import from_little, to_little
 
 _FIRST = struct.Struct("<cQ")
 _WIDTHS = {"H": 2, "I": 4, "Q": 8}
+BITS = b"B"  # the first byte of a stored `cassq.message.bitsets.BitSet`
 _BEYOND = (1 << 64, 1 << 64)  # after all seqs
 _START, _END = itemgetter(0), itemgetter(1)
 
@@ -65,7 +67,11 @@ class RangeSet:
     def joined(cls, sets: Iterable[RangeSet]) -> RangeSet:
         """The union of several sets. Cost: linear in the number of all their ranges."""
         found = list(sets)
-        return found[0] if len(found) == 1 else cls([r for each in found for r in each.ranges])
+        if len(found) == 1:
+            return found[0]
+        if any(type(each) is not RangeSet for each in found):
+            return reduce(or_, found)
+        return RangeSet([r for each in found for r in each.ranges])
 
     @property
     def single(self) -> int | None:

@@ -14,14 +14,16 @@ Invariants:
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from cassq.message.bitsets import BitSet
 from cassq.message.frames import Place
-from cassq.message.ranges import EMPTY, RangeSet
+from cassq.message.ranges import BITS, EMPTY, RangeSet
 from cassq.model.rows import Claim, ClaimState, Cursor
 
 LOSSES_BEFORE_CUT = 2
@@ -34,6 +36,11 @@ DOOMED, MOVING, LEAVING = '"doomed":', '"moving":', '"leaving":'
 _NUMBER, DATED = "/", "!"
 
 Version = Callable[[], str]
+
+# The stored marks of a row begin with this letter and the length of the acked part, if it has
+# `tried`; otherwise they are the acked part alone, as `RangeSet.to_bytes` gives it.
+_MARKS = struct.Struct("<cI")
+_TRIED = b"T"
 
 
 class GiveBack(NamedTuple):
@@ -94,8 +101,9 @@ def first(
     version: Version,
     *,
     joint: bool = False,
+    tried: RangeSet | None = None,
 ) -> Claim:
-    """The claim of everything between the cursor's chain end and a new one."""
+    """The claim of everything between the cursor's chain end and a new one. tried: see `Claim`."""
     return Claim(
         cursor.group_id,
         cursor.pipe_id,
@@ -108,6 +116,7 @@ def first(
         joint=joint,
         holder=holder,
         version=version(),
+        tried=tried,
     )
 
 
@@ -119,12 +128,22 @@ def unclaimed(cursor: Cursor, end: Place, version: Version) -> Claim:
 
 
 def resolved(
-    claim: Claim, acks: RangeSet, gives: Sequence[GiveBack], version: Version
+    claim: Claim,
+    acks: RangeSet,
+    gives: Sequence[GiveBack],
+    version: Version,
+    *,
+    trying: RangeSet = EMPTY,
+    due_ms: int = 0,
 ) -> list[Claim]:
-    """A held claim after its holder acked `acks` and gave back `gives`.
+    """A held claim after its holder acked `acks`, gave back `gives`, and is about to hand out
+    `trying`, in a keyed group, which it keeps until `due_ms` at least.
 
     The rest stays held. Without `gives` the claim stays one row.
     """
+    if trying:
+        tried = (claim.tried or EMPTY) | trying
+        claim = replace(claim, tried=tried, due_ms=max(claim.due_ms, due_ms))
     held = claim.left - acks
     if not held:
         return [_done(claim, claim.start, claim.end, version)]
@@ -144,6 +163,7 @@ def resolved(
             losses=claim.losses + give.cut,
             joint=False,
             failure=give.failure or claim.failure,
+            tried=None,
         )
         parts += [(piece, free) for piece in (_cut(given) if give.cut else [given])]
     parts.append((held, claim))
@@ -162,7 +182,10 @@ def _laid_out(
         if at < start:
             rows.append(_done(claim, at, start, version))
         acked = RangeSet.run(start, end) - left
-        rows.append(replace(pattern, start=start, end=end, acked=acked, version=version()))
+        tried = None if pattern.tried is None else pattern.tried.within(start, end)
+        rows.append(
+            replace(pattern, start=start, end=end, acked=acked, tried=tried, version=version())
+        )
         at = end
     if at < claim.end:
         rows.append(_done(claim, at, claim.end, version))
@@ -182,9 +205,33 @@ def _in_order(parts: Sequence[tuple[RangeSet, Claim]]) -> Iterable[tuple[RangeSe
     ]
 
 
-def has_only_more_acked(old: Claim, new: Claim) -> bool:
-    """Whether a row differs from the one it replaces in its acks and version alone."""
-    return replace(new, acked=old.acked, version=old.version) == old
+def has_only_other_marks(old: Claim, new: Claim) -> bool:
+    """Whether a row differs from the one it replaces in its marks and version alone."""
+    return replace(new, acked=old.acked, tried=old.tried, version=old.version) == old
+
+
+def marks(claim: Claim) -> bytes:
+    """What is known of single messages of a row, as stored: those acked, and those tried."""
+    acked = claim.acked.to_bytes() if claim.acked else b""
+    if claim.tried is None:
+        return acked
+    return _MARKS.pack(_TRIED, len(acked)) + acked + claim.tried.to_bytes()
+
+
+def marked(stored: bytes) -> tuple[RangeSet, RangeSet | None]:
+    """The messages acked, and those tried, from what `marks` returned. Raises ValueError for any
+    other bytes."""
+    if stored[:1] != _TRIED:
+        return _seqs(stored), None
+    if len(stored) < _MARKS.size:
+        raise ValueError("these bytes are not the marks of a claim")
+    _, size = _MARKS.unpack_from(stored)
+    at = _MARKS.size + size
+    return _seqs(stored[_MARKS.size : at]), _seqs(stored[at:])
+
+
+def _seqs(stored: bytes) -> RangeSet:
+    return (BitSet if stored[:1] == BITS else RangeSet).from_bytes(stored)
 
 
 def extended(claim: Claim, due_ms: int, version: Version) -> list[Claim]:
@@ -296,15 +343,29 @@ def freed(
     claim: Claim, now_ms: int, due_ms: int, max_deliveries: int, version: Version
 ) -> list[Claim]:
     """A claim taken away from its holder: the rest is free from `due_ms` on, split if it was lost
-    twice or its deliveries are spent, so that a poison message ends up alone. Claims that are
-    doomed, or being moved, stay so."""
+    twice or its deliveries are spent, so that a poison message ends up alone. What was not handed
+    out is free at once, and not counted. Claims that are doomed, or being moved, stay so."""
     if is_doomed(claim):
-        return [replace(claim, state=ClaimState.FREE, due_ms=0, holder="", version=version())]
+        return [
+            replace(
+                claim, state=ClaimState.FREE, due_ms=0, holder="", tried=None, version=version()
+            )
+        ]
+    untried = EMPTY if claim.tried is None else claim.left - claim.tried
+    waiting = replace(
+        claim,
+        state=ClaimState.FREE,
+        due_ms=0,
+        deliveries=claim.deliveries - 1,
+        joint=False,
+        holder="",
+        tried=None,
+    )
     failure = failure_record("expired", "", consumer_of(claim.holder), now_ms)
     if claim.failure:
         failure = failed_again(claim.failure, failure)
     losses = claim.losses + 1
-    left = claim.left
+    left = claim.left - untried
     deliveries = claim.deliveries
     cut = losses >= LOSSES_BEFORE_CUT or deliveries >= max_deliveries
     if claim.joint or (cut and len(left) > 1):
@@ -319,9 +380,11 @@ def freed(
         joint=False,
         holder="",
         failure=failure,
+        tried=None,
     )
-    pieces = _cut(left) if cut else [left]
-    return _laid_out(claim, [(piece, free) for piece in pieces], version)
+    pieces = (_cut(left) if cut else [left]) if left else []
+    parts = [(piece, free) for piece in pieces]
+    return _laid_out(claim, [*parts, (untried, waiting)] if untried else parts, version)
 
 
 def scheduled(
@@ -348,10 +411,17 @@ def scheduled(
 
 
 def taken(
-    free: Claim, until: Place, holder: str, due_ms: int, version: Version, *, joint: bool = False
+    free: Claim,
+    until: Place,
+    holder: str,
+    due_ms: int,
+    version: Version,
+    *,
+    joint: bool = False,
+    tried: RangeSet | None = None,
 ) -> tuple[Claim, list[Claim]]:
     """The part of a free row below `until`, held by `holder` with one more delivery counted; and
-    all resulting rows. joint: others are handed out with it."""
+    all resulting rows. joint: others are handed out with it. tried: see `Claim`."""
     middle = min(until.seq, free.end)
     mine = replace(
         free,
@@ -362,6 +432,7 @@ def taken(
         holder=holder,
         joint=joint,
         acked=free.acked.within(free.start, middle),
+        tried=tried,
         version=version(),
     )
     if middle == free.end:
@@ -403,5 +474,6 @@ def _done(claim: Claim, start: int, end: int, version: Version) -> Claim:
         holder="",
         acked=EMPTY,
         failure="",
+        tried=None,
         version=version(),
     )

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any, TypeVar, get_args
 
 from cassq.errors import ConfigError, InvalidNameError
-from cassq.settings import Compression, Consistency, Overflow
+from cassq.settings import Compression, Consistency, Order, Overflow
 
 NAME_LENGTH_MAX = 200
 RETRY_STEPS_MAX = 100
@@ -25,6 +25,7 @@ KEPT_SECONDS_MAX = 10 * 365 * 86400
 CONSISTENCIES: tuple[Consistency, ...] = get_args(Consistency)
 COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
 OVERFLOWS: tuple[Overflow, ...] = get_args(Overflow)
+ORDERS: tuple[Order, ...] = get_args(Order)
 _PART = r"[A-Za-z0-9._-]+"
 _QUEUE_NAME = re.compile(rf"{_PART}|(?:/{_PART})+")
 _GROUP_NAME = re.compile(_PART)
@@ -211,8 +212,14 @@ class GroupPolicy:
     retry_jitter: float | None = None
     sick_check: bool | None = None
     sick_hold: float | None = None
+    # "key": messages of one key are delivered one after another, in the order in which they were
+    # pushed, and none while an earlier one is unsettled. "any": any message at any time.
+    order: Order = "any"
+    # How many messages of one key may be unsettled at once; None: any number, or one in order.
+    limit_per_key: int | None = None
 
     def __post_init__(self) -> None:
+        self._check_keys()
         _check_flag(self, "exclusive")
         _check_schedule(self)
         if self.sick_check is not None:
@@ -223,6 +230,25 @@ class GroupPolicy:
             _check_seconds(self, "claim_timeout", 0.05, 7 * 86400)
         if self.max_deliveries is not None:
             _check_count(self, "max_deliveries", 1_000_000)
+
+    def _check_keys(self) -> None:
+        """Check how messages with keys are delivered."""
+        if self.order not in ORDERS:
+            raise ConfigError(f"order must be 'any' or 'key', not {self.order!r}")
+        if self.limit_per_key is None:
+            return
+        _check_count(self, "limit_per_key", 1_000_000)
+        if self.order == "key" and self.limit_per_key > 1:
+            raise ConfigError(
+                f"limit_per_key is {self.limit_per_key}, but messages in the order of their keys"
+                " are delivered one at a time",
+                hint="leave out limit_per_key, or order",
+            )
+
+    @property
+    def keyed(self) -> bool:
+        """Whether it matters which messages have the same key."""
+        return self.order == "key" or self.limit_per_key is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,6 +175,9 @@ class Claim:
     Those in `acked` are done; the state applies to the others. The rows of a (group, pipe)
     are disjoint and cover `[ack, chain)` of its cursor. `version` changes with every write of the
     row, and the next conditional write names it.
+
+    tried: in a keyed group, the messages of a held row that were handed out, as it also holds what
+    waits for its key; only these count as delivered. None elsewhere: all of them were.
     """
 
     group_id: str
@@ -191,6 +194,7 @@ class Claim:
     version: str = ""
     acked: RangeSet = field(default=EMPTY)
     failure: str = ""  # JSON: the last failure's reason, error, consumer and times
+    tried: RangeSet | None = None
 
     @property
     def count(self) -> int:

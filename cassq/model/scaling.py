@@ -72,5 +72,19 @@ def share_of(queue: QueueRow, pipes: Iterable[PipeRow], owner: str) -> int:
         return 1
     desired = max(policy.min_open_pipes, min(queue.desired_pipes, policy.max_open_pipes))
     at_once = (pipe for pipe in pipes if pipe.timer_ms is None and not pipe.group_id)
-    owners = sorted({pipe.owner for pipe in at_once} | {owner})
+    owners = sorted({pusher_of(pipe.owner) for pipe in at_once} | {owner})
     return max(1, desired // len(owners) + (owners.index(owner) < desired % len(owners)))
+
+
+_NUMBER = "/"  # in an owner's name: which of a pusher's pipes, side by side
+
+
+def owner_of(pusher: str, number: int) -> str:
+    """The owner of the pipes that a pusher fills one after another. number: which of those that it
+    has open side by side; messages with keys go to those of the first."""
+    return f"{pusher}{_NUMBER}{number}" if number else pusher
+
+
+def pusher_of(owner: str) -> str:
+    """The pusher that owns a pipe."""
+    return owner.partition(_NUMBER)[0]

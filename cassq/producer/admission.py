@@ -231,7 +231,7 @@ class Admission:
             entries = admitted(writing.gate, entries, queue)
             once = self._once(first, writing.ports)
             batch = first.batch or gathered(entries, now_ms)
-            appender = writing.appenders.of(first.lane)
+            appender = writing.appenders.of(first.lane, keyed=batch.keys is not None)
             before_bytes = appender.written_bytes
             if once is not None:
                 receipts = once.push(appender.append, batch)

@@ -218,7 +218,8 @@ def _kept(
     for start, end in span.ranges:
         pos = _pos(rows, cursor, start)
         part = replace(row, start=start, end=end, pos=pos, version=version())
-        part = replace(part, acked=acked.within(start, end))
+        tried = None if row.tried is None else row.tried.within(start, end)
+        part = replace(part, acked=acked.within(start, end), tried=tried)
         is_open = row.state is not ClaimState.DONE and part.left
         found += [part] if is_open else claims.as_dead(part, version)
     return found

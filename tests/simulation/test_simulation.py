@@ -14,6 +14,7 @@ from tests.simulation.worlds.scenario import (
     draw_calm,
     draw_scenario,
     with_desk,
+    with_keys,
     with_receipts,
     with_writers,
 )
@@ -22,6 +23,7 @@ from tests.simulation.worlds.world import World
 SEEDS = range(40)
 SEEDS_OF_WRITERS = range(25)
 SEEDS_OF_RECEIPTS = range(15)
+SEEDS_OF_KEYS = range(20)
 SEEDS_OF_CALM = range(15)
 
 # Seeds of runs without clerks that failed once, and what was wrong. What a seed does changes with
@@ -73,6 +75,17 @@ def world_of_receipts(seed: int) -> World:
 @pytest.mark.parametrize("seed", SEEDS_OF_RECEIPTS)
 def test_a_receipt_settles_or_dates_the_latest_delivery_alone(seed: int) -> None:
     failure = run_world(world_of_receipts(seed))
+    assert failure is None, str(failure)
+
+
+def world_of_keys(seed: int) -> World:
+    rng = random.Random(f"keys {seed}")
+    return World(seed, with_keys(draw_scenario(rng), rng))
+
+
+@pytest.mark.parametrize("seed", SEEDS_OF_KEYS)
+def test_no_message_passes_an_unsettled_one_of_its_key(seed: int) -> None:
+    failure = run_world(world_of_keys(seed))
     assert failure is None, str(failure)
 
 

@@ -16,7 +16,6 @@ from cassq.catalog.port import Claims
 from cassq.catalog.sqlite.database import Database, Row
 from cassq.catalog.sqlite.queue_tables import GROUP_COLUMNS, group_row
 from cassq.message.frames import Place
-from cassq.message.ranges import RangeSet
 from cassq.model import claims
 from cassq.model.rows import Claim, ClaimState, Cursor, GroupRow, Move, Reason, Removed
 
@@ -58,8 +57,8 @@ DUE = (
 NEXT_DUE = "SELECT min(due_ms) FROM claims WHERE group_id = ? AND state < 2{}"
 DROP_CLAIM = f"DELETE FROM claims WHERE {_KEY} AND version = ?"
 HAS_CLAIM = f"SELECT 1 FROM claims WHERE {_KEY} AND version = ?"
-# More of a claim is acked, and nothing else changed: no index has these columns.
-ACK_MORE = f"UPDATE claims SET acked = ?, version = ? WHERE {_KEY} AND version = ?"
+# Only a claim's marks changed: no index has these columns.
+CHANGE_MARKS = f"UPDATE claims SET acked = ?, version = ? WHERE {_KEY} AND version = ?"
 MARK_DONE = (
     "UPDATE claims SET state = 2, acked = x'', holder = '', failure = '', version = ?"
     f" WHERE {_KEY} AND version = ?"
@@ -164,6 +163,7 @@ def _cursor_row(row: Row) -> Cursor:
 
 
 def claim_row(row: Row) -> Claim:
+    acked, tried = claims.marked(row[11])
     return Claim(
         group_id=row[0],
         pipe_id=row[1],
@@ -176,9 +176,10 @@ def claim_row(row: Row) -> Claim:
         losses=row[8],
         holder=row[9],
         version=row[10],
-        acked=RangeSet.from_bytes(row[11]),
         failure=row[12],
         joint=bool(row[13]),
+        acked=acked,
+        tried=tried,
     )
 
 
@@ -195,7 +196,7 @@ def _claim_values(claim: Claim) -> Row:
         claim.losses,
         claim.holder,
         claim.version,
-        claim.acked.to_bytes() if claim.acked.ranges else b"",
+        claims.marks(claim),
         claim.failure,
         claim.joint,
     )
@@ -346,11 +347,15 @@ class SqliteClaims(Claims):
             return True
 
     def replace_many(
-        self, changes: Sequence[tuple[Claim, Sequence[Claim]]], *, epoch: int | None = None
+        self,
+        changes: Sequence[tuple[Claim, Sequence[Claim]]],
+        *,
+        epoch: int | None = None,
+        synced: bool = True,
     ) -> list[bool]:
         # In an exclusive group others must not see an ack, and go on, before it is durable.
-        later = epoch is None and self._db.syncs_log
-        with self._db.lock, self._db.write(synced=not later) as tx:
+        later = synced and epoch is None and self._db.syncs_log
+        with self._db.lock, self._db.write(synced=synced and not later) as tx:
             done = [self._put(tx, old, new, epoch) for old, new in changes]
             for group_id, pipe_id in {
                 (row.group_id, row.pipe_id)
@@ -376,9 +381,9 @@ class SqliteClaims(Claims):
                 return False
         pieces = list(new)
         whole = len(pieces) == 1 and pieces[0].state is ClaimState.DONE
-        if len(pieces) == 1 and claims.has_only_more_acked(old, pieces[0]):
-            acked = (pieces[0].acked.to_bytes(), pieces[0].version)
-            return tx.execute(ACK_MORE, (*acked, *key, old.version)).rowcount == 1
+        if len(pieces) == 1 and claims.has_only_other_marks(old, pieces[0]):
+            marks = (claims.marks(pieces[0]), pieces[0].version)
+            return tx.execute(CHANGE_MARKS, (*marks, *key, old.version)).rowcount == 1
         if whole:
             changed = tx.execute(MARK_DONE, (pieces[0].version, *key, old.version))
         else:

@@ -48,7 +48,7 @@ class SqliteLeases(Leases):
             if name.startswith("pop:"):
                 # Taken while its pipe was being retired: it will never be needed again.
                 tx.execute(FORGET_LOCK, (name, name.rpartition(":")[2]))
-            elif name.startswith("turn:"):
+            elif name.startswith(("turn:", "lane:")):
                 tx.execute("DELETE FROM leases WHERE name = ? AND owner = ''", (name,))
 
     def owner(self, name: str) -> str | None:

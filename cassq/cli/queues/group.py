@@ -101,7 +101,7 @@ def list_(call: Invocation, queue: str) -> None:
 )
 @queue_argument("queue")
 @click.argument("name")
-@group_options(leave_out=("exclusive",), defaults=False)
+@group_options(leave_out=("exclusive", "order", "limit_per_key"), defaults=False)
 @click.pass_obj
 def update(call: Invocation, /, queue: str, name: str, **settings: Any) -> None:
     """Change settings of a group; the others stay as they are.
@@ -151,9 +151,10 @@ def _show(call: Invocation, groups: list[Group], queue: str) -> None:
             queue,
             group.name,
             group.policy.exclusive,
+            group.policy.order,
             INHERIT if group.policy.claim_timeout is None else f"{group.policy.claim_timeout:g} s",
             INHERIT if group.policy.max_deliveries is None else str(group.policy.max_deliveries),
         )
         for group in groups
     ]
-    output.table(("QUEUE", "GROUP", "EXCLUSIVE", "CLAIM TIMEOUT", "MAX DELIVERIES"), rows)
+    output.table(("QUEUE", "GROUP", "EXCLUSIVE", "ORDER", "CLAIM TIMEOUT", "MAX DELIVERIES"), rows)

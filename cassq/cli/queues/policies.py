@@ -11,7 +11,14 @@ import click
 
 from cassq.cli.verb import seconds
 from cassq.errors import UsageError
-from cassq.model.queues import COMPRESSIONS, CONSISTENCIES, OVERFLOWS, GroupPolicy, QueuePolicy
+from cassq.model.queues import (
+    COMPRESSIONS,
+    CONSISTENCIES,
+    ORDERS,
+    OVERFLOWS,
+    GroupPolicy,
+    QueuePolicy,
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 Kind = type[QueuePolicy] | type[GroupPolicy]
@@ -52,6 +59,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "consistency": CONSISTENCIES,
     "compression": COMPRESSIONS,
     "overflow": OVERFLOWS,
+    "order": ORDERS,
 }
 
 # Numbers that are not seconds.
@@ -107,6 +115,9 @@ GROUP_HELP = {
     " letters.",
     "sick_hold": "How long sick_check keeps a failing message if nothing in the group has ever"
     " succeeded.",
+    "order": "With `key`, messages of one key are delivered in order, none while an earlier one is"
+    " unsettled.",
+    "limit_per_key": "How many messages of one key may be unsettled at once.",
 }
 
 

@@ -328,6 +328,7 @@ def test_a_group_is_made_listed_and_updated(cli: Cli) -> None:
     made = cli("group", "create", "mail", "g", "--exclusive", "--claim-timeout", "3s", "--json")
     inherited = ("max_deliveries", "retry_schedule", "retry_jitter", "sick_check", "sick_hold")
     policy = {"exclusive": True, "claim_timeout": 3.0, **dict.fromkeys(inherited)}
+    policy |= {"order": "any", "limit_per_key": None}
     assert made.json() == {"name": "g", **policy}
     words = ("--claim-timeout", "queue", "--max-deliveries", "4")
     changed = cli("group", "update", "mail", "g", *words, "--json").json()
@@ -336,7 +337,7 @@ def test_a_group_is_made_listed_and_updated(cli: Cli) -> None:
         *("default", "g")
     ]
     assert cli("group", "list", "mail").out.decode().splitlines()[2].split() == [
-        *("mail", "g", "yes", "queue", "4")
+        *("mail", "g", "yes", "any", "queue", "4")
     ]
 
 

@@ -205,7 +205,7 @@ def test_many_claims_are_kept_alive_together_and_a_lost_one_among_them(
     held = [popper.pop()[0] for _ in range(20)]
     lost = held[7]._delivery
     clock.advance(0.4)
-    lost.extend(0.1)
+    lost.extend(0.1, 7)
     clock.advance(0.2)
     (taken,) = other.pop()
     assert taken.payload == b"7"

@@ -38,6 +38,7 @@ def cast(world: World) -> Iterator[tuple[str, Role]]:
         for i in range(roles["pusher"]):
             yield f"pusher{i}:{name}", partial(push_all, world, name)
         groups = ["default", *(group for group, _ in world.scenario.groups[name])]
+        groups += ["keyed"] if world.scenario.keys else []
         for group in groups:
             for i in range(roles["popper"]):
                 yield f"popper{i}:{name}", partial(pop_all, world, name, group)
@@ -196,7 +197,7 @@ class Hand:
         """Leave the receipts of some to whoever comes, and do something with some that were left,
         of this process and others, of late and long ago."""
         left = self._world.receipts[self._name]
-        if not some[0].group.exclusive:
+        if not (some[0].group.exclusive or some[0].group.keyed):
             left += [(d.message.receipt, d) for d in some if d.message._delivery.rows]
             del left[:-RECEIPTS_KEPT]
         rng, settle = self._process.rng, self._client.queue(self._name).settle
@@ -300,13 +301,16 @@ class Hand:
             for d in deliveries
             if d.batch == delivery.batch and not d.dated
         ]
+        if delivery.group.keyed:
+            together = [delivery]
         due_ms = self._process.scheduler.clock.boot_ms() + round(seconds * 1000)
         for d in together:
             d.due_ms = min(d.due_ms, due_ms)
         self._out = batch + self._out
         with suppress(ClaimLostError):
             delivery.message.extend(seconds)
-            for d in together:
+            # In a keyed group it holds only while the popper keeps the lane, which it may lose.
+            for d in [] if delivery.group.keyed else together:
                 same = d.place[0] == delivery.place[0]  # other pipes' claims are others
                 if same and d.settling > d.claimed and d.given > d.claimed:
                     d.due_ms = due_ms

@@ -86,7 +86,10 @@ def _push(world: World, process: Process, client: SteppedClient, name: str, push
         payload = text.encode() + rng.randbytes(rng.choice((0, 5, 40, 400, 900)))
         headers = {"number": str(world.pushed)} if rng.random() < 0.2 else {}
         key = b"k%d" % world.pushed if rng.random() < 0.2 else None
+        if world.scenario.keys and rng.random() < 0.9:
+            key = b"key %d" % rng.randrange(world.scenario.keys)
         batch.append(Sent(payload, name, begun, headers, key, wall_ms, since_ms, due_ms=due_ms))
+        batch[-1].pusher = pusher
     for sent in batch:
         checker.push(sent)
     faults = process.faults

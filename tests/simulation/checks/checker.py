@@ -138,7 +138,9 @@ class Checker(Lookout):
         """A pop that waited has ended; called before what it returned is known. Whatever was
         there, and due, while it waited and nobody held anything, comes without delay."""
         group = self.groups[popper._group().id]
-        if not (self._world.scenario.prompt and self._world.calm) or group.exclusive:
+        if not (self._world.scenario.prompt and self._world.calm):
+            return
+        if group.exclusive or group.keyed:
             return
         clock = self._world.scheduler.clock
         offset_ms = self.catalog_ms() - clock.boot_ms()
@@ -177,6 +179,10 @@ class Checker(Lookout):
                 process.committed_count, message.attempts, batch,
             )  # fmt: skip
             tried = group.deliveries[delivery.place]
+            if group.keyed:
+                # What was released can be handed out again without another commit.
+                released = [old.given for old in tried if old.popper is popper and old.released]
+                delivery.claimed = max([delivery.claimed, *released])
             if now_ms < sent.due_ms and not (tried or group.is_letters):
                 raise BrokenPromiseError(f"{message.id} came {sent.due_ms - now_ms} ms too early")
             self._check_content(delivery)
@@ -188,7 +194,38 @@ class Checker(Lookout):
             self._check_first(delivery)
         if group.strict:
             self._check_order(deliveries)
+        if group.keyed:
+            for delivery in deliveries:
+                self._check_key(delivery, deliveries)
         return deliveries
+
+    def _check_key(self, new: Delivery, batch: Sequence[Delivery]) -> None:
+        """Nothing of its key that was pushed before, by the same pusher or on a cp queue, is
+        unsettled; and no other of its key is in a consumer's hands."""
+        group, sent = new.group, new.sent
+        if sent.key is None or sent.due_ms or sent.dedup_id:
+            return
+        strict = self._world.scenario.policy.get(group.queue, {}).get("consistency") == "cp"
+        for other in self.acked[group.queue]:
+            place = place_of(other.id)
+            if other.key != sent.key or other is sent or other.due_ms or other.dedup_id:
+                continue
+            if other.acked >= sent.begun or not (strict or other.pusher is sent.pusher):
+                continue
+            done = group.settling.get(place, NEVER) < new.claimed or self._is_gone(group, place)
+            if not done and group.is_owed(other, place) and new.place in sent.places:
+                raise BrokenPromiseError(
+                    f"{new.place} came to {group.name} before {other.id} of its key was settled"
+                )
+        now_ms = self._world.scheduler.clock.boot_ms()
+        for place, deliveries in group.deliveries.items():
+            for old in deliveries:
+                if old is new or place == new.place or old.sent.key != sent.key:
+                    continue
+                if old.settling == old.given == NEVER and now_ms < old.due_ms:
+                    raise BrokenPromiseError(
+                        f"{new.place} came to {group.name} while {place} of its key was out"
+                    )
 
     def _check_content(self, delivery: Delivery) -> None:
         message, sent, group = delivery.message, delivery.sent, delivery.group
@@ -313,7 +350,9 @@ class Checker(Lookout):
             raise BrokenPromiseError(
                 f"{delivery.place} came first with attempts={delivery.attempts}"
             )
-        if before or delivery.attempts != 1 or delivery.sent.due_ms or group.queue in self.merging:
+        if group.keyed or before or delivery.attempts != 1:
+            return
+        if delivery.sent.due_ms or group.queue in self.merging:
             return  # what a merge has held, and left, comes later
         key = (delivery.popper, delivery.place[0])
         if group.firsts.get(key, -1) >= delivery.place[1]:

@@ -94,9 +94,10 @@ class Lookout(Ledger):
             if id not in self.groups:
                 start, begun, since_ms = self.founding.get((queue, name), ("beginning", 0, 0))
                 strict = '"cp"' in queue_policy
-                exclusive = strict or '"exclusive": true' in policy
+                keyed = '"order": "key"' in policy
+                exclusive = (strict or '"exclusive": true' in policy) and not keyed
                 self.groups[id] = GroupView(
-                    id, name, queue, strict, exclusive, queue_id, start, begun, self.tick(),
-                    since_ms, frozenset(self.consumed),
+                    id, name, queue, strict and not keyed, exclusive, keyed, queue_id, start,
+                    begun, self.tick(), since_ms, frozenset(self.consumed),
                 )  # fmt: skip
             self.groups[id].alive = True

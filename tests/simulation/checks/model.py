@@ -70,6 +70,7 @@ class Sent:
     delay: float | None = None
     tries: int = 0  # of pushes under a dedup id
     walls_ms: list[int] = field(default_factory=list)  # wall_ms of each try
+    pusher: object = None
 
 
 @dataclass(slots=True, eq=False)
@@ -103,6 +104,7 @@ class GroupView:
     queue: str
     strict: bool
     exclusive: bool
+    keyed: bool
     queue_id: str
     start: str
     begun: int  # when its creation began ...

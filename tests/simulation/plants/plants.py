@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tests.simulation.plants import wrong_keys as keys
 from tests.simulation.plants import wrong_moves as moved
 from tests.simulation.plants import wrong_parts as wrong
 from tests.simulation.plants import wrong_writes as writes
@@ -73,6 +74,7 @@ REFUSES: dict[str, Any] = {
     "clumsiness": 0.9, "poison": 0.0, "policy": {"max_length": 40, "overflow": "reject"},
 }  # fmt: skip
 RECEIPTS: dict[str, Any] = {"receipts": 0.7, "clumsiness": 0.9, "catalog_lost": False}
+KEYS: dict[str, Any] = {"keys": 3, "clumsiness": 0.9, "catalog_lost": False, "cuts": 0}
 WRITES: dict[str, Any] = {"writers": 3, "catalog_lost": False, "switches": 500}
 
 PLANTS = [
@@ -130,6 +132,14 @@ PLANTS = [
           RECEIPTS, ["ap"], patch=wrong.dates_neighbours_too),
     Plant("dated-given-back", "a popper gives back what has a deadline of its own", 40,
           RECEIPTS, ["ap"], patch=wrong.gives_back_what_is_dated),
+    Plant("key-forgotten-at-take-over", "a failed message lets its key go on with the next popper",
+          60, KEYS | CRASHES, ["ap"], patch=keys.forgets_keys_at_a_take_over),
+    Plant("key-let-go", "a message that failed does not hold its key", 20,
+          KEYS, ["ap"], patch=keys.lets_keys_go_on_when_a_message_fails),
+    Plant("successor-early", "a keyed group reads a pusher's next pipe before the last", 20,
+          KEYS, ["ap"], patch=keys.reads_all_pipes_at_once),
+    Plant("tried-unwritten", "a keyed group hands out what its rows do not say is tried", 40,
+          KEYS | PAUSES | CRASHES, ["ap"], patch=keys.notes_no_try),
     Plant("turn-behind-a-nack", "a turn goes on behind what its popper gave back", 20,
           {"turns": True, "clumsiness": 0.9, "roles": {"popper": 2}}, ["cp"],
           patch=wrong.goes_on_behind_a_nack),

@@ -40,6 +40,7 @@ class Scenario:
     frame_messages: int = 0  # of a frame at most; 0: as many as there are
     append_bytes: int = 0  # after which an append has had enough; 0: as it is
     receipts: float = 0.0  # share of what is out that is settled by receipt, by whoever comes
+    keys: int = 0  # of the messages, for a group in their order; 0: there is none
     turns: bool = False  # poppers keep their locks, as on Cassandra; not where threads share them
 
     def age_limit(self, queue: str) -> float | None:
@@ -183,6 +184,17 @@ def with_receipts(scenario: Scenario, rng: random.Random) -> Scenario:
         scenario,
         receipts=rng.choice((0.3, 0.7)),
         clumsiness=rng.choice((0.5, 0.9)),
+        catalog_lost=False,
+    )
+
+
+def with_keys(scenario: Scenario, rng: random.Random) -> Scenario:
+    """The scenario with a group in the order of few keys, beside the others."""
+    return replace(
+        scenario,
+        keys=rng.choice((1, 3, 8)),
+        popping_threads=rng.choice((0, 0, 1, 3)),
+        clumsiness=rng.choice((0.1, 0.5, 0.9)),
         catalog_lost=False,
     )
 

@@ -203,6 +203,8 @@ class World:
             queue = client.create_queue(name, **self.scenario.policy[name])
             for group, exclusive in self.scenario.groups[name]:
                 queue.create_group(group, exclusive=exclusive)
+            if self.scenario.keys:
+                queue.create_group("keyed", order="key")
         client.close()
         self.commits.keeping = self.cuts_left > 0
         self.commits.tick, self.commits.watch = self.checker.tick, self.checker.look

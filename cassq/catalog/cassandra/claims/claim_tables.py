@@ -165,9 +165,14 @@ class CassandraClaims(Claims):
         return self._partitions.change((cursor.group_id, cursor.pipe_id), plan).results == [True]
 
     def replace_many(
-        self, changes: Sequence[tuple[Claim, Sequence[Claim]]], *, epoch: int | None = None
+        self,
+        changes: Sequence[tuple[Claim, Sequence[Claim]]],
+        *,
+        epoch: int | None = None,
+        synced: bool = True,
     ) -> list[bool]:
-        """Cost: one conditional batch per (group, pipe)."""
+        """Cost: one conditional batch per (group, pipe). Always as durable as the keyspace makes
+        it."""
         places: dict[cql.Key, list[int]] = {}
         for at, (old, _) in enumerate(changes):
             places.setdefault((old.group_id, old.pipe_id), []).append(at)

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from cassq.cassandra.session import Row, Statement
 from cassq.message.frames import Place
-from cassq.message.ranges import RangeSet
+from cassq.model.claims import marked, marks
 from cassq.model.rows import Claim, ClaimState, Cursor, Move, Reason, Removed
 
 ANCHOR = (1 << 63) - 1
@@ -99,6 +99,7 @@ def cursor_of(key: Key, row: Row) -> Cursor | None:
 
 def claim_of(key: Key, row: Row) -> Claim:
     """A claim from its seq and columns."""
+    acked, tried = marked(row[10] or b"")
     return Claim(
         *key,
         start=row[0],
@@ -111,8 +112,9 @@ def claim_of(key: Key, row: Row) -> Claim:
         joint=bool(row[7]),
         holder=row[8],
         version=row[9],
-        acked=RangeSet.from_bytes(row[10] or b""),
         failure=row[11],
+        acked=acked,
+        tried=tried,
     )
 
 
@@ -166,7 +168,7 @@ def claim_columns(claim: Claim) -> Row:
         claim.joint,
         claim.holder,
         claim.version,
-        claim.acked.to_bytes(),
+        marks(claim),
         claim.failure,
     )
 

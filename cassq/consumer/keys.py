@@ -1,0 +1,240 @@
+"""The line of a keyed group: which of the claimed messages may be handed out now.
+
+Messages stand in line in the order in which they are added. A message may be handed out while
+fewer than `limit` of its key are unsettled; in an ordered line that is one, so the messages of a
+key come one after another. Messages without a key never wait.
+
+Pure bookkeeping in memory. Cost: constant for each message, however long the line is.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterable
+
+from cassq.consumer.delivery import Delivery
+from cassq.message.bundles import Bundle, BundleSlice
+from cassq.message.ranges import EMPTY, RangeSet
+from cassq.model.rows import Claim
+
+# A message in the line: what it belongs to, where its bytes are, its seq.
+Entry = tuple["Segment", Bundle, int]
+
+
+class Segment:
+    """The messages of one claim row.
+
+    delivery: by which they are handed out; None while they must wait, as `row` is free and not due.
+    out: those in a consumer's hands, with their keys. handed: when which were handed out, in
+    catalog time. until_ms: those whose consumer asked for more time, and until when. trying: those
+    that are handed out as soon as the row says so. heads: while the segment waits, those of its
+    messages that nothing of their key stands before. gone: those settled by somebody else. synced:
+    whether a crash of the machine must not make us forget that they were tried.
+    """
+
+    __slots__ = (
+        "delivery",
+        "gone",
+        "handed",
+        "heads",
+        "out",
+        "pieces",
+        "row",
+        "synced",
+        "trying",
+        "until_ms",
+    )
+
+    def __init__(
+        self, row: Claim, pieces: Iterable[BundleSlice], delivery: Delivery | None = None
+    ) -> None:
+        self.row: Claim = row
+        self.pieces: list[BundleSlice] = list(pieces)
+        self.delivery: Delivery | None = delivery
+        self.heads: list[Entry] = []
+        self.out: dict[int, bytes | None] = {}
+        self.handed: list[tuple[int, RangeSet]] = []
+        self.until_ms: dict[int, int] = {}
+        self.trying: RangeSet = EMPTY
+        self.gone: RangeSet = EMPTY
+        self.synced: bool = True
+
+    def bundle_of(self, seq: int) -> Bundle:
+        """Where the bytes of a message are."""
+        for bundle, seqs in self.pieces:
+            if seq in seqs:
+                return bundle
+        raise KeyError(seq)
+
+
+class Line:
+    """Messages in line. limit: how many of a key may be unsettled at once. ordered: whether a
+    message that failed holds its key until it is settled."""
+
+    def __init__(self, limit: int = 1, *, ordered: bool = True) -> None:
+        self.ready: deque[Entry] = deque()
+        self.count: int = 0  # how many are in line, ready ones included
+        self._limit = limit
+        self._ordered = ordered
+        self._behind: dict[bytes, deque[Entry] | None] = {}  # by key, while some of it is unsettled
+        self._unsettled: dict[bytes, int] = {}  # only where that can be more than one
+        self._waiting: list[tuple[int, int, Segment]] = []  # free rows, by due time ...
+        self._at: dict[tuple[str, int], Segment] = {}  # ... and by place
+        self._numbers = 0
+
+    def add(self, segment: Segment) -> None:
+        """Put the messages of a segment at the end of the line. Cost: one pass over them."""
+        if segment.delivery is None:
+            self.wait(segment, segment.row.due_ms)
+            if not self._ordered:
+                return
+        for bundle, seqs in segment.pieces:
+            keys, base = bundle.keys, bundle.base_seq
+            self.count += len(seqs)
+            if not keys:
+                self._deal_all([(segment, bundle, seq) for seq in seqs])
+                continue
+            behind = self._behind
+            for seq in seqs:
+                key = keys[seq - base]
+                if key is None or key not in behind:
+                    if key is not None:
+                        behind[key] = None
+                    self._deal((segment, bundle, seq))
+                else:
+                    self._stand_behind(key, (segment, bundle, seq))
+
+    def _stand_behind(self, key: bytes, entry: Entry) -> None:
+        line = self._behind[key]
+        if line is None:
+            unsettled = self._unsettled.get(key, 1)
+            if unsettled < self._limit:
+                self._unsettled[key] = unsettled + 1
+                self._deal(entry)
+                return
+            line = self._behind[key] = deque()
+        line.append(entry)
+
+    def _deal(self, entry: Entry) -> None:
+        """A message is at the head of its key: it is ready, or waits with its segment."""
+        if entry[0].delivery is None:
+            entry[0].heads.append(entry)
+        else:
+            self.ready.append(entry)
+
+    def _deal_all(self, entries: list[Entry]) -> None:
+        if entries and entries[0][0].delivery is None:
+            entries[0][0].heads += entries
+        else:
+            self.ready.extend(entries)
+
+    def take(self, limit: int) -> list[Entry]:
+        """The first ready messages, `limit` at most: they are in hand now."""
+        ready = self.ready
+        count = min(limit, len(ready))
+        taken = [ready.popleft() for _ in range(count)]
+        self.count -= count
+        for segment, bundle, seq in taken:
+            keys = bundle.keys
+            segment.out[seq] = keys[seq - bundle.base_seq] if keys else None
+        return taken
+
+    def put_back(self, entries: list[Entry]) -> None:
+        """Messages in hand are ready again, before all others."""
+        for segment, _, seq in entries:
+            segment.out.pop(seq, None)
+            segment.until_ms.pop(seq, None)
+        self.ready.extendleft(reversed(entries))
+        self.count += len(entries)
+
+    def settled(self, key: bytes | None) -> None:
+        """A message of a key is settled: the next one is at the head."""
+        if key is None:
+            return
+        line = self._behind.get(key)
+        while line:
+            entry = line.popleft()
+            if entry[2] not in entry[0].gone:
+                self._deal(entry)
+                return
+            self.count -= 1
+        left = self._unsettled.get(key, 1) - 1
+        if left:
+            self._unsettled[key] = left
+            self._behind[key] = None
+        else:
+            self._unsettled.pop(key, None)
+            self._behind.pop(key, None)
+
+    def go_on(
+        self, acked: Iterable[tuple[Segment, bytes]], limit: int
+    ) -> list[tuple[Segment, bytes]]:
+        """Of messages that were acked, let the next of the same key be ready if it belongs to the
+        same segment, until `limit` are ready. Returns the others."""
+        left: list[tuple[Segment, bytes]] = []
+        for segment, key in acked:
+            line = self._behind.get(key)
+            if line and line[0][0] is segment and len(self.ready) < limit:
+                self.settled(key)
+            else:
+                left.append((segment, key))
+        return left
+
+    # --- messages that wait until they are due ------------------------------------------------
+
+    def wait(self, segment: Segment, due_ms: int) -> None:
+        """A segment waits until then. Its messages hold their keys, if the line is ordered."""
+        self._numbers += 1
+        heapq.heappush(self._waiting, (due_ms, self._numbers, segment))
+        self._at[segment.row.pipe_id, segment.row.start] = segment
+
+    def waiting_at(self, row: Claim) -> Segment | None:
+        """The segment of a free row that waits."""
+        return self._at.get((row.pipe_id, row.start))
+
+    def failed(self, segment: Segment, entries: list[Entry]) -> None:
+        """Messages in hand were given back: they are in a free row now, that of `segment`."""
+        if self._ordered:
+            self.count += len(entries)
+            segment.heads += entries
+        else:
+            for _, bundle, seq in entries:
+                self.settled(bundle.keys[seq - bundle.base_seq] if bundle.keys else None)
+        self.wait(segment, segment.row.due_ms)
+
+    def due(self, now_ms: int) -> list[Segment]:
+        """The segments that waited and are due: no longer waiting."""
+        found: list[Segment] = []
+        while self._waiting and self._waiting[0][0] <= now_ms:
+            segment = heapq.heappop(self._waiting)[2]
+            self._at.pop((segment.row.pipe_id, segment.row.start), None)
+            found.append(segment)
+        return found
+
+    def due_ms(self) -> int | None:
+        """When the next segment is due."""
+        return self._waiting[0][0] if self._waiting else None
+
+    def taken(self, segment: Segment, delivery: Delivery) -> None:
+        """A segment that waited is ours now: its heads are ready, before all others."""
+        segment.delivery = delivery
+        if not self._ordered:
+            self.add(segment)
+            return
+        heads, segment.heads = segment.heads, []
+        self.ready.extendleft(reversed(heads))
+
+    def gone(self, segment: Segment, seqs: RangeSet) -> None:
+        """Messages that waited are settled by somebody else: dead letters, or removed."""
+        segment.gone |= seqs
+        if not self._ordered:
+            return
+        heads, segment.heads = segment.heads, []
+        for entry in heads:
+            _, bundle, seq = entry
+            if seq in seqs:
+                self.count -= 1
+                self.settled(bundle.keys[seq - bundle.base_seq] if bundle.keys else None)
+            else:
+                segment.heads.append(entry)

@@ -1,0 +1,764 @@
+"""Lanes: how a popper works for a keyed group, in which no message may pass an unsettled one of
+its key.
+
+One popper at a time has the group's *lane*, by a lock. It claims runs of messages ahead of what it
+hands out, in rows of at most `ROW_MESSAGES`, and keeps them in line by key (`cassq.consumer.keys`):
+so as many consumers as there are keys can work side by side, as threads that share the popper.
+
+Invariants:
+1. A message is handed out after its row says that it was tried, and after the acks of those before
+   it of its key are written, or in the same write of one row.
+2. The popper that takes the lane raises the epoch of each pipe before it reads or claims from it,
+   and reads all unsettled messages before it hands out any: what an earlier holder writes later is
+   refused.
+3. Of a pusher's pipes, one is claimed from only once everything in those before it is claimed (on a
+   cp queue: of the queue's pipes).
+4. Only messages that were handed out count as delivered, also after a crash.
+
+Not thread-safe: `cassq.popper` holds its lock around every call.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from operator import attrgetter
+from threading import current_thread
+from typing import NamedTuple
+
+from cassq.consumer.candidates import REFRESH_MS, PipeView
+from cassq.consumer.claimer import DUE_LISTED, LOOK_BESIDE_MS, LOOK_MS, Claimer
+from cassq.consumer.delivery import (
+    Acknowledger,
+    DeliveredRun,
+    Delivery,
+    Hold,
+    Messages,
+    NackOptions,
+)
+from cassq.consumer.keys import Entry, Line, Segment
+from cassq.consumer.new_claims import ClaimRequest
+from cassq.consumer.redelivery import read_left
+from cassq.consumer.settling import Settler
+from cassq.errors import ClaimLostError, CorruptionError
+from cassq.extents.port import ExtentMissingError, ExtentUnavailableError
+from cassq.lifecycle.ports import Ports
+from cassq.locks.port import Lock
+from cassq.message.bitsets import BitSet
+from cassq.message.bundles import Bundle, BundleSlice
+from cassq.message.frames import Place
+from cassq.message.ranges import EMPTY, RangeSet
+from cassq.model import claims
+from cassq.model.rows import Claim, ClaimState, Cursor, GroupRow, QueueRow
+
+logger: logging.Logger = logging.getLogger("cassq")
+
+ROW_MESSAGES = 8192
+# Lock and rows are held for so many claim timeouts, so that what is handed out is kept for one
+# whatever its popper does next.
+HELD_FOR = 2
+# How many messages may stand in line: until so many wait for their keys, more are claimed.
+LINE_MESSAGES = 10_000
+LINE_MESSAGES_MAX = 100_000  # while none of them is ready
+IDLE_MS = 2000  # how long a popper that takes nothing keeps the lane
+IN_LINE_SECONDS = 0.1  # how often a popper without the lane tries to get it
+HANDED_MAX = 64  # how many pops from a row are remembered before those that are over are dropped
+LATER_MS = 1000  # when to look again at a message that somebody else is moving
+_NEVER = 3600.0
+
+
+class Says(NamedTuple):
+    """What a lane asks of its popper. flush: write what was noted of its claims. wake: end the wait
+    of its consumers. ring: end that of all consumers."""
+
+    flush: Callable[[], None]
+    wake: Callable[[], None]
+    ring: Callable[[], None]
+
+
+class _LaneHold(Hold):
+    """What a lane keeps of one claim row."""
+
+    def __init__(self, lane: Lane, segment: Segment, delivery: Delivery) -> None:
+        self._lane = lane
+        self.segment = segment
+        self._delivery = delivery
+        self._failed: dict[int, Entry] = {}  # given back, and not yet written
+
+    def check(self, seqs: RangeSet) -> None:
+        out, settled = self.segment.out, self._delivery.settled
+        missing = [seq for seq in seqs if seq not in out]
+        if self._delivery.lost or (missing and not all(seq in settled for seq in missing)):
+            raise ClaimLostError(
+                "the message was given back, or taken away, already",
+                hint="unless it was acked, it is, or will be, delivered again",
+                pipe_id=self._delivery.pipe_id,
+            )
+
+    def acked(self, seqs: RangeSet) -> None:
+        segment = self.segment
+        out = segment.out
+        keys = [out.pop(seq) for seq in seqs if seq in out]
+        if segment.until_ms:
+            for seq in seqs:
+                segment.until_ms.pop(seq, None)
+        if not out and segment.handed:
+            count, since_ms = sum(len(each) for _, each in segment.handed), segment.handed[0][0]
+            segment.handed.clear()
+            self._lane.finished(count, since_ms)
+        self._lane.acked(segment, keys)
+
+    def released(self, seqs: RangeSet) -> None:
+        segment = self.segment
+        self._lane.put_back([(segment, segment.bundle_of(seq), seq) for seq in seqs])
+
+    def failed(self, seqs: RangeSet) -> None:
+        segment = self.segment
+        for seq in seqs:
+            segment.out.pop(seq, None)
+            self._failed[seq] = segment, segment.bundle_of(seq), seq
+
+    def trying(self, row: Claim) -> RangeSet:
+        trying = self.segment.trying.within(row.start, row.end)
+        return trying if row.tried is None else trying - row.tried
+
+    def over(self) -> None:
+        self._lane.over(self._delivery)
+
+    def due_ms(self, row: Claim) -> int:
+        return self._lane.due_ms(row)
+
+    def written(self, free: Sequence[Claim]) -> None:
+        for row in free:
+            failed = [self._failed.pop(seq) for seq in row.left if seq in self._failed]
+            if failed:
+                self._lane.failed(row, failed)
+
+
+class Lane:
+    """The lane of one popper.
+
+    keep_alive_ms: how long a message may take while the thread that took it runs.
+    """
+
+    def __init__(
+        self,
+        ports: Ports,
+        queue: Callable[[], QueueRow],
+        group: Callable[[], GroupRow],
+        claimer: Claimer,
+        settler: Settler,
+        acknowledger: Acknowledger,
+        says: Says,
+        keep_alive_ms: float,
+    ) -> None:
+        self._ports = ports
+        self._catalog = ports.catalog
+        self._clock = ports.clock
+        self._queue = queue
+        self._group = group
+        self._claimer = claimer
+        self._settler = settler
+        self._acknowledger = acknowledger
+        self._flush, self._wake, self._ring = says
+        self._keep_alive_ms = keep_alive_ms
+        self._lock: Lock | None = None
+        self._known = False  # whether all that is unsettled is in line
+        self._line = Line()
+        self._epochs: dict[str, int] = {}  # what each pipe's epoch was raised to
+        self._segments: dict[Delivery, Segment] = {}
+        self._after: list[tuple[Segment, bytes]] = []  # where acks are not written, and their keys
+        self._goes_on = False  # some ready messages follow others whose acks are not written
+        self._looked_ms = self._kept_ms = self._used_ms = 0
+        self._hungry = False  # the last call found nothing that was ready
+
+    # --- taking -------------------------------------------------------------------------------
+
+    def take(self, limit: int) -> Messages:
+        """At most `limit` messages.
+
+        Cost: one write of the rows that they are in, synced for messages that were delivered, or
+        pushed before the last boot; where they waited for others of their key, a synced one, of
+        the acks noted so far, too. For each `ROW_MESSAGES` a claim; and at
+        the start one write and read for each pipe with unsettled messages. Raises CorruptionError
+        or ExtentMissingError once for a pipe that cannot be read.
+        """
+        had_it = self._lock is not None
+        if had_it:
+            self._keep_in_time()
+        found = self._take(limit)
+        if had_it and not self._known:
+            found = self._take(limit)
+        if not found and self._claimer.window.untold:
+            raise self._claimer.window.untold.pop(0)
+        for run in found.runs:
+            run.delivery.taken_by(current_thread())
+        return found
+
+    def _take(self, limit: int) -> Messages:
+        now_ms = self._used_ms = self._clock.boot_ms()
+        if not self._known and not self._begin(now_ms):
+            return Messages()
+        self._take_due(now_ms)
+        self._fill(limit, now_ms)
+        if self._after and len(self._line.ready) < limit:
+            self._go_on(limit)
+            self._fill(limit, now_ms)
+        self._hungry = not self._line.ready
+        if self._hungry:
+            return Messages()
+        return self._hand_out(self._line.take(limit))
+
+    def _go_on(self, limit: int) -> None:
+        """Let messages be ready that waited for those that were acked since the last flush: if they
+        are in the same row, without a flush, as one write then says both that a message is acked,
+        and that the next of its key is tried."""
+        before = len(self._line.ready)
+        one_row = all(len(_delivery_of(segment).rows) == 1 for segment, _ in self._after)
+        if one_row:
+            self._after = self._line.go_on(self._after, limit)
+        if one_row and len(self._line.ready) > before:
+            self._goes_on = True
+        else:
+            self._flush()
+
+    def _hand_out(self, entries: list[Entry]) -> Messages:
+        """Hand out messages just taken from the line, once their rows say so."""
+        runs = _runs(entries)
+        tried: dict[Segment, list[RangeSet]] = {}
+        for segment, _, seqs in runs:
+            tried.setdefault(segment, []).append(seqs)
+        deliveries = [_delivery_of(segment) for segment in tried]
+        try:
+            for segment, sets in tried.items():
+                segment.trying = RangeSet.joined(sets)
+            if self._goes_on:
+                for delivery in deliveries:
+                    self._settler.will_write(delivery)
+                self._flush()
+            else:
+                synced = any(segment.synced for segment in tried)
+                self._settler.write_tried(deliveries, synced=synced)
+        except BaseException:
+            if self._known:
+                self._line.put_back(entries)
+            raise
+        finally:
+            for segment in tried:
+                segment.trying = EMPTY
+        lost = any(delivery.lost for delivery in deliveries)
+        if self._lock is None or not self._lock.held():
+            self._lose()
+        elif lost:
+            self._forget()
+        if not self._known:
+            return Messages()
+        now_ms = self._catalog.now_ms()
+        for segment, sets in tried.items():
+            if len(segment.handed) >= HANDED_MAX:
+                segment.handed = [each for each in segment.handed if _any(each[1], segment.out)]
+            segment.handed.append((now_ms, RangeSet.joined(sets)))
+        return Messages(
+            [DeliveredRun(_delivery_of(segment), bundle, seqs) for segment, bundle, seqs in runs]
+        )
+
+    def _fill(self, wanted: int, now_ms: int) -> None:
+        """Claim more, until enough are ready, or too many wait."""
+        line = self._line
+        while len(line.ready) < wanted and self._known:
+            most = LINE_MESSAGES if line.ready else LINE_MESSAGES_MAX
+            if line.count >= most or not self._claim_more(now_ms):
+                return
+
+    def _claim_more(self, now_ms: int) -> bool:
+        """Claim the next run of the first pipe that has one; whether there was one."""
+        window = self._claimer.window
+        if window.is_stale(now_ms):
+            window.refresh()
+        for again in (False, True):
+            for view in window.in_chains(strict=self._queue().policy.strict, now_ms=now_ms):
+                if not self._known:
+                    return False
+                if self._claim_from(view):
+                    return True
+            if again or not window.refresh():
+                return False
+        return False
+
+    def _claim_from(self, view: PipeView) -> bool:
+        """Claim a run of a pipe; whether there was one."""
+        window, lock = self._claimer.window, self._lock
+        assert lock is not None
+        pipe_id = view.row.id
+        try:
+            if pipe_id not in self._epochs:
+                view.cursor = self._adopt(pipe_id, timed=False)
+            elif view.cursor is None:
+                view.cursor = self._catalog.claims.cursor(self._group().id, pipe_id)
+            cursor = view.cursor
+            if cursor is None:
+                window.forget(view)
+                return False
+            if cursor.epoch != self._epochs.get(pipe_id):
+                self._forget()
+                return False
+            rules = self._claimer.rules
+            rules = replace(rules, claim_timeout_ms=HELD_FOR * rules.claim_timeout_ms)
+            request = ClaimRequest(
+                self._claimer.new_holder(), self._acknowledger, rules, ROW_MESSAGES, tried=EMPTY
+            )
+            self._claimer.new_claims.claim_for([request], view, lock)
+            if request.found is None:
+                view.cursor = None
+                return False
+            delivery, pieces = request.found
+            self._add(delivery, pieces)
+            window.claimed(view)
+            return True
+        except (ExtentMissingError, CorruptionError) as exc:
+            view.cursor = None
+            window.set_aside(pipe_id, exc)
+        except ExtentUnavailableError as exc:
+            view.cursor = None
+            window.leave(pipe_id, exc)
+        except BaseException:
+            view.cursor = None
+            raise
+        return False
+
+    def _add(self, delivery: Delivery, pieces: Sequence[BundleSlice]) -> Segment:
+        """Put a row that is ours in line."""
+        segment = Segment(delivery.rows[0], pieces)
+        self._own(segment, delivery)
+        self._line.add(segment)
+        return segment
+
+    def _own(self, segment: Segment, delivery: Delivery) -> None:
+        delivery.lock = None
+        delivery.hold = _LaneHold(self, segment, delivery)
+        segment.delivery = delivery
+        reader = self._claimer.window.readers.get(delivery.pipe_id)
+        segment.synced = delivery.deliveries > 1 or reader.earlier_boot
+        self._segments[delivery] = segment
+        self._settler.take(delivery, segment.pieces, delivery.claimed_ms)
+
+    # --- the lane -----------------------------------------------------------------------------
+
+    def _begin(self, now_ms: int) -> bool:
+        """Take the lane, with everything that is unsettled; False while another popper has it."""
+        group = self._group()
+        if self._lock is None:
+            held_ms = HELD_FOR * self._claimer.rules.claim_timeout_ms
+            self._lock = self._ports.locker.acquire(lane_lock(group.id), held_ms)
+            self._kept_ms = now_ms
+        if self._lock is None:
+            return False
+        policy = group.policy
+        self._line = Line(policy.limit_per_key or 1, ordered=policy.order == "key")
+        self._looked_ms = now_ms - LOOK_BESIDE_MS
+        try:
+            pipes = [
+                pipe for pipe in self._catalog.pipes.live(group.queue_id) if pipe.is_for(group.id)
+            ]
+            cursors = self._catalog.claims.cursors(group.id, [pipe.id for pipe in pipes])
+            begun = {each.pipe_id for each in cursors if each.ack.seq < each.chain.seq}
+            for pipe in pipes:
+                if pipe.id in begun:
+                    self._adopt(pipe.id, timed=pipe.timer_ms is not None)
+        except BaseException:
+            self._forget()
+            raise
+        self._known = True
+        if not self._lock.held():
+            self._lose()
+        return self._lock is not None
+
+    def _adopt(self, pipe_id: str, *, timed: bool) -> Cursor | None:
+        """Fence a pipe, take over what an earlier holder had of it, and put all that is unsettled
+        in line; None if the pipe is gone. timed: of a timer pipe, only what is due: what it holds
+        has no order."""
+        group_id = self._group().id
+        cursor = self._catalog.claims.cursor(group_id, pipe_id)
+        if cursor is not None:
+            cursor = self._catalog.claims.fence(cursor, self._claimer.name)
+        if cursor is None:
+            return None
+        self._epochs[pipe_id] = cursor.epoch
+        if cursor.ack.seq == cursor.chain.seq:
+            return cursor
+        now_ms = self._catalog.now_ms()
+        rows = self._catalog.claims.rows(group_id, pipe_id)
+        held = [row for row in rows if row.state is ClaimState.HELD]
+        if held:
+            self._catalog.claims.replace_many(
+                [(row, self._freed(row, now_ms)) for row in held], epoch=cursor.epoch
+            )
+            rows = self._catalog.claims.rows(group_id, pipe_id)
+        free = [row for row in rows if row.state is ClaimState.FREE]
+        if sum(self._claimer.expired(row, cursor.epoch) for row in free):
+            rows = self._catalog.claims.rows(group_id, pipe_id)
+            free = [row for row in rows if row.state is ClaimState.FREE]
+        if timed:
+            free = [row for row in free if row.due_ms <= now_ms]
+        self._line_up(free, now_ms)
+        return cursor
+
+    def _freed(self, row: Claim, now_ms: int) -> list[Claim]:
+        """The successors of a row that an earlier holder had. If that was this popper, its
+        consumers may still have what was handed out."""
+        rows = self._claimer.freed(row)
+        if claims.consumer_of(row.holder) != self._claimer.name:
+            return rows
+        later_ms = now_ms + self._claimer.rules.claim_timeout_ms
+        return [
+            replace(each, due_ms=max(each.due_ms, later_ms)) if each.losses > row.losses else each
+            for each in rows
+        ]
+
+    def _line_up(self, free: Iterable[Claim], now_ms: int) -> None:
+        """Put free rows in line: those that are due as ours, in their order."""
+        waiting = [self._segment_of(row) for row in free]
+        taken = self._taken([each for each in waiting if self._is_due(each, now_ms)])
+        for segment in waiting:
+            if segment in taken:
+                self._own(segment, taken[segment])
+            self._line.add(segment)
+
+    def _segment_of(self, row: Claim) -> Segment:
+        """A row with its messages, which are read."""
+        reader = self._claimer.window.readers.get(row.pipe_id)
+        pieces, _ = read_left(reader, row, row.count, row.count * (1 << 40))
+        return Segment(row, pieces)
+
+    def _is_due(self, segment: Segment, now_ms: int) -> bool:
+        row = segment.row
+        return row.due_ms <= now_ms and not claims.is_leaving(row) and not self._spent(row)
+
+    def _spent(self, row: Claim) -> bool:
+        return self._claimer.is_spent(row)
+
+    def _taken(self, segments: Sequence[Segment]) -> dict[Segment, Delivery]:
+        """Take free rows that are due; those that were refused are missing."""
+        taken: dict[Segment, Delivery] = {}
+        now_ms = self._catalog.now_ms()
+        due_ms = now_ms + HELD_FOR * self._claimer.rules.claim_timeout_ms
+        by_epoch = sorted(segments, key=lambda each: self._epochs.get(each.row.pipe_id, -1))
+        for epoch, some in groupby(by_epoch, lambda each: self._epochs.get(each.row.pipe_id, -1)):
+            changes: list[tuple[Segment, Claim, list[Claim]]] = []
+            for segment in some:
+                row = segment.row
+                until = Place(row.end, row.pos)
+                holder = self._claimer.new_holder()
+                mine, rows = claims.taken(
+                    row, until, holder, due_ms, self._ports.ids.version, tried=EMPTY
+                )
+                changes.append((segment, mine, rows))
+            done = self._catalog.claims.replace_many(
+                [(segment.row, rows) for segment, _, rows in changes], epoch=epoch
+            )
+            for (segment, mine, _), ok in zip(changes, done, strict=True):
+                if ok:
+                    taken[segment] = Delivery(self._acknowledger, [mine], now_ms, None, epoch)
+        return taken
+
+    def _lose(self) -> None:
+        """The lock is lost: what was in hand is delivered again, by the lane's next holder."""
+        self._forget()
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.release()
+
+    def _forget(self) -> None:
+        """What is known of the lane is not as it is in the catalog, as somebody else changed it:
+        begin anew. What was in hand is delivered again after a claim timeout."""
+        for delivery in list(self._segments):
+            self._settler.forget(delivery)
+        self._clear()
+
+    def _clear(self) -> None:
+        self._known = False
+        self._segments.clear()
+        self._epochs.clear()
+        self._after.clear()
+        self._goes_on = False
+        self._line = Line()
+        self._claimer.window.forget_cursors()
+
+    # --- what is, or comes, due -----------------------------------------------------------------
+
+    def _take_due(self, now_ms: int) -> None:
+        """Take the free rows that are due: failed messages, and delayed ones."""
+        due_ms = self._line.due_ms()
+        catalog_ms = self._catalog.now_ms()
+        if due_ms is not None and due_ms <= catalog_ms:
+            self._take_waiting(self._line.due(catalog_ms))
+        beside = self._ports.sharing is not None
+        if now_ms - self._looked_ms < (LOOK_BESIDE_MS if beside else LOOK_MS):
+            return
+        self._looked_ms = now_ms
+        timers = self._claimer.timers
+        if self._claimer.window.is_stale(now_ms):
+            timers.refresh(old_ms=REFRESH_MS)
+        timers.schedule()
+        while timers.broken:
+            self._claimer.window.set_aside(*timers.broken.pop())
+        without = tuple(self._claimer.window.left_alone())
+        group_id, catalog_ms = self._group().id, self._catalog.now_ms()
+        rows = self._catalog.claims.due(group_id, catalog_ms, DUE_LISTED, without=without)
+        for pipe_id, some in groupby(rows, attrgetter("pipe_id")):
+            if pipe_id not in self._epochs:
+                self._adopt(pipe_id, timed=timers.owns(pipe_id))
+                continue
+            free = [row for row in some if row.state is ClaimState.FREE]
+            self._line_up([row for row in free if self._line.waiting_at(row) is None], catalog_ms)
+
+    def _take_waiting(self, due: Sequence[Segment]) -> None:
+        """Segments are due: take them, unless they are dead letters by now, or gone."""
+        wanted: list[Segment] = []
+        for segment in due:
+            row = segment.row
+            left = row.left - segment.gone
+            if not left:
+                continue
+            if claims.is_leaving(row) or self._spent(row):
+                self._see_off(segment)
+            elif self._claimer.expired(row, self._epochs.get(row.pipe_id)):
+                self._look_again(segment)
+            else:
+                wanted.append(segment)
+        taken = self._taken(wanted)
+        for segment in wanted:
+            if segment in taken:
+                self._own(segment, taken[segment])
+                self._line.taken(segment, taken[segment])
+            else:
+                self._look_again(segment)
+
+    def _see_off(self, segment: Segment) -> None:
+        """Make a dead letter of a segment's message, or see whether somebody else did."""
+        row = segment.row
+        if not claims.is_leaving(row) and self._claimer.dead_letter(row):
+            self._line.gone(segment, row.left)
+        else:
+            self._look_again(segment)
+
+    def _look_again(self, segment: Segment) -> None:
+        """A row that waited is not as it was: read what there is now."""
+        row = segment.row
+        cursor = self._catalog.claims.cursor(row.group_id, row.pipe_id)
+        if cursor is None or cursor.epoch != self._epochs.get(row.pipe_id):
+            self._forget()
+            return
+        rows = self._catalog.claims.rows(row.group_id, row.pipe_id, range(row.start, row.end))
+        found = [each for each in rows if each.state is not ClaimState.DONE]
+        left = RangeSet.joined([EMPTY, *(each.left for each in found)])
+        left = left.within(row.start, row.end)
+        self._line.gone(segment, row.left - left)
+        if not left:
+            return
+        if len(found) == 1 and found[0].left == left:
+            segment.row = found[0]
+            free = found[0].state is ClaimState.FREE and not claims.is_leaving(found[0])
+            later_ms = self._catalog.now_ms() + LATER_MS
+            self._line.wait(segment, found[0].due_ms if free else later_ms)
+        else:
+            self._forget()  # somebody cut it up
+
+    # --- what the consumers say -----------------------------------------------------------------
+
+    def acked(self, segment: Segment, keys: Iterable[bytes | None]) -> None:
+        """Messages of a segment were acked, which is not written yet."""
+        self._after += [(segment, key) for key in keys if key is not None]
+        if self._hungry and self._after:
+            self._hungry = False
+            self._wake()
+
+    def over(self, delivery: Delivery) -> None:
+        """All messages of a row are settled or given back, which is written."""
+        self._segments.pop(delivery, None)
+
+    def finished(self, count: int, since_ms: int) -> None:
+        """All messages that were handed out of a row are settled."""
+        self._settler.pace.finished.append((count, self._catalog.now_ms() - since_ms))
+
+    def put_back(self, entries: list[Entry]) -> None:
+        """Messages were not used: they are ready again."""
+        self._line.put_back(entries)
+        if self._hungry:
+            self._hungry = False
+            self._wake()
+
+    def put_back_ahead(self, ahead: Mapping[Delivery, RangeSet]) -> None:
+        """Messages that were taken ahead were not used."""
+        for delivery, seqs in ahead.items():
+            segment = self._segments.get(delivery)
+            if segment is not None:
+                left = [seq for seq in seqs if seq in segment.out]
+                self.put_back([(segment, segment.bundle_of(seq), seq) for seq in left])
+
+    def failed(self, row: Claim, entries: list[Entry]) -> None:
+        """Messages were given back, and are in a free row now."""
+        pieces = [BundleSlice(bundle, seqs).kept(seqs) for _, bundle, seqs in _runs(entries)]
+        segment = Segment(row, pieces)
+        self._line.failed(segment, [(segment, bundle, s) for bundle, seqs in pieces for s in seqs])
+
+    def flushed(self, free: Sequence[Claim]) -> None:
+        """All that was noted is written. free: the rows of what was given back."""
+        after, self._after = self._after, []
+        self._goes_on = False
+        for _, key in after:
+            self._line.settled(key)
+        for row in free:
+            if self._spent(row):
+                segment = self._line.waiting_at(row)
+                if segment is not None:
+                    self._see_off(segment)
+
+    def extend(self, delivery: Delivery, seq: int, ms: int) -> None:
+        """Give the consumer of a message `ms` milliseconds from now. Raises ClaimLostError."""
+        segment = self._segments.get(delivery)
+        if segment is None or delivery.lost or seq not in segment.out:
+            raise ClaimLostError(pipe_id=delivery.pipe_id)
+        segment.until_ms[seq] = self._catalog.now_ms() + ms
+
+    # --- keeping --------------------------------------------------------------------------------
+
+    def tend_within(self) -> float:
+        """In how many seconds `tend` is due after a call of `take`."""
+        return min(self._claimer.rules.claim_timeout_ms / 3, IDLE_MS) / 1000
+
+    def tend(self, *, leave: bool = False) -> float:
+        """Keep the lane and its rows, take messages from consumers that are gone, and leave a lane
+        that is not used; seconds until the next time. leave: it will not be used again.
+
+        Cost: in a third of the claim timeout, that of renewing the lock, and a write of each row.
+        """
+        if self._lock is None:
+            return _NEVER
+        now_ms, timeout_ms = self._clock.boot_ms(), self._claimer.rules.claim_timeout_ms
+        leave = leave or now_ms - self._used_ms >= IDLE_MS
+        if leave and not self._in_hand():
+            self.leave({})
+            return _NEVER
+        self._keep_in_time()
+        left_ms = max(0, self._kept_ms + timeout_ms // 3 - now_ms)
+        return min(left_ms, IDLE_MS) / 1000
+
+    def _keep_in_time(self) -> None:
+        """Keep the lane, if that was not done for a while."""
+        now_ms, timeout_ms = self._clock.boot_ms(), self._claimer.rules.claim_timeout_ms
+        if now_ms - self._kept_ms >= timeout_ms // 3:
+            self._kept_ms = now_ms
+            self._keep(timeout_ms)
+
+    def due_ms(self, row: Claim) -> int:
+        """Until when a row must be held if some of it is handed out now."""
+        now_ms, timeout_ms = self._catalog.now_ms(), self._claimer.rules.claim_timeout_ms
+        enough = row.due_ms - now_ms >= timeout_ms
+        return row.due_ms if enough else now_ms + HELD_FOR * timeout_ms
+
+    def _in_hand(self) -> bool:
+        return any(segment.out for segment in self._segments.values())
+
+    def _keep(self, timeout_ms: int) -> None:
+        assert self._lock is not None
+        if not self._lock.renew(HELD_FOR * timeout_ms):
+            self._lose()
+            return
+        self._take_away(timeout_ms)
+        if not self._settler.extend_all(list(self._segments), HELD_FOR * timeout_ms):
+            self._forget()
+
+    def _take_away(self, timeout_ms: int) -> None:
+        """Give back what consumers have kept for too long, or died with."""
+        now_ms = self._catalog.now_ms()
+        took = False
+        for delivery, segment in list(self._segments.items()):
+            over: list[int] = []
+            until_ms = segment.until_ms
+            newer: RangeSet = EMPTY  # what was released, and handed out again
+            for since_ms, handed in reversed(segment.handed):
+                seqs, newer = handed - newer, newer | handed
+                kept = delivery.is_attended and now_ms - since_ms < self._keep_alive_ms
+                if not kept and (until_ms or now_ms - since_ms >= timeout_ms):
+                    then_ms = since_ms + timeout_ms
+                    out = [seq for seq in seqs if seq in segment.out]
+                    over += [seq for seq in out if until_ms.get(seq, then_ms) <= now_ms]
+            if over:
+                took = True
+                seqs = RangeSet.of(sorted(over))
+                if delivery.hold is not None:
+                    delivery.hold.failed(seqs)
+                self._settler.give_up(delivery, seqs, NackOptions(None, reason="expired"))
+        if took:
+            self._flush()
+
+    def leave(self, ahead: Mapping[Delivery, RangeSet]) -> None:
+        """Give everything back, and leave the lane: what is in hand counts as delivered, but not
+        what was only taken `ahead`."""
+        lock = self._lock
+        if lock is None:
+            return
+        for delivery, segment in list(self._segments.items()):
+            if delivery.lost:
+                continue
+            hand = RangeSet.of(sorted(segment.out)) - ahead.get(delivery, EMPTY)
+            rest = delivery.open_seqs() - hand
+            delivery.hold = None
+            for seqs, counted in ((hand, True), (rest, False)):
+                if seqs:
+                    self._settler.give_up(delivery, seqs, NackOptions(0, counted=counted))
+        self._lock = None
+        self._clear()
+        try:
+            self._flush()
+        finally:
+            lock.release()
+            self._ring()
+
+    # --- waiting --------------------------------------------------------------------------------
+
+    def until_due(self, most: float) -> float:
+        """Seconds until there may be something to do; at most `most`."""
+        if self._claimer.paused:
+            return most
+        if self._lock is None:
+            return min(most, IN_LINE_SECONDS)
+        due_ms = self._line.due_ms()
+        if due_ms is None:
+            return most
+        return min(most, max(0.001, (due_ms - self._catalog.now_ms()) / 1000))
+
+    def has_news(self) -> bool:
+        """Whether something may be ready. Memory reads only."""
+        if self._lock is None:
+            return False
+        return bool(self._line.ready or self._after) or self._claimer.has_news()
+
+
+def lane_lock(group_id: str) -> str:
+    """The name of the lock of a group's lane."""
+    return f"lane:{group_id}"
+
+
+def _delivery_of(segment: Segment) -> Delivery:
+    assert segment.delivery is not None
+    return segment.delivery
+
+
+def _any(seqs: RangeSet, out: Mapping[int, object]) -> bool:
+    return any(seq in out for seq in seqs)
+
+
+def _runs(entries: Iterable[Entry]) -> list[tuple[Segment, Bundle, RangeSet]]:
+    """Messages as runs of their rows and bundles, in the order of the first of each run."""
+    found: dict[tuple[int, int], tuple[Segment, Bundle, list[int]]] = {}
+    for segment, bundle, seq in entries:
+        run = found.get((id(segment), id(bundle)))
+        if run is None:
+            found[id(segment), id(bundle)] = segment, bundle, [seq]
+        else:
+            run[2].append(seq)
+    return [(each, bundle, BitSet.of(seqs)) for each, bundle, seqs in found.values()]

@@ -1,0 +1,439 @@
+"""Keyed groups: messages of one key one after another, and everything else side by side."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+import pytest
+
+import cassq
+from cassq.base.clock import ManualClock
+from cassq.consumer import lane
+from cassq.consumer.delivery import Message
+from cassq.errors import ClaimLostError, ConfigError, UsageError
+from tests.integration.places import Place
+from tests.integration.stage import Connect, alone
+from tests.integration.timed import clock, timed
+
+__all__ = ["clock", "timed"]
+
+
+@pytest.fixture
+def keyed(queue: cassq.Queue) -> cassq.Queue:
+    """A queue with a group in the order of keys."""
+    queue.create_group("keyed", order="key")
+    return queue
+
+
+def push(queue: cassq.Queue, texts: Iterable[str]) -> None:
+    """Push texts, each of which begins with the letter of its key; "-": no key."""
+    with queue.pusher() as pusher:
+        for text in texts:
+            pusher.push(text.encode(), key=None if text[0] == "-" else text[0].encode())
+
+
+def texts(messages: Iterable[Message]) -> list[str]:
+    return [message.payload.decode() for message in messages]
+
+
+def drained(popper: cassq.Popper) -> list[str]:
+    """Pop and commit until nothing comes."""
+    found: list[str] = []
+    while messages := popper.pop(100):
+        found += texts(messages)
+        popper.commit(messages)
+    return found
+
+
+def pass_time(clock: ManualClock, popper: cassq.Popper, seconds: int) -> None:
+    """Let time pass, in which a popper's housekeeper does its work."""
+    for _ in range(seconds):
+        clock.advance(1)
+        popper.tend()
+
+
+def by_key(found: Sequence[str]) -> dict[str, list[str]]:
+    lines: dict[str, list[str]] = defaultdict(list)
+    for text in found:
+        lines[text[0]].append(text)
+    return lines
+
+
+def counts(queue: cassq.Queue) -> tuple[int, int, int]:
+    """Of the keyed group: how many are left, committed, dead."""
+    stats = queue.stats().groups["keyed"]
+    return stats.waiting + stats.pending, stats.committed, stats.dead
+
+
+# --- order --------------------------------------------------------------------------------------
+
+
+def test_one_message_of_a_key_at_a_time(keyed: cassq.Queue) -> None:
+    push(keyed, ["a1", "a2", "b1", "a3", "b2", "-1", "-2"])
+    popper = keyed.popper("keyed")
+    first = popper.pop(10)
+    assert texts(first) == ["a1", "b1", "-1", "-2"]
+    assert texts(popper.pop(10)) == []
+    first[0].ack()
+    assert texts(popper.pop(10)) == ["a2"]
+    first[1].ack()
+    assert texts(popper.pop(10)) == ["b2"]
+    assert texts(popper.pop(10)) == []
+
+
+def test_a_commit_lets_the_next_of_each_key_come(keyed: cassq.Queue) -> None:
+    push(keyed, [f"{key}{number}" for number in range(9) for key in "abc"])
+    popper = keyed.popper("keyed")
+    for number in range(9):
+        messages = popper.pop(10)
+        assert texts(messages) == [f"{key}{number}" for key in "abc"]
+        popper.commit(messages)
+    assert counts(keyed) == (0, 27, 0)
+    assert keyed.audit().findings == []
+
+
+def test_the_order_of_a_key_holds_over_pipes(client: cassq.Client) -> None:
+    queue = client.create_queue("jobs", max_pushes_per_pipe=5)
+    queue.create_group("keyed", order="key")
+    sent = [f"{random.choice('abc')}{number:02}" for number in range(60)]
+    push(queue, sent)
+    found = drained(queue.popper("keyed"))
+    assert by_key(found) == by_key(sent)
+
+
+def test_on_a_cp_queue_the_order_of_a_key_holds_over_pushers(client: cassq.Client) -> None:
+    queue = client.create_queue("jobs", consistency="cp", max_pushes_per_pipe=4)
+    queue.create_group("keyed", order="key")
+    sent = [f"{'ab'[number % 2]}{number:02}" for number in range(24)]
+    for at in range(0, 24, 3):
+        push(queue, sent[at : at + 3])  # each time another pusher
+    popper = queue.popper("keyed")
+    assert texts(popper.pop(10)) == ["a00", "b01"]
+    popper.close()
+    found = drained(queue.popper("keyed"))
+    assert by_key(found) == by_key(sent)
+
+
+def test_one_of_a_key_at_a_time_whoever_pushed_it(keyed: cassq.Queue) -> None:
+    with keyed.pusher() as first, keyed.pusher() as second:
+        for number in range(3):
+            first.push(b"first %d" % number, key=b"a")
+            second.push(b"second %d" % number, key=b"a")
+        popper = keyed.popper("keyed")
+        found: list[str] = []
+        while messages := popper.pop(10):
+            assert len(messages) == 1
+            found += texts(messages)
+            popper.commit(messages)
+    for name in ("first", "second"):
+        assert [text for text in found if name in text] == [f"{name} {n}" for n in range(3)]
+
+
+def test_messages_with_keys_go_to_one_pipe_of_many(client: cassq.Client) -> None:
+    queue = client.create_queue("jobs", min_open_pipes=4)
+    queue.create_group("keyed", order="key")
+    sent = [f"{'-a'[number % 2]}{number:02}" for number in range(40)]
+    with queue.pusher() as pusher:
+        pusher.tend()  # learns how many pipes it should have open
+        for text in sent:
+            pusher.push(text.encode(), key=b"a" if text[0] == "a" else None)
+        pipes = client.ports.catalog.pipes.live(queue.row.id)
+        assert len({pipe.owner for pipe in pipes}) == 4
+        found = drained(queue.popper("keyed"))
+    assert by_key(found)["a"] == by_key(sent)["a"]
+    assert sorted(found) == sorted(sent)
+
+
+def test_consumers_side_by_side_never_have_two_of_a_key(keyed: cassq.Queue) -> None:
+    sent = [f"{random.choice('abcdefgh')}{number:03}" for number in range(400)]
+    push(keyed, sent)
+    popper = keyed.popper("keyed")
+    mutex, busy, found, wrong = threading.Lock(), set[str](), list[str](), list[str]()
+
+    def work() -> None:
+        for message in popper:
+            key = message.payload.decode()[0]
+            with mutex:
+                if key in busy:
+                    wrong.append(key)
+                busy.add(key)
+                found.append(message.payload.decode())
+            with mutex:
+                busy.discard(key)
+            message.ack()
+            if len(found) == len(sent):
+                popper.stop()
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert by_key(found) == by_key(sent)
+
+
+# --- failures -----------------------------------------------------------------------------------
+
+
+def test_a_failed_message_holds_its_key_and_no_other(keyed: cassq.Queue) -> None:
+    push(keyed, ["a1", "b1", "a2", "b2", "b3"])
+    popper = keyed.popper("keyed")
+    first = popper.pop(10)
+    first[0].nack(delay=3600)
+    first[1].ack()
+    assert drained(popper) == ["b2", "b3"]
+    assert counts(keyed) == (2, 3, 0)
+
+
+def test_a_failed_message_comes_again_before_the_next_of_its_key(
+    timed: cassq.Client, clock: ManualClock
+) -> None:
+    queue = timed.create_queue("jobs", retry_schedule=[10], sick_check=False)
+    queue.create_group("keyed", order="key")
+    push(queue, ["a1", "a2"])
+    popper = queue.popper("keyed")
+    (message,) = popper.pop(10)
+    message.nack(error="not yet")
+    assert not popper.pop(10)
+    clock.advance(9)
+    assert not popper.pop(10)
+    clock.advance(2)
+    (again,) = popper.pop(10)
+    assert (again.payload, again.attempts) == (b"a1", 2)
+    again.ack()
+    assert texts(popper.pop(10)) == ["a2"]
+
+
+def test_after_a_dead_letter_its_key_goes_on(client: cassq.Client) -> None:
+    alone(client)
+    queue = client.create_queue("jobs", max_deliveries=2, sick_check=False)
+    queue.create_group("keyed", order="key")
+    push(queue, ["a1", "a2", "a3"])
+    popper = queue.popper("keyed")
+    for _ in range(2):
+        (message,) = popper.pop(10)
+        assert message.payload == b"a1"
+        popper.rollback([message])
+    (message,) = popper.pop(10)
+    assert message.payload == b"a2"
+    popper.dead([message], "no good")
+    assert drained(popper) == ["a3"]
+    assert counts(queue) == (0, 1, 2)
+    letters = [letter.payload for letter in queue.dead_letters("keyed").peek(10)]
+    assert sorted(letters) == [b"a1", b"a2"]
+    assert queue.audit().findings == []
+
+
+def test_a_released_message_comes_first_and_does_not_count(keyed: cassq.Queue) -> None:
+    push(keyed, ["a1", "a2", "b1"])
+    popper = keyed.popper("keyed")
+    first = popper.pop(10)
+    first[0].release()
+    (again,) = popper.pop(10)
+    assert (again.payload, again.attempts) == (b"a1", 1)
+    popper.commit([again, first[1]])
+    assert drained(popper) == ["a2"]
+
+
+def test_a_message_kept_too_long_is_taken_away(timed: cassq.Client, clock: ManualClock) -> None:
+    queue = timed.create_queue("jobs", claim_timeout=30, sick_check=False)
+    queue.create_group("keyed", order="key")
+    push(queue, ["a1", "a2", "b1"])
+    popper = queue.popper("keyed", keep_alive=0)
+    late, other = popper.pop(10)
+    other.extend(300)
+    pass_time(clock, popper, 40)
+    (again,) = popper.pop(10)
+    assert (again.payload, again.attempts) == (b"a1", 2)
+    with pytest.raises(ClaimLostError):
+        late.ack()
+    popper.commit([again, other])
+    assert drained(popper) == ["a2"]
+
+
+def test_a_long_task_keeps_its_message_while_its_thread_lives(
+    timed: cassq.Client, clock: ManualClock
+) -> None:
+    queue = timed.create_queue("jobs", claim_timeout=30)
+    queue.create_group("keyed", order="key")
+    push(queue, ["a1", "a2"])
+    popper = queue.popper("keyed")
+    (message,) = popper.pop(10)
+    for _ in range(30):
+        pass_time(clock, popper, 10)
+        assert not popper.pop(10)
+    popper.commit([message])
+    assert drained(popper) == ["a2"]
+
+
+# --- who has the lane ---------------------------------------------------------------------------
+
+
+def test_one_popper_has_the_lane_until_it_closes(keyed: cassq.Queue, connect: Connect) -> None:
+    push(keyed, ["a1", "a2", "b1", "b2"])
+    popper = keyed.popper("keyed")
+    first = popper.pop(10)
+    other = connect().queue("jobs").popper("keyed")
+    assert not other.pop(10)
+    popper.commit(first[:1])
+    popper.close()
+    found = other.pop(10)
+    assert sorted((m.payload, m.attempts) for m in found) == [(b"a2", 1), (b"b1", 2)]
+    other.commit(found)
+    assert drained(other) == ["b2"]
+
+
+def test_a_popper_that_takes_nothing_leaves_the_lane(
+    timed: cassq.Client, clock: ManualClock
+) -> None:
+    queue = timed.create_queue("jobs")
+    queue.create_group("keyed", order="key")
+    push(queue, ["a1", "a2"])
+    popper, other = queue.popper("keyed"), queue.popper("keyed")
+    popper.commit(popper.pop(10))
+    assert not other.pop(10)
+    clock.advance(lane.IDLE_MS / 1000 + 1)
+    popper.tend()
+    (message,) = other.pop(10)
+    assert (message.payload, message.attempts) == (b"a2", 1)
+
+
+def test_a_stopped_popper_leaves_the_lane_after_its_last_message(
+    keyed: cassq.Queue, connect: Connect
+) -> None:
+    push(keyed, ["a1", "a2"])
+    popper = keyed.popper("keyed")
+    (message,) = popper.pop(10)
+    popper.stop()
+    message.ack()
+    other = connect().queue("jobs").popper("keyed")
+    (found,) = other.pop(1, wait=30)
+    assert (found.payload, found.attempts) == (b"a2", 1)
+
+
+def test_a_lane_that_lapsed_is_taken_over_and_its_acks_are_refused(
+    timed: cassq.Client, clock: ManualClock
+) -> None:
+    queue = timed.create_queue("jobs", claim_timeout=30, sick_check=False)
+    queue.create_group("keyed", order="key")
+    push(queue, ["a1", "a2", "b1", "c1"])
+    stalled, popper = queue.popper("keyed"), queue.popper("keyed")
+    first = stalled.pop(2)
+    assert texts(first) == ["a1", "b1"]
+    clock.advance(lane.HELD_FOR * 30 + 1)
+    found = popper.pop(10)
+    assert sorted((m.payload, m.attempts) for m in found) == [(b"a1", 2), (b"b1", 2), (b"c1", 1)]
+    with pytest.raises(ClaimLostError):
+        stalled.commit(first)
+    popper.commit(found)
+    assert drained(popper) == ["a2"]
+    assert queue.audit().findings == []
+
+
+KILLED = """
+import os, sys, cassq
+queue = cassq.connect(sys.argv[1]).queue("jobs")
+popper = queue.popper("keyed")
+messages = popper.pop(3)
+popper.commit(messages[:1])
+print(len(messages), flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_attempts_are_exact_after_a_kill(client: cassq.Client, place: Place) -> None:
+    queue = client.create_queue("jobs", claim_timeout=1, sick_check=False)
+    queue.create_group("keyed", order="key")
+    push(queue, ["a1", "a2", "b1", "c1", "d1", "e1"])
+    child = subprocess.run([sys.executable, "-c", KILLED, place.url], capture_output=True)
+    assert child.stdout == b"3\n", child.stderr
+    popper = queue.popper("keyed")
+    found: dict[bytes, int] = {}
+    while len(found) < 5:
+        messages = popper.pop(10, wait=30)
+        found |= {message.payload: message.attempts for message in messages}
+        popper.commit(messages)
+    assert found == {b"a2": 1, b"b1": 2, b"c1": 2, b"d1": 1, b"e1": 1}
+
+
+def test_messages_of_a_keyed_group_have_no_receipts(keyed: cassq.Queue) -> None:
+    push(keyed, ["a1"])
+    (message,) = keyed.popper("keyed").pop(1)
+    with pytest.raises(UsageError, match="keyed"):
+        _ = message.receipt
+
+
+# --- limits and bad input -------------------------------------------------------------------------
+
+
+def test_a_limit_per_key_without_order(queue: cassq.Queue) -> None:
+    queue.create_group("keyed", limit_per_key=2)
+    push(queue, ["a1", "a2", "a3", "b1", "a4"])
+    popper = queue.popper("keyed")
+    first = popper.pop(10)
+    assert texts(first) == ["a1", "a2", "b1"]
+    first[0].nack(delay=3600)
+    assert texts(popper.pop(10)) == ["a3"], "a message that failed leaves its place to others"
+    popper.commit([first[1]])
+    assert texts(popper.pop(10)) == ["a4"]
+
+
+def test_delayed_messages_wait_for_their_key_when_they_are_due(
+    timed: cassq.Client, clock: ManualClock
+) -> None:
+    queue = timed.create_queue("jobs")
+    queue.create_group("keyed", order="key")
+    with queue.pusher() as pusher:
+        pusher.push(b"later", key=b"a", delay=60)
+        pusher.push(b"now", key=b"a")
+    popper = queue.popper("keyed")
+    (now,) = popper.pop(10)
+    assert now.payload == b"now"
+    pass_time(clock, popper, 61)
+    assert not popper.pop(10)
+    popper.commit([now])
+    assert texts(popper.pop(10)) == ["later"]
+
+
+def test_expired_messages_do_not_hold_their_key(timed: cassq.Client, clock: ManualClock) -> None:
+    queue = timed.create_queue("jobs", message_ttl=100, sick_check=False)
+    queue.create_group("keyed", order="key")
+    push(queue, ["a1", "a2"])
+    popper = queue.popper("keyed")
+    (message,) = popper.pop(10)
+    message.nack(delay=90)
+    popper.flush()
+    pass_time(clock, popper, 60)
+    push(queue, ["a3"])
+    pass_time(clock, popper, 60)
+    assert drained(popper) == ["a3"]
+    assert queue.stats().groups["keyed"].expired == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"order": "keys"}, "order must be 'any' or 'key'"),
+        ({"limit_per_key": 0}, "limit_per_key"),
+        ({"limit_per_key": 2, "order": "key"}, "one at a time"),
+    ],
+)
+def test_bad_settings_are_named(
+    queue: cassq.Queue, settings: dict[str, object], named: str
+) -> None:
+    with pytest.raises(ConfigError, match=named):
+        queue.create_group("keyed", **settings)  # type: ignore[arg-type]
+    assert [group.name for group in queue.groups()] == ["default"]
+
+
+def test_the_order_of_a_group_cannot_be_changed(keyed: cassq.Queue) -> None:
+    with pytest.raises(ConfigError, match="order cannot be changed"):
+        keyed.update_group("keyed", order="any")
+    with pytest.raises(ConfigError, match="order cannot be changed"):
+        keyed.update_group("default", order="key")

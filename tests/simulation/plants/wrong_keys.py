@@ -1,0 +1,56 @@
+"""Wrong parts of keyed groups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest.mock import patch
+
+from cassq.consumer.candidates import CandidatePipes, PipeView
+from cassq.consumer.delivery import Delivery
+from cassq.consumer.keys import Line, Segment
+from cassq.consumer.lane import Lane
+from cassq.consumer.settling import Settler
+from cassq.model.rows import Claim
+
+
+def forgets_keys_at_a_take_over() -> AbstractContextManager[Any]:
+    """What failed, and waits, does not hold its key once another popper has the lane."""
+    line_up = Lane._line_up
+
+    def wrong(self: Lane, free: Sequence[Claim], now_ms: int) -> None:
+        line_up(self, [row for row in free if row.due_ms <= now_ms], now_ms)
+
+    return patch.object(Lane, "_line_up", wrong)
+
+
+def reads_all_pipes_at_once() -> AbstractContextManager[Any]:
+    """The next pipe of a pusher is claimed from while the one before still has messages."""
+
+    def wrong(self: CandidatePipes, *, strict: bool, now_ms: int) -> list[PipeView]:
+        found = self.candidates(8, now_ms)
+        return sorted(found, key=lambda view: -view.row.ordinal)
+
+    return patch.object(CandidatePipes, "in_chains", wrong)
+
+
+def notes_no_try() -> AbstractContextManager[Any]:
+    """What is handed out is not noted first."""
+
+    def wrong(self: Settler, deliveries: Sequence[Delivery], *, synced: bool) -> None:
+        return None
+
+    return patch.object(Settler, "write_tried", wrong)
+
+
+def lets_keys_go_on_when_a_message_fails() -> AbstractContextManager[Any]:
+    """A message that failed does not hold its key."""
+    failed = Line.failed
+
+    def wrong(self: Line, segment: Segment, entries: list[Any]) -> None:
+        self._ordered = False
+        failed(self, segment, entries)
+        self._ordered = True
+
+    return patch.object(Line, "failed", wrong)

@@ -1,0 +1,172 @@
+"""The line of a keyed group: what may be handed out, in which order."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cassq.consumer.delivery import Acknowledger, Delivery
+from cassq.consumer.keys import Entry, Line, Segment
+from cassq.message.bundles import Bundle, BundleSlice
+from cassq.message.ranges import RangeSet
+from cassq.model.rows import Claim, ClaimState
+
+NOBODY = Acknowledger(lambda *_: None, lambda *_: None, lambda *_: None)
+
+
+class Texts(Bundle):
+    """Messages whose payloads are their keys."""
+
+    __slots__ = ()
+
+    def __init__(self, base_seq: int, keys: Sequence[bytes | None]) -> None:
+        self.base_seq = base_seq
+        self.keys = list(keys)
+        self.headers = self.ids = None
+        self.size = 0
+        self._times = 0
+
+    def payloads_of(self, seqs: RangeSet) -> list[bytes]:
+        return [(self.keys or [])[seq - self.base_seq] or b"" for seq in seqs]
+
+
+def segment(keys: str, *, start: int = 0, due_ms: int | None = None) -> Segment:
+    """Messages with these keys ("-": none). due_ms: when they are due, as they wait."""
+    state = ClaimState.HELD if due_ms is None else ClaimState.FREE
+    end = start + len(keys)
+    row = Claim("group", "pipe", start, end, 0, state, due_ms or 0, 1, holder="me")
+    bundle = Texts(start, [None if key == "-" else key.encode() for key in keys])
+    delivery = Delivery(NOBODY, [row], 0, None, 1) if due_ms is None else None
+    return Segment(row, [BundleSlice(bundle, RangeSet.run(start, end))], delivery)
+
+
+def seqs(entries: Sequence[Entry]) -> list[int]:
+    return [seq for _, _, seq in entries]
+
+
+def test_only_the_first_of_each_key_is_ready() -> None:
+    line = Line()
+    line.add(segment("ab-a-b"))
+    assert seqs(line.take(10)) == [0, 1, 2, 4]
+    assert line.count == 2
+    line.settled(b"a")
+    assert seqs(line.take(10)) == [3]
+    line.settled(b"a")
+    line.add(segment("a", start=6))
+    assert seqs(line.take(10)) == [6], "a key of which nothing is unsettled begins anew"
+
+
+def test_what_is_put_back_comes_first_again() -> None:
+    line = Line()
+    line.add(segment("abc"))
+    first = line.take(2)
+    line.put_back(first)
+    assert seqs(line.take(10)) == [0, 1, 2]
+
+
+def test_a_failed_message_keeps_its_key_in_an_ordered_line() -> None:
+    line = Line()
+    whole = segment("aab")
+    line.add(whole)
+    failed, _ = line.take(10)
+    waiting = segment("a", due_ms=50)
+    line.failed(waiting, [(waiting, *failed[1:])])
+    assert not line.ready
+    assert line.due(49) == []
+    assert line.due(50) == [waiting]
+    line.taken(waiting, Delivery(NOBODY, [waiting.row], 0, None, 1))
+    assert seqs(line.take(10)) == [0]
+    line.settled(b"a")
+    assert seqs(line.take(10)) == [1]
+
+
+def test_a_limit_without_order_lets_others_pass_a_failed_message() -> None:
+    line = Line(2, ordered=False)
+    line.add(segment("aaaa"))
+    first = line.take(10)
+    assert seqs(first) == [0, 1]
+    waiting = segment("a", due_ms=50)
+    line.failed(waiting, [(waiting, *first[0][1:])])
+    assert seqs(line.take(10)) == [2]
+    line.due(50)
+    line.taken(waiting, Delivery(NOBODY, [waiting.row], 0, None, 1))
+    line.settled(b"a")
+    line.settled(b"a")
+    assert seqs(line.take(10)) == [3, 0]
+
+
+def test_messages_that_others_settled_are_passed_over() -> None:
+    line = Line()
+    waiting = segment("aab", due_ms=50)
+    line.add(waiting)
+    line.add(segment("ab", start=3))
+    line.gone(waiting, RangeSet([(0, 2)]))
+    assert seqs(line.take(10)) == [3]
+    line.gone(waiting, RangeSet([(2, 3)]))
+    assert seqs(line.take(10)) == [4]
+    assert line.count == 0
+
+
+def test_the_next_of_a_key_goes_on_only_within_its_row() -> None:
+    line = Line()
+    first, second = segment("ab"), segment("ab", start=2)
+    third = segment("cc", start=4)
+    for each in (first, second, third):
+        line.add(each)
+    line.take(10)
+    acked = [(first, b"a"), (third, b"c")]
+    assert line.go_on(acked, 10) == [(first, b"a")]
+    assert seqs(line.take(10)) == [5]
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.text("abc-", min_size=1, max_size=6)),
+        st.tuples(st.just("take"), st.integers(1, 4)),
+        st.tuples(st.just("settle"), st.integers(0, 20)),
+        st.tuples(st.just("put back"), st.integers(0, 20)),
+    ),
+    max_size=40,
+)
+
+
+@given(STEPS)
+def test_keys_stay_in_order_and_nobody_waits_for_another_key(
+    steps: list[tuple[str, str | int]],
+) -> None:
+    line, end, hand = Line(), 0, dict[int, Entry]()
+    unsettled: dict[bytes, list[int]] = defaultdict(list)
+
+    def key_of(entry: Entry) -> bytes:
+        _, bundle, seq = entry
+        return (bundle.keys or [])[seq - bundle.base_seq] or b""
+
+    for verb, what in steps:
+        entries = list(hand.values())
+        if verb == "add" and isinstance(what, str):
+            line.add(segment(what, start=end))
+            for seq, letter in enumerate(what, end):
+                unsettled[b"" if letter == "-" else letter.encode()].append(seq)
+            end += len(what)
+        elif verb == "take" and isinstance(what, int):
+            taken = line.take(what)
+            for entry in taken:
+                key = key_of(entry)
+                assert not key or unsettled[key][0] == entry[2]
+                hand[entry[2]] = entry
+            heads = {line_[0] for key, line_ in unsettled.items() if key and line_}
+            free = (heads | set(unsettled[b""])) - set(hand)
+            assert len(taken) == what or not free
+        elif entries and isinstance(what, int):
+            entry = entries[what % len(entries)]
+            del hand[entry[2]]
+            if verb == "settle":
+                unsettled[key_of(entry)].remove(entry[2])
+                line.settled(key_of(entry) or None)
+            else:
+                line.put_back([entry])
+    waiting = sum(map(len, unsettled.values())) - len(hand)
+    assert line.count == waiting
