@@ -104,7 +104,7 @@ def update(call: Invocation, /, name: str, **settings: Any) -> None:
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @click.pass_context
 def delete(ctx: click.Context, name: str, yes: bool) -> None:
-    """Delete a queue permanently, with all its messages, groups, dead letters and schedules.
+    """Delete a queue for good: messages, groups, dead letters and schedules.
 
     Shows how many messages and schedules would be lost and asks first; without a terminal --yes is
     needed.

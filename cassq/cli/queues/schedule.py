@@ -130,13 +130,13 @@ def create(
     dry_run: bool,
     **settings: Any,
 ) -> None:
-    """Create a schedule: a message is pushed to the queue at each tick, once, by whichever client
-    or reaper runs then.
+    """Create a schedule: at each tick, one message is pushed to the queue.
 
-    SPEC has the syntax of Debian's cron, and its rules for daylight saving time: a time that a
-    change to summer time leaves out runs right after it, a time that comes twice runs once, and
-    with * in the minutes or hours the pace is kept. If the schedule exists with the same settings,
-    nothing happens; with other settings the command fails and names the differences.
+    Whichever client or reaper runs then pushes it. SPEC has the syntax of Debian's cron, and its
+    rules for daylight saving time: a time that a change to summer time leaves out runs right after
+    it, a time that comes twice runs once, and with * in the minutes or hours the pace is kept. If
+    the schedule exists with the same settings, nothing happens; with other settings the command
+    fails and names the differences.
     """
     if payload and payload_file is not None:
         raise UsageError("--payload and --payload-file exclude each other", hint="give one of them")
@@ -195,7 +195,7 @@ def list_(call: Invocation, queue: str | None) -> None:
 @_next
 @click.pass_obj
 def show(call: Invocation, name: str, count: int | None) -> None:
-    """Show a schedule: its settings, the last tick, the next ticks, and what was skipped."""
+    """Show a schedule: its settings, its last and next ticks, what was skipped."""
     with call.connect() as client:
         _show(call, client.schedule(name), count)
 
@@ -204,7 +204,10 @@ def show(call: Invocation, name: str, count: int | None) -> None:
 @_named
 @click.pass_obj
 def pause(call: Invocation, name: str) -> None:
-    """Push no ticks until `cassq schedule resume`; those that come meanwhile are never pushed."""
+    """Push no ticks until `cassq schedule resume`.
+
+    Those that come meanwhile are never pushed.
+    """
     with call.connect() as client:
         found = client.schedule(name)
         found.pause()

@@ -230,6 +230,7 @@ def test_a_schedule_created_again_meanwhile_is_not_changed_by_a_push_of_the_old_
 ) -> None:
     queue = other.create_queue("jobs")
     other.create_schedule("tidy", "jobs", every=HOUR)
+    records = other.ports.catalog.records
     seen: list[str] = []
 
     def after(done: str) -> None:
@@ -237,9 +238,13 @@ def test_a_schedule_created_again_meanwhile_is_not_changed_by_a_push_of_the_old_
             seen.append(done)
             other.schedule("tidy").delete()
             other.create_schedule("tidy", "jobs", every=HOUR, payload=b"new")
+            row = records.schedule("tidy")
+            assert row is not None
+            # As created by a client whose clock was behind.
+            assert records.change_schedule(row, replace(row, next_ms=old.next_ms))
 
     with client_with(place, catalog=lambda catalog: front_catalog(catalog, after)) as mine:
-        due_now_once(other)
+        old = due_now_once(other)
         assert mine.reaper.reap([queue.row], only=("schedule",)) == []
         assert ticks_of(queue) == []
         assert other.schedule("tidy").info().payload == b"new"
