@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from cassq.client.client import Client
     from cassq.client.connecting import connect
     from cassq.client.queue import Group, Queue
+    from cassq.client.schedule import Schedule
     from cassq.consumer.delivery import Message, Messages
     from cassq.errors import CassqError
     from cassq.message.message_ids import MessageId, MessageIds
@@ -44,6 +45,7 @@ _HOMES = {
     "Popper": "cassq.popper",
     "Pusher": "cassq.producer.pusher",
     "Queue": "cassq.client.queue",
+    "Schedule": "cassq.client.schedule",
     "connect": "cassq.client.connecting",
 }
 
@@ -58,6 +60,7 @@ __all__ = [
     "Popper",
     "Pusher",
     "Queue",
+    "Schedule",
     "__version__",
     "connect",
     "errors",

@@ -48,7 +48,7 @@ class ConfigError(UsageError):
 
 
 class InvalidNameError(UsageError):
-    """A queue or group has a name that is not allowed."""
+    """A queue, group or schedule has a name that is not allowed."""
 
     default_hint = (
         "use letters, digits, '.', '_' and '-' (at most 200), plain or as a path like /team/name"
@@ -91,6 +91,21 @@ class GroupNotFoundError(UsageError):
 
 class GroupExistsError(UsageError):
     """The consumer group exists already with another policy."""
+
+
+class ScheduleNotFoundError(UsageError):
+    """There is no such schedule."""
+
+    default_hint = (
+        "create it with client.create_schedule(...) or `cassq schedule create NAME`;"
+        " `cassq schedule list` lists all"
+    )
+
+
+class ScheduleExistsError(UsageError):
+    """The schedule exists with other settings."""
+
+    default_hint = "delete it and create it again, or choose another name"
 
 
 class MessageNotFoundError(UsageError):

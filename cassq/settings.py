@@ -14,11 +14,14 @@ Compression = Literal["none", "zstd", "lz4"]
 Overflow = Literal["reject", "drop-oldest"]
 Order = Literal["any", "key"]
 
-# Choices of other calls: `connect`, `Queue.create_group`, `Queue.peek` and `Queue.history`.
+# Choices of other calls: `connect`, `Queue.create_group`, `Queue.peek`, `Queue.history` and
+# `Client.create_schedule`.
 Durability = Literal["disk", "os"]
 Start = Literal["beginning", "now"]
 State = Literal["waiting", "pending", "delayed", "dead"]
 Step = Literal["minute", "hour", "day"]
+Missed = Literal["once", "all", "skip"]
+Overlap = Literal["allow", "skip"]
 
 
 class QueueSettings(TypedDict, total=False):

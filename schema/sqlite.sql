@@ -2,7 +2,8 @@
 -- Numbered files in schema/sqlite/ bring an older directory to it.
 -- Times are milliseconds of catalog time unless a column says otherwise.
 
--- What the directory is: schema version, identity, the clock's anchor of each boot.
+-- What the directory is: schema version, identity, the clock's anchor of each boot. Also
+-- schedules: `schedule:NAME`, and JSON.
 CREATE TABLE meta (
     key   TEXT PRIMARY KEY,
     value TEXT NOT NULL

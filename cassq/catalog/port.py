@@ -381,5 +381,10 @@ class Catalog(abc.ABC):
         """Catalog time. Cost: does not block."""
 
     @abc.abstractmethod
+    def wall_ms(self) -> int:
+        """Wall time, for what goes by the calendar: of the servers if the catalog is on some, else
+        of this machine; it may jump. Cost: does not block."""
+
+    @abc.abstractmethod
     def close(self) -> None:
         """Release all resources."""

@@ -1,7 +1,7 @@
-"""The catalog role for records: dedup ids, members, successes, samples, incidents and notes.
+"""The catalog role for records: dedup ids, members, samples, incidents, schedules, notes.
 
-Nothing here decides which popper may deliver a message. Dedup ids and incidents change only by
-conditional writes; members, successes and samples are written plainly, and may be lost.
+Nothing here decides which popper may deliver a message. Dedup ids, incidents and schedules change
+only by conditional writes; members, successes and samples are written plainly, and may be lost.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import abc
 from collections.abc import Mapping, Sequence
 
 from cassq.model.rows import Dedup, Incident, Member, Sample
+from cassq.model.schedules import ScheduleRow
 
 
 class Records(abc.ABC):
-    """Deduplication, members, samples, incidents, and notes that all clients share."""
+    """Deduplication, members, samples, incidents, schedules, and notes that all clients share."""
 
     # --- deduplication ------------------------------------------------------------------------
 
@@ -81,6 +82,29 @@ class Records(abc.ABC):
     @abc.abstractmethod
     def drop_incident(self, incident: Incident) -> bool:
         """Remove an incident if the row still has its version."""
+
+    # --- schedules ----------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def schedules(self) -> list[ScheduleRow]:
+        """All schedules, by name. Cost: one read of their rows."""
+
+    @abc.abstractmethod
+    def schedule(self, name: str) -> ScheduleRow | None:
+        """The schedule with this name. Cost: one read."""
+
+    @abc.abstractmethod
+    def add_schedule(self, row: ScheduleRow) -> bool:
+        """Durably insert a schedule; False if its name is taken."""
+
+    @abc.abstractmethod
+    def change_schedule(self, old: ScheduleRow, new: ScheduleRow) -> bool:
+        """Durably put `new`, of the same name, in place of `old`; False if the row is not `old` any
+        more."""
+
+    @abc.abstractmethod
+    def drop_schedule(self, row: ScheduleRow) -> bool:
+        """Durably remove a schedule; False if the row is not this one any more."""
 
     # --- notes --------------------------------------------------------------------------------
 

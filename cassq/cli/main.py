@@ -32,6 +32,7 @@ COMMANDS = {
     "queue": ("queues.queue", "Create, list, show, change, pause, drain, purge and delete queues."),
     "reap": ("ops.reap", "Clean up after stopped clients, once or as a daemon."),
     "rollback": ("ops.reap", "Give back messages that poppers have kept for too long."),
+    "schedule": ("queues.schedule", "Push messages at fixed times, as cron does, or at intervals."),
     "schema": ("ops.schema", "Create, inspect and change a Cassandra keyspace."),
     "sidecar": ("ops.sidecar", "Run a storage sidecar, and look after the existing ones."),
     "spark": ("spark.commands", "Run Spark jobs on whole queues."),

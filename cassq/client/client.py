@@ -8,6 +8,7 @@ import os
 import re
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Unpack
 
 from cassq.base import extras
@@ -17,6 +18,13 @@ from cassq.client.embedded import Embedded
 from cassq.client.opening import row_named
 from cassq.client.queue import Queue, create_queue, own_queue
 from cassq.client.runtime import Offline, Runtime
+from cassq.client.schedule import (
+    Schedule,
+    create_schedule,
+    find_schedule,
+    schedules_of,
+    wanted_schedule,
+)
 from cassq.client.spool import Spool
 from cassq.client.watched import WatchedQueue
 from cassq.errors import (
@@ -39,7 +47,7 @@ from cassq.model.rows import QueueRow
 from cassq.popper import Popper
 from cassq.producer.pusher import Pusher
 from cassq.reaper import Action, Reaper
-from cassq.settings import QueueSettings
+from cassq.settings import Missed, Overlap, QueueSettings
 
 if TYPE_CHECKING:
     from cassq.inspect.prometheus import PrometheusServer
@@ -72,10 +80,15 @@ class Client:
         self.url = url
         self.spool = spool
         self.runtime: Runtime = self.runtime_class(
-            place, clock, None if spool is None else spool.overflow, self._append_to
+            place,
+            clock,
+            None if spool is None else spool.overflow,
+            self._append_to,
+            self._push_to,
         )
         self._life = self.runtime.life
         self._letter_pushers: dict[str, Pusher] = {}
+        self._tick_pushers: dict[str, Pusher] = {}  # by queue id
         self._servers: list[PrometheusServer] = []
         _clients.add(self)
         if spool is not None:
@@ -147,7 +160,8 @@ class Client:
 
     @operation
     def delete_queue(self, name: str) -> None:
-        """Delete a queue with its messages, groups and dead letters, durably and permanently."""
+        """Delete a queue with its messages, groups, dead letters and schedules, durably and
+        permanently."""
         row = self._named(name).row
         doomed = [row]
         if not is_dead_letter_name(name):
@@ -155,12 +169,72 @@ class Client:
         watching: set[WatchedQueue] = set()
         for queue in doomed:
             self._letter_pushers.pop(queue.name, None)
+            self._tick_pushers.pop(queue.id, None)
             watching |= self.runtime.forget([queue.name])
             self.ports.store.drop(self.ports.catalog.queues.delete(queue.id))
         for watched in watching:
             watched.refresh()  # pushers and poppers learn of it at their next call
             self.runtime.settings.remove(watched.refresh)
+        for schedule in schedules_of(self.runtime, row.id):
+            schedule.drop()
         self.reaper.reap(only=("sweep",))
+
+    # --- schedules ------------------------------------------------------------------------------
+
+    @operation
+    def create_schedule(
+        self,
+        name: str,
+        queue: str,
+        *,
+        cron: str | None = None,
+        every: float | timedelta | None = None,
+        tz: str = "UTC",
+        payload: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+        key: bytes | None = None,
+        missed: Missed = "once",
+        overlap: Overlap = "allow",
+    ) -> Schedule:
+        """Have a message pushed to a queue at each tick, once, by whichever client or reaper runs
+        then.
+
+        cron: five fields, as in "0 3 * * *", with the syntax and the rules for daylight saving time
+        of Debian's cron; "@daily" and the like; or "@every 5m". every: instead of `cron`, an
+        interval of 1 second to 366 days, counted from now. tz: the time zone of `cron`, as in
+        "Europe/Vienna". missed: which ticks that nobody pushed within a minute are made up for: of
+        several in a row the last one ("once"), "all", or none ("skip"). overlap: "skip" leaves out
+        a tick while a group is not done with the message of the tick before. payload, headers and
+        key: of each message, 64 KiB together at most; the headers `cassq-schedule` and `cassq-tick`
+        are added.
+
+        If the schedule exists with the same settings, returns it. Raises ScheduleExistsError if it
+        has others, QueueNotFoundError, and ConfigError, which names the argument or the field of
+        `cron`. Cost: two reads and a conditional write.
+        """
+        wanted = wanted_schedule(
+            name,
+            cron=cron,
+            every=every,
+            tz=tz,
+            payload=payload,
+            headers=headers,
+            key=key,
+            missed=missed,
+            overlap=overlap,
+        )
+        return create_schedule(self.runtime, self._named(queue).row, wanted)
+
+    @operation
+    def schedule(self, name: str) -> Schedule:
+        """The schedule with this name. Raises ScheduleNotFoundError if there is none. Cost: one
+        read."""
+        return find_schedule(self.runtime, name)
+
+    @operation
+    def schedules(self, queue: str | None = None) -> list[Schedule]:
+        """The schedules, of all queues or of one, by name. Cost: one read of all of them."""
+        return schedules_of(self.runtime, None if queue is None else self._named(queue).id)
 
     @operation
     def serve_metrics(
@@ -210,6 +284,13 @@ class Client:
             except QueueNotFoundError:
                 logger.warning("queue %s was deleted: it is created again for a dead letter", name)
         pusher = self._letter_pushers[name] = own_queue(self.runtime, name).new_pusher()
+        pusher.push_intended(batch, intend)
+
+    def _push_to(self, queue: QueueRow, batch: Batch, intend: Intend) -> None:
+        """Push the message of a schedule."""
+        pusher = self._tick_pushers.get(queue.id)
+        if pusher is None or pusher.closed:
+            pusher = self._tick_pushers[queue.id] = Queue(self.runtime, queue).tick_pusher()
         pusher.push_intended(batch, intend)
 
     # --- life -----------------------------------------------------------------------------------

@@ -135,6 +135,10 @@ class Queue:
         """A pusher for spilled messages. It stops when the outcome of a push is unknown."""
         return self._pusher_for("", patient=False)
 
+    def tick_pusher(self) -> Pusher:
+        """A pusher for messages of schedules, none of which is spilled."""
+        return self._pusher_for("")
+
     def _pusher_for(
         self, group_id: str, overflow: Overflow | None = None, *, patient: bool = True
     ) -> Pusher:

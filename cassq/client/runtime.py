@@ -26,6 +26,7 @@ from cassq.model.rows import Claim, GroupRow, QueueRow
 from cassq.popper import Popper
 from cassq.producer.pusher import Pusher
 from cassq.producer.spilling import Overflow
+from cassq.producer.tick_push import PushTo
 from cassq.reaper import Reaper
 
 REAP_SECONDS = 1.0
@@ -92,11 +93,11 @@ class Offline:
 class Online:
     """The parts of a client that need its ports."""
 
-    def __init__(self, ports: Ports, append_to: AppendTo) -> None:
+    def __init__(self, ports: Ports, append_to: AppendTo, push_to: PushTo) -> None:
         self.ports: Ports = ports
         self.attendance: Presence = Presence(ports)
         self.dead_letters: DeadLetters = DeadLetters(ports, append_to)
-        self.reaper: Reaper = Reaper(ports, self.dead_letters.add)
+        self.reaper: Reaper = Reaper(ports, self.dead_letters.add, push_to)
 
     def opened(self) -> Online:
         return self
@@ -106,7 +107,8 @@ class Runtime:
     """The parts that one client's queues, pushers and poppers share. Thread-safe.
 
     place: already open, or opened by `reach` as soon as a server answers. overflow: takes pushes
-    to ap queues while no quorum answers, if there is one. append_to: pushes dead letters.
+    to ap queues while no quorum answers, if there is one. append_to: pushes dead letters. push_to:
+    pushes the messages of schedules.
     """
 
     def __init__(
@@ -115,6 +117,7 @@ class Runtime:
         clock: Clock,
         overflow: Overflow | None,
         append_to: AppendTo,
+        push_to: PushTo,
     ) -> None:
         self.clock: Clock = clock
         self.life: Life = place.life
@@ -130,8 +133,9 @@ class Runtime:
         self.settings: Housekeeper = Housekeeper(clock, "settings")
         self._place = place
         self._append_to = append_to
+        self._push_to = push_to
         self._state: Online | Offline = (
-            place if isinstance(place, Offline) else Online(place.ports, append_to)
+            place if isinstance(place, Offline) else Online(place.ports, append_to, push_to)
         )
         self._doorbells: dict[str, Doorbell] = {}
 
@@ -143,7 +147,7 @@ class Runtime:
         Raises BackendError while no server answers.
         """
         if isinstance(self._state, Offline):
-            self._state = Online(self._state.open().ports, self._append_to)
+            self._state = Online(self._state.open().ports, self._append_to, self._push_to)
         return self._state.ports
 
     def online(self) -> Online:

@@ -43,6 +43,12 @@ def check_group_name(name: str) -> str:
     return _checked("group", name, _GROUP_NAME)
 
 
+def check_schedule_name(name: str) -> str:
+    """`name`, if valid for a schedule; else raises InvalidNameError. The same names are allowed as
+    for queues."""
+    return _checked("schedule", name, _QUEUE_NAME)
+
+
 def _checked(noun: str, name: str, pattern: re.Pattern[str]) -> str:
     if not isinstance(name, str):
         raise InvalidNameError(f"a {noun}'s name must be a str, not {type(name).__name__}")

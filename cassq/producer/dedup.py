@@ -216,8 +216,7 @@ class DedupPush:
 
     def _counts(self, row: Dedup) -> bool:
         """Whether a row stands for a message that was pushed within the window. Final."""
-        window_ms = self._queue().policy.dedup_window * 1000
-        if row.at_ms + window_ms <= self._rows.now_ms():
+        if self._is_over(row):
             return False
         pipe = self._catalog.pipes.by_id(row.pipe_id)
         if pipe is not None and pipe.end is None:
@@ -232,6 +231,11 @@ class DedupPush:
             if live_pipe(self._catalog, row.pipe_id) is not None:
                 raise
             return self._was_there(row)  # it was retired just now
+
+    def _is_over(self, row: Dedup) -> bool:
+        """Whether an id is so old that it counts no more."""
+        window_ms = self._queue().policy.dedup_window * 1000
+        return row.at_ms + window_ms <= self._rows.now_ms()
 
     def _awaited(self, pipe: PipeRow, row: Dedup) -> PipeRow | None:
         """Wait until it is known whether the row's place was written; returns the pipe."""

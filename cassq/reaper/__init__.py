@@ -5,8 +5,9 @@ any number of times, concurrently, and stop anywhere: the next pass continues. E
 package is one pass:
 
 - seal: seals pipes whose owner is gone, or whose lease was not renewed for its whole length
-- rollback: frees expired claims, split if lost twice; spent messages become dead letters
+- schedule: pushes the ticks of schedules that are due
 - mend: repairs groups whose claim rows have gaps, or overlap
+- rollback: frees expired claims, split if lost twice; spent messages become dead letters
 - retire: removes sealed pipes that every group has acked, and their files
 - expire: removes messages that are too old or too many, from queues that are not in use
 - scale: decides how many pipes of a queue should be open at once
@@ -32,6 +33,7 @@ from cassq.errors import UsageError
 from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.retries import DeadLetterFn
 from cassq.model.rows import QueueRow, WriteState
+from cassq.producer.tick_push import PushTo
 from cassq.reaper.actions import DONE, FAILED, PLANNED, VOID, Action, Pass, Scope
 from cassq.reaper.alert import Alert
 from cassq.reaper.expire import Expire
@@ -41,6 +43,7 @@ from cassq.reaper.retire import Retire
 from cassq.reaper.rollback import Rollback
 from cassq.reaper.rollup import Rollup
 from cassq.reaper.scale import Scale
+from cassq.reaper.schedule import Schedule
 from cassq.reaper.seal import Seal
 from cassq.reaper.sweep import Sweep
 from cassq.reaper.unstage import Unstage, known_drivers
@@ -62,16 +65,20 @@ class Candidate(NamedTuple):
 class Reaper:
     """Runs the passes over some queues or all of them. Thread-safe: one pass at a time.
 
-    dry_run: plan only, whatever the calls say. targets: where alerts go; initially none. patience:
-    seconds after which one pass over very many queues leaves the rest to the next.
+    push_to: pushes the messages of schedules; None leaves them to other reapers. dry_run: plan
+    only, whatever the calls say. targets: where alerts go; initially none. patience: seconds after
+    which one pass over very many queues leaves the rest to the next.
     """
 
-    def __init__(self, ports: Ports, dead_letter: DeadLetterFn) -> None:
+    def __init__(
+        self, ports: Ports, dead_letter: DeadLetterFn, push_to: PushTo | None = None
+    ) -> None:
         self.ports = ports
         self._mutex = threading.Lock()
         self._repair = Repair(ports, lambda: self.patience)
         passes: list[Pass] = [
             Seal(ports),
+            Schedule(ports, dead_letter, push_to, lambda: self.patience),
             Mend(ports),
             Rollback(ports, dead_letter),
             Retire(ports),

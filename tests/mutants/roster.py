@@ -20,6 +20,7 @@ from pathlib import Path
 
 from tests.mutants.mutant import Mutant, Simulated
 from tests.simulation.plants.plants import PLANTS
+from tests.simulation.plants.schedule_plants import SCHEDULE_PLANTS
 from tests.simulation.plants.sidecar_plants import SIDECAR_PLANTS
 from tests.simulation.plants.spill_plants import SPILL_PLANTS
 
@@ -55,4 +56,5 @@ SIMULATED = [
     *(Simulated(p.name, p.what, "tests/simulation/test_simulation.py") for p in PLANTS),
     *(Simulated(p.name, p.what, "tests/simulation/test_sidecars.py") for p in SIDECAR_PLANTS),
     *(Simulated(p.name, p.what, "tests/simulation/test_spilling.py") for p in SPILL_PLANTS),
+    *(Simulated(p.name, p.what, "tests/simulation/test_schedules.py") for p in SCHEDULE_PLANTS),
 ]

@@ -7,9 +7,11 @@ import os
 import sys
 
 from tests.simulation.plants.plants import PLANTS
+from tests.simulation.plants.schedule_plants import SCHEDULE_PLANTS
 from tests.simulation.plants.sidecar_plants import SIDECAR_PLANTS
 from tests.simulation.plants.spill_plants import SPILL_PLANTS
 from tests.simulation.run import run_seed
+from tests.simulation.worlds.schedule_world import ScheduleWorld
 from tests.simulation.worlds.sidecar_world import SidecarWorld
 from tests.simulation.worlds.spill_world import SpillWorld
 from tests.simulation.worlds.world import World
@@ -19,6 +21,7 @@ KINDS: dict[str, tuple[type[World], int]] = {
     "plain": (World, 1),
     "sidecars": (SidecarWorld, 5),  # whose pipes are on them
     "spilling": (SpillWorld, 10),  # whose pushers are cut off now and then
+    "schedules": (ScheduleWorld, 10),  # where nothing but a schedule's ticks is pushed
 }
 
 
@@ -27,7 +30,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=500, metavar="N", help="how many")
     parser.add_argument("--from", type=int, default=0, metavar="S", dest="first", help="the first")
-    plants = {plant.name: plant for plant in (*PLANTS, *SIDECAR_PLANTS, *SPILL_PLANTS)}
+    everybody = (*PLANTS, *SIDECAR_PLANTS, *SPILL_PLANTS, *SCHEDULE_PLANTS)
+    plants = {plant.name: plant for plant in everybody}
     parser.add_argument("--plant", choices=list(plants), help="with this bug planted")
     parser.add_argument("--only", choices=list(KINDS), help="worlds of one kind, of each seed")
     parser.add_argument("--verbose", action="store_true", help="show every event")

@@ -31,7 +31,7 @@ TREE = {
         *("ConfigError", "InvalidNameError", "InvalidPayloadError", "MessageTooLargeError"),
         *("MissingExtraError", "QueueNotFoundError", "QueueExistsError", "GroupNotFoundError"),
         *("GroupExistsError", "MessageNotFoundError", "ClosedError", "ForkedClientError"),
-        "InterruptedCallError",
+        *("InterruptedCallError", "ScheduleNotFoundError", "ScheduleExistsError"),
     },
     OwnershipError: {
         *("ClaimLostError", "ReceiptError", "LeaseLostError", "FencedError", "PipeSealedError"),

@@ -52,5 +52,9 @@ class CassandraCatalog(Catalog):
     def now_ms(self) -> int:
         return self._keyspace.now_ms()
 
+    def wall_ms(self) -> int:
+        """The same as catalog time: both are the servers' time."""
+        return self._keyspace.now_ms()
+
     def close(self) -> None:
         self._keyspace.cql.close()

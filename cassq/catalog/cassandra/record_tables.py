@@ -1,4 +1,4 @@
-"""Records in Cassandra: dedup ids, members, successes, samples, incidents and notes.
+"""Records in Cassandra: dedup ids, members, successes, samples, incidents, schedules and notes.
 
 Records that expire are stored in slices of time. The slices in use are listed, so that no read
 looks for one that does not exist; a slice is removed as a whole. A stored horizon hides expired
@@ -17,6 +17,7 @@ from cassq.catalog.cassandra.partition.tombstones import SETTLED_US
 from cassq.catalog.record_port import Records
 from cassq.errors import BackendTimeoutError
 from cassq.model.rows import Dedup, Incident, Member, Sample
+from cassq.model.schedules import ScheduleRow, decoded, encoded
 
 MEMBER_KEPT_MS = 3_600_000
 DEDUP_SLICE_MS = 600_000
@@ -98,6 +99,14 @@ CHANGE_INCIDENT = (
     " WHERE all_of = 0 AND key = ? IF version = ?"
 )
 DROP_INCIDENT = "DELETE FROM incidents WHERE all_of = 0 AND key = ? IF version = ?"
+
+# Schedules are a partition of their own in the table of incidents, which earlier versions do not
+# read: so keyspaces need no change. Conditional writes of one schedule, by key.
+SCHEDULES = "SELECT data FROM incidents WHERE all_of = 1"
+SCHEDULE = f"{SCHEDULES} AND key = ?"
+ADD_SCHEDULE = "INSERT INTO incidents (all_of, key, data) VALUES (1, ?, ?) IF NOT EXISTS"
+CHANGE_SCHEDULE = "UPDATE incidents SET data = ? WHERE all_of = 1 AND key = ? IF data = ?"
+DROP_SCHEDULE = "DELETE FROM incidents WHERE all_of = 1 AND key = ? IF data = ?"
 
 
 class CassandraRecords(Records):
@@ -341,6 +350,41 @@ class CassandraRecords(Records):
             return not self._cql.read(INCIDENT, (incident.key,), serial=True)
 
         return self._cql.apply_settled(DROP_INCIDENT, values, is_gone)
+
+    # --- schedules ----------------------------------------------------------------------------
+
+    def schedules(self) -> list[ScheduleRow]:
+        """Cost: one read."""
+        return [decoded(text) for (text,) in self._cql.read(SCHEDULES)]
+
+    def schedule(self, name: str) -> ScheduleRow | None:
+        """Cost: one read, which sees every conditional write that was answered."""
+        text = self._schedule_text(name)
+        return None if text is None else decoded(text)
+
+    def add_schedule(self, row: ScheduleRow) -> bool:
+        """Cost: one conditional write."""
+        return self._schedule_written(ADD_SCHEDULE, (row.name, encoded(row)), row.name, row)
+
+    def change_schedule(self, old: ScheduleRow, new: ScheduleRow) -> bool:
+        """Cost: one conditional write."""
+        values = (encoded(new), old.name, encoded(old))
+        return self._schedule_written(CHANGE_SCHEDULE, values, old.name, new)
+
+    def drop_schedule(self, row: ScheduleRow) -> bool:
+        """Cost: one conditional write."""
+        return self._schedule_written(DROP_SCHEDULE, (row.name, encoded(row)), row.name, None)
+
+    def _schedule_written(
+        self, statement: str, values: tuple[str, ...], name: str, wanted: ScheduleRow | None
+    ) -> bool:
+        """Do a conditional write; if it got no answer, look whether the wanted row is there."""
+        text = None if wanted is None else encoded(wanted)
+        return self._cql.apply_settled(statement, values, lambda: self._schedule_text(name) == text)
+
+    def _schedule_text(self, name: str) -> str | None:
+        rows = self._cql.read(SCHEDULE, (name,), serial=True)
+        return rows[0][0] if rows else None
 
     # --- notes ------------------------------------------------------------------------------------
 

@@ -70,6 +70,9 @@ class SqliteCatalog(Catalog):
     def now_ms(self) -> int:
         return self._clock.boot_ms() + self._db.offset_ms
 
+    def wall_ms(self) -> int:
+        return self._clock.wall_ms()
+
     def entered(self) -> bool:
         """Whether this thread is in the middle of a transaction or a read."""
         return self._db.entered()

@@ -1,4 +1,4 @@
-"""Records in SQLite: dedup ids, members, successes, samples, incidents and notes."""
+"""Records in SQLite: dedup ids, members, successes, samples, incidents, schedules and notes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from cassq.base.ids import Ids
 from cassq.catalog.record_port import Records
 from cassq.catalog.sqlite.database import Database
 from cassq.model.rows import Dedup, Incident, Member, Sample
+from cassq.model.schedules import ScheduleRow, decoded, encoded
 
 MEMBER_KEPT_MS = 3_600_000
 
@@ -36,6 +37,14 @@ SAMPLES = (
     "SELECT subject, step_ms, at_ms, data FROM samples"
     " WHERE subject = ? AND step_ms = ? AND at_ms >= ? ORDER BY at_ms"
 )
+# Schedules are among the notes, so that directories of earlier versions have room for them, and
+# earlier versions still open this one. They are a range of the key.
+SCHEDULES = "SELECT value FROM meta WHERE key >= 'schedule:' AND key < 'schedule;' ORDER BY key"
+SCHEDULE = "SELECT value FROM meta WHERE key = 'schedule:' || ?"
+# Conditional writes of one schedule, by key.
+ADD_SCHEDULE = "INSERT OR IGNORE INTO meta (key, value) VALUES ('schedule:' || ?1, ?2)"
+CHANGE_SCHEDULE = "UPDATE meta SET value = ?3 WHERE key = 'schedule:' || ?1 AND value = ?2"
+DROP_SCHEDULE = "DELETE FROM meta WHERE key = 'schedule:' || ?1 AND value = ?2"
 # Notes, by key; the first client sets one.
 NOTED = "SELECT value FROM meta WHERE key = ?"
 NOTE = "INSERT OR IGNORE INTO meta (key, value) VALUES (?, ?)"
@@ -137,6 +146,26 @@ class SqliteRecords(Records):
                 (incident.key, incident.version),
             )
             return gone.rowcount == 1
+
+    def schedules(self) -> list[ScheduleRow]:
+        return [decoded(row[0]) for row in self._db.read(SCHEDULES)]
+
+    def schedule(self, name: str) -> ScheduleRow | None:
+        rows = self._db.read(SCHEDULE, (name,))
+        return decoded(rows[0][0]) if rows else None
+
+    def add_schedule(self, row: ScheduleRow) -> bool:
+        return self._schedule_written(ADD_SCHEDULE, row.name, encoded(row))
+
+    def change_schedule(self, old: ScheduleRow, new: ScheduleRow) -> bool:
+        return self._schedule_written(CHANGE_SCHEDULE, old.name, encoded(old), encoded(new))
+
+    def drop_schedule(self, row: ScheduleRow) -> bool:
+        return self._schedule_written(DROP_SCHEDULE, row.name, encoded(row))
+
+    def _schedule_written(self, statement: str, *values: str) -> bool:
+        with self._db.lock, self._db.write(synced=True) as tx:
+            return tx.execute(statement, values).rowcount == 1
 
     def note(self, key: str, value: str) -> str:
         rows = self._db.read(NOTED, (key,))

@@ -104,6 +104,7 @@ def reap(
 
     \b
     seal      seal pipes whose pusher is gone, or showed no sign of life for a whole lease
+    schedule  push the ticks of schedules that are due
     mend      repair claims that have gaps or overlap, and redeliver messages that none covers
     rollback  give back messages that a popper has kept for too long
     retire    remove pipes that every group has committed

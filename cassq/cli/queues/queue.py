@@ -12,6 +12,7 @@ from cassq.cli.ui import output
 from cassq.cli.verb import Invocation, Verb, options, queue_argument, seconds, sure_to
 from cassq.client.queue import Queue
 from cassq.model.queues import as_dict
+from cassq.plurals import counted
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -103,14 +104,17 @@ def update(call: Invocation, /, name: str, **settings: Any) -> None:
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @click.pass_context
 def delete(ctx: click.Context, name: str, yes: bool) -> None:
-    """Delete a queue permanently, with all its messages, groups and dead letters.
+    """Delete a queue for good: messages, groups, dead letters and schedules.
 
-    Shows how many messages would be lost and asks first; without a terminal --yes is needed.
+    Shows how many messages and schedules would be lost and asks first; without a terminal --yes is
+    needed.
     """
     call = ctx.ensure_object(Invocation)
     with call.connect() as client:
         found = client.queue(name)
-        if not sure_to(_question(found), yes=yes, as_json=call.as_json):
+        if not sure_to(
+            _question(found, len(client.schedules(name))), yes=yes, as_json=call.as_json
+        ):
             output.note("nothing was deleted")
             ctx.exit(1)
         client.delete_queue(name)
@@ -225,10 +229,12 @@ def purge(ctx: click.Context, name: str, group: str | None, yes: bool) -> None:
         output.say(f"purged {output.messages(count)} of group {of_group}")
 
 
-def _question(queue: Queue) -> str:
+def _question(queue: Queue, schedules: int) -> str:
     groups = queue.stats().groups
     left = max((g.waiting + g.pending for g in groups.values()), default=0)
-    return f"Delete {queue.name}, with {output.messages(left)} that some group has not committed?"
+    too = f" and {counted(schedules, 'schedule')}" if schedules else ""
+    messages = output.messages(left)
+    return f"Delete {queue.name}, with {messages} that some group has not committed{too}?"
 
 
 def described(queue: Queue) -> dict[str, Any]:

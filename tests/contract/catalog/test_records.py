@@ -8,6 +8,7 @@ import pytest
 
 from cassq.catalog.port import Catalog
 from cassq.model.rows import Dedup, Incident, Member, Sample
+from cassq.model.schedules import ScheduleRow, TickPlace
 from tests.contract.rows import groups_version, make_group, make_queue
 
 GROUP = "q/default"
@@ -281,3 +282,68 @@ def test_what_is_known_of_a_queue_goes_with_it(catalog: Catalog) -> None:
     assert catalog.records.dedup(replace(fresh, queue_id="id of r")).pipe_id == "p"
     assert len(catalog.records.members("r/default", 0)) == 1
     assert len(catalog.records.samples("id of r", 60_000, 0)) == 1
+
+
+# --- schedules ----------------------------------------------------------------------------------
+
+TIDY = ScheduleRow("s1", "tidy", "id of q", "q", "@daily", "UTC", 0, 86_400_000, b"\xff\0")
+
+
+def test_a_schedule_is_created_by_one(catalog: Catalog, other: Catalog) -> None:
+    assert catalog.records.schedules() == []
+    assert catalog.records.schedule("tidy") is None
+    assert catalog.records.add_schedule(TIDY)
+    assert not other.records.add_schedule(replace(TIDY, id="s2"))
+    assert other.records.schedule("tidy") == TIDY
+    assert other.records.schedules() == [TIDY]
+
+
+def test_schedules_are_listed_by_name(catalog: Catalog) -> None:
+    names = ["b", "/a/b", "a", "B", "a-b"]
+    for name in names:
+        assert catalog.records.add_schedule(replace(TIDY, name=name))
+    assert [row.name for row in catalog.records.schedules()] == sorted(names)
+
+
+def test_a_schedule_is_changed_only_by_a_reader_of_its_current_row(
+    catalog: Catalog, other: Catalog
+) -> None:
+    catalog.records.add_schedule(TIDY)
+    mine = replace(TIDY, firing=TickPlace(86_400_000, "p", 3))
+    assert catalog.records.change_schedule(TIDY, mine)
+    assert not other.records.change_schedule(TIDY, replace(TIDY, paused=True))
+    assert other.records.change_schedule(mine, replace(mine, paused=True))
+    assert catalog.records.schedule("tidy") == replace(mine, paused=True)
+    assert not catalog.records.change_schedule(
+        replace(TIDY, name="never"), replace(TIDY, name="never", paused=True)
+    )
+    assert len(catalog.records.schedules()) == 1
+
+
+def test_a_schedule_is_removed_only_by_a_reader_of_its_current_row(
+    catalog: Catalog, other: Catalog
+) -> None:
+    catalog.records.add_schedule(TIDY)
+    other.records.change_schedule(TIDY, replace(TIDY, paused=True))
+    assert not catalog.records.drop_schedule(TIDY)
+    assert catalog.records.drop_schedule(replace(TIDY, paused=True))
+    assert not other.records.drop_schedule(replace(TIDY, paused=True))
+    assert catalog.records.schedule("tidy") is None
+    assert catalog.records.add_schedule(TIDY), "the name is free again"
+
+
+def test_a_schedule_of_another_with_the_same_name_is_not_taken_for_ours(catalog: Catalog) -> None:
+    """It was deleted and created again since it was read."""
+    catalog.records.add_schedule(TIDY)
+    catalog.records.drop_schedule(TIDY)
+    catalog.records.add_schedule(replace(TIDY, id="s2"))
+    assert not catalog.records.change_schedule(TIDY, replace(TIDY, paused=True))
+    assert not catalog.records.drop_schedule(TIDY)
+
+
+def test_schedules_are_no_incidents_and_no_notes(catalog: Catalog) -> None:
+    catalog.records.add_schedule(TIDY)
+    catalog.records.put_incident(Incident("tidy", 10, 20, "{}"))
+    assert [found.key for found in catalog.records.incidents()] == ["tidy"]
+    assert catalog.records.schedules() == [TIDY]
+    assert catalog.records.note("tidy", "mine") == "mine"

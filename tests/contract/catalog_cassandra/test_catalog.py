@@ -16,12 +16,14 @@ from cassq.catalog.cassandra.partition.queue_rows import name_slice
 from cassq.catalog.cassandra.queue_tables import MARK_DELETED, NOTE_NAME, ORPHAN_MS
 from cassq.model.queues import GroupPolicy, QueuePolicy, to_json
 from cassq.model.rows import Dedup, Incident
+from cassq.model.schedules import ScheduleRow
 from tests.contract.backends import CatalogPlace
 from tests.contract.rows import group_row, make_queue, pipe_row, queue_row
 from tests.contract.shaky_cql import ShakyCql
 
 ROW = Dedup("id of q", "a", "p", 5, at_ms=100)
 INCIDENT = Incident("stalled:q", 10, 20, "{}")
+TIDY = ScheduleRow("s1", "tidy", "id of q", "q", "@daily", "UTC", 0, 86_400_000)
 
 Write = Callable[[CassandraCatalog], object]
 
@@ -50,6 +52,7 @@ WRITES: dict[str, Write] = {
     "a lease": lambda c: c.leases.take("l", "me", 60_000) == 1,
     "a dedup id": lambda c: c.records.dedup(ROW) == ROW,
     "an incident": lambda c: c.records.put_incident(INCIDENT),
+    "a schedule": lambda c: c.records.add_schedule(TIDY),
     "a pipe": lambda c: c.pipes.add(pipe_row("p")),
 }
 
@@ -77,7 +80,7 @@ def test_what_did_not_arrive_is_written_again(
         assert shaky.queues.groups("id of r") == [group_row("default", "r")]
 
 
-@pytest.mark.parametrize("what", ["a policy", "a group's policy", "an incident"])
+@pytest.mark.parametrize("what", ["a policy", "a group's policy", "an incident", "a schedule"])
 def test_what_did_not_arrive_did_not_happen(shaky: CassandraCatalog, what: str) -> None:
     session(shaky).unsent = 1
     assert not WRITES[what](shaky)
@@ -102,6 +105,21 @@ def test_a_lease_of_another_is_not_mistaken_for_ours(
     session(shaky).unsent = 1
     assert shaky.leases.take("l", "me", 60_000) is None
     other.close()
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_of_a_schedule_it_is_read_back_whether_it_was_changed_or_removed(
+    shaky: CassandraCatalog, lost: int
+) -> None:
+    records = shaky.records
+    records.add_schedule(TIDY)
+    paused = replace(TIDY, paused=True)
+    session(shaky).lost = lost
+    assert records.change_schedule(TIDY, paused)
+    assert not records.change_schedule(TIDY, replace(TIDY, missed="all")), "it was changed"
+    session(shaky).lost = lost
+    assert records.drop_schedule(paused)
+    assert records.schedule("tidy") is None
 
 
 def test_a_name_that_points_at_a_deleted_queue_may_be_taken(shaky: CassandraCatalog) -> None:

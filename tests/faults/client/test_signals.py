@@ -276,12 +276,16 @@ def test_a_handler_may_push_while_the_main_thread_waits_for_messages(queue: cass
 # What takes no lock, or is long and made of steps, of which the catalog's are guarded.
 FREE = {
     "Client": {"close", "runtime_class"},
-    "Queue": {"audit", "dead_letters", "drain", "forwarding_pusher", "new_pusher", "settle"},
+    "Queue": {
+        "audit", "dead_letters", "drain", "forwarding_pusher", "new_pusher", "settle",
+        "tick_pusher",
+    },
     "Popper": {
         "ack_held", "close", "close_inside", "commit", "dead", "extend_held", "give_held",
         "release", "rollback", "stop", "tend", "transaction",
     },
     "Pusher": {"close", "close_inside", "push_intended", "tend"},
+    "Schedule": {"drop"},
 }  # fmt: skip
 
 
@@ -289,6 +293,7 @@ def test_every_call_is_refused_inside_another_of_its_thread(
     client: cassq.Client, queue: cassq.Queue
 ) -> None:
     push(queue, *numbers(4))
+    schedule = client.create_schedule("tidy", "jobs", cron="@daily")
     with queue.pusher() as pusher, queue.popper() as popper:
         (message,) = popper.pop(1)
         settlement = queue.settle(message.receipt)
@@ -300,7 +305,7 @@ def test_every_call_is_refused_inside_another_of_its_thread(
             settlement.ack, settlement.nack, settlement.release, settlement.dead,
             lambda: settlement.extend(1),
         ]  # fmt: skip
-        for thing in (client, queue, popper, pusher):
+        for thing in (client, queue, popper, pusher, schedule):
             names = {name for name in vars(type(thing)) if not name.startswith("_")}
             verbs = {name for name in names if callable(getattr(type(thing), name))}
             free = FREE[type(thing).__name__]

@@ -58,6 +58,13 @@ COMMANDS = [
     ("queue update mail --max-deliveries 3", 0),
     ("reap", 0),
     ("rollback", 0),
+    ("schedule create nightly --queue mail --cron @daily", 0),
+    ("schedule delete nightly --yes", 2),  # schedules are lost with the catalog
+    ("schedule list", 0),
+    ("schedule pause nightly", 2),
+    ("schedule resume nightly", 2),
+    ("schedule run nightly", 2),
+    ("schedule show nightly", 2),
     ("sidecar check", 2),  # there are none in a directory of files
     ("sidecar drain one", 2),
     ("sidecar forget one", 2),

@@ -38,6 +38,8 @@ def test_every_noun_is_there() -> None:
         spark-archive spark-audit spark-replay spark-rollup spark-dead-letters
         spill-status spill-forward
         pipe-list pipe-show pipe-skip
+        schedule-create schedule-list schedule-show schedule-pause schedule-resume schedule-run
+        schedule-delete
         dead-list dead-peek dead-merge dead-purge dead-export dead-import
     """
     found = {leaf.command_path.removeprefix("cassq ").replace(" ", "-") for leaf in LEAVES}

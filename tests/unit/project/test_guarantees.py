@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.plants.plants import PLANTS
+from tests.simulation.plants.schedule_plants import SCHEDULE_PLANTS
 from tests.simulation.plants.sidecar_plants import SIDECAR_PLANTS
 from tests.simulation.plants.spill_plants import SPILL_PLANTS
 
@@ -53,7 +54,8 @@ def test_every_sentence_ends_with_what_checks_it() -> None:
 def test_every_check_that_is_named_exists(check: str) -> None:
     kind, colon, name = check.partition(":")
     if kind == "plant" and colon:
-        assert name in {plant.name for plant in (*PLANTS, *SIDECAR_PLANTS, *SPILL_PLANTS)}
+        plants = (*PLANTS, *SIDECAR_PLANTS, *SPILL_PLANTS, *SCHEDULE_PLANTS)
+        assert name in {plant.name for plant in plants}
         return
     path, _, function = check.partition("::")
     tree = ast.parse((ROOT / "tests" / path).read_text())

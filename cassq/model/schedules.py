@@ -1,0 +1,161 @@
+"""Schedules: rows that say what is pushed to a queue when, and the moves of such a row. Pure.
+
+::
+
+    waiting ──push──> firing ──settle──> waiting, for the next tick
+       └──────────────skip─────────────────^
+
+*firing*: the row names the place that the message of a tick has or is about to get. It is written
+before the message, and the row goes on to the next tick only after it was established that the
+message is there.
+
+Invariants:
+1. `next_ms` only grows: a tick that was passed never comes again, whatever a clock says.
+2. A tick whose push was begun is pushed before any other tick is considered.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime
+from typing import Any, Literal, NamedTuple
+
+from cassq.model.ticks import Ticks, ticks_of
+from cassq.settings import Missed, Overlap
+
+# A tick that nobody pushed within this time was missed.
+GRACE_MS = 60_000
+SCHEDULES_MAX = 1_000
+SCHEDULE_BYTES_MAX = 64 * 1024
+# The headers of a message by which its schedule and its tick are known.
+SCHEDULE_HEADER = "cassq-schedule"
+TICK_HEADER = "cassq-tick"
+
+Skipping = Literal["missed", "overlap"]
+
+
+class TickPlace(NamedTuple):
+    """Where the message of a tick is, or is about to be written."""
+
+    tick_ms: int
+    pipe_id: str
+    seq: int
+
+
+class SkippedTick(NamedTuple):
+    """The last tick that was not pushed, and why."""
+
+    tick_ms: int
+    why: Skipping
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRow:
+    """A schedule. Times are wall milliseconds.
+
+    id: differs from that of an earlier schedule of this name. next_ms: the earliest tick that was
+    neither pushed nor skipped. firing: of the tick being pushed. last: of the last tick pushed.
+    """
+
+    id: str
+    name: str
+    queue_id: str
+    queue: str
+    cron: str
+    tz: str
+    created_ms: int
+    next_ms: int
+    payload: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    key: bytes | None = None
+    missed: Missed = "once"
+    overlap: Overlap = "allow"
+    paused: bool = False
+    firing: TickPlace | None = None
+    last: TickPlace | None = None
+    skipped: SkippedTick | None = None
+
+    @property
+    def ticks(self) -> Ticks:
+        """Its ticks."""
+        return ticks_of(self.cron, self.tz, self.created_ms)
+
+    def headers_at(self, tick_ms: int) -> dict[str, str]:
+        """The headers of the message of a tick."""
+        return {**self.headers, SCHEDULE_HEADER: self.name, TICK_HEADER: iso_time(tick_ms)}
+
+
+class Step(NamedTuple):
+    """What to do next: push the tick, or pass it by."""
+
+    tick_ms: int
+    skip: Skipping | None = None
+
+
+def next_step(row: ScheduleRow, now_ms: int) -> Step | None:
+    """What to do for a schedule at the wall time `now_ms`; None: nothing yet."""
+    if row.paused:
+        return None
+    if row.firing is not None:
+        return Step(row.firing.tick_ms)
+    if row.next_ms > now_ms:
+        return None
+    late_ms = now_ms - GRACE_MS
+    if row.missed == "all" or row.next_ms >= late_ms:
+        return Step(row.next_ms)
+    latest_ms = row.ticks.latest(row.next_ms, late_ms - 1)
+    return Step(latest_ms, "missed" if row.missed == "skip" else None)
+
+
+def fired(row: ScheduleRow, place: TickPlace) -> ScheduleRow:
+    """The row when the message of a tick is there: for the next tick."""
+    return replace(_past(row, place.tick_ms), firing=None, last=place)
+
+
+def passed_by(row: ScheduleRow, tick_ms: int, why: Skipping) -> ScheduleRow:
+    """The row when a tick was skipped: for the next tick."""
+    return replace(_past(row, tick_ms), skipped=SkippedTick(tick_ms, why))
+
+
+def resumed(row: ScheduleRow, now_ms: int) -> ScheduleRow:
+    """The row when a pause ends: ticks that came meanwhile are neither pushed nor missed."""
+    return replace(row, paused=False, next_ms=max(row.next_ms, row.ticks.after(now_ms)))
+
+
+def _past(row: ScheduleRow, tick_ms: int) -> ScheduleRow:
+    return replace(row, next_ms=max(row.next_ms, row.ticks.after(tick_ms)))
+
+
+# --- as stored ------------------------------------------------------------------------------------
+
+
+def encoded(row: ScheduleRow) -> str:
+    """A row as stored. Equal rows are equal texts: rows are changed only by those who know their
+    text, so a client of an earlier version leaves alone what it does not understand."""
+    values: dict[str, Any] = {each.name: getattr(row, each.name) for each in fields(row)}
+    values["payload"] = b64encode(row.payload).decode()
+    values["key"] = None if row.key is None else b64encode(row.key).decode()
+    values["headers"] = dict(row.headers)
+    return json.dumps(values, sort_keys=True, separators=(",", ":"))
+
+
+def decoded(text: str) -> ScheduleRow:
+    """A row from its stored form; what a later version has added is left out."""
+    stored = json.loads(text)
+    values = {each.name: stored[each.name] for each in fields(ScheduleRow) if each.name in stored}
+    values["payload"] = b64decode(values["payload"])
+    values["key"] = None if values["key"] is None else b64decode(values["key"])
+    for name in ("firing", "last"):
+        values[name] = None if values[name] is None else TickPlace(*values[name])
+    values["skipped"] = None if values["skipped"] is None else SkippedTick(*values["skipped"])
+    return ScheduleRow(**values)
+
+
+def iso_time(at_ms: int) -> str:
+    """A time in UTC, as the header of a message has it."""
+    when = datetime.fromtimestamp(at_ms / 1000, UTC)
+    exact = "milliseconds" if at_ms % 1000 else "seconds"
+    return when.isoformat(timespec=exact).replace("+00:00", "Z")
