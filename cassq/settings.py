@@ -57,7 +57,7 @@ class QueueSettings(TypedDict, total=False):
 
 class GroupSettings(TypedDict, total=False):
     """The fields of `cassq.model.queues.GroupPolicy`, times in seconds; None means the queue's
-    value."""
+    value, and for `group_expires` never."""
 
     exclusive: bool
     claim_timeout: float | None
@@ -66,3 +66,4 @@ class GroupSettings(TypedDict, total=False):
     retry_jitter: float | None
     sick_check: bool | None
     sick_hold: float | None
+    group_expires: float | None
