@@ -51,6 +51,7 @@ from cassq.model.receipts import Receipt, parsed_all
 from cassq.model.rows import GroupRow, QueueRow
 from cassq.popper import KEEP_ALIVE_SECONDS, TEND_SECONDS, Popper
 from cassq.producer.admission import Admission
+from cassq.producer.dedup import find_message
 from cassq.producer.pusher import Pusher
 from cassq.producer.quota import drained, lengths, paused
 from cassq.producer.spilling import Overflow
@@ -398,14 +399,24 @@ class Queue:
         raise self._deleted(row)
 
     @operation
-    def cancel(self, message_id: str) -> bool:
+    def cancel(self, message_id: str | None = None, *, dedup_id: str | None = None) -> bool:
         """Cancel a delayed message. True if no present group has received it or will; a group that
         received it and was purged since does not count.
 
-        Raises UsageError for an invalid id, or for a message that was not delayed. Cost: two
-        synced transactions for each group.
+        dedup_id: instead of its id, what it was pushed with, within the queue's `dedup_window`.
+        Pushed again with it, it stays cancelled until the window ends. Raises UsageError for an
+        invalid or unknown id, or for a message that was not delayed. Cost: two synced transactions
+        for each group.
         """
-        return cancel(self._ports, self._load(), message_id)
+        queue = self._load()
+        if (message_id is None) == (dedup_id is None):
+            raise UsageError(
+                "cancel takes the id of a message or its dedup_id",
+                hint="cancel(message_id), or cancel(dedup_id=...)",
+            )
+        if dedup_id is not None:
+            message_id = find_message(self._ports, queue, dedup_id)
+        return cancel(self._ports, queue, str(message_id))
 
     def dead_letters(self, group: str = "default") -> DeadLetterQueue:
         """The dead letters of a group, to inspect, merge back or delete; the group itself may have
@@ -461,16 +472,20 @@ class Queue:
         return max(lengths(self._ports, self._load(), doomed=True).values())
 
     @operation
-    def purge(self, group: str | None = None) -> dict[str, int]:
+    def purge(self, group: str | None = None, *, held: bool = False) -> dict[str, int]:
         """Remove permanently all messages waiting for a group (None: for each group), including
-        delayed ones. Returns group → number of messages. Poppers keep the messages that they hold.
-        Cost: see `cassq.lifecycle.purging`."""
-        return purge(self._ports, self._load(), self._purged_groups(group))
+        delayed ones. Returns group → number of messages. What was pushed after it began stays.
+
+        held: also remove the messages that poppers hold; their acks and nacks, and receipts, are
+        refused from then on. A popper may still hand out what it has prefetched. Otherwise poppers
+        keep the messages that they hold. Cost: see `cassq.lifecycle.purging`.
+        """
+        return purge(self._ports, self._load(), self._purged_groups(group), held=held)
 
     @operation
-    def count_waiting(self, group: str | None = None) -> dict[str, int]:
+    def count_waiting(self, group: str | None = None, *, held: bool = False) -> dict[str, int]:
         """What `purge` would remove: group → number of messages."""
-        return count_waiting(self._ports, self._load(), self._purged_groups(group))
+        return count_waiting(self._ports, self._load(), self._purged_groups(group), held=held)
 
     def _purged_groups(self, group: str | None) -> list[GroupRow]:
         if group is not None:

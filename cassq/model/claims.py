@@ -372,6 +372,13 @@ def taken(
     return mine, [mine, replace(free, start=middle, pos=until.pos, acked=acked, version=version())]
 
 
+def taken_from(claim: Claim, seqs: RangeSet, version: Version) -> list[Claim]:
+    """A held claim some of whose messages, or all, are taken from its holder and done: they are in
+    no row that it still has."""
+    rest = claim.left - seqs
+    return _laid_out(claim, [(rest, claim)], version) if rest else as_dead(claim, version)
+
+
 def as_dead(claim: Claim, version: Version) -> list[Claim]:
     """The claim after its last message was moved elsewhere."""
     return [_done(claim, claim.start, claim.end, version)]

@@ -335,8 +335,8 @@ class CassandraQueues(Queues):
         leftover = f"{OWN}{group.id}"  # no group can be given that name
         key = (group.queue_id, group.name, group.id)
         if removal is None:
-            drop = (DROP_GROUP, key)
-            add = (ADD_GROUP, (group.queue_id, leftover, group.id, None, None))
+            drop: Statement = (DROP_GROUP, key)
+            add: Statement = (ADD_GROUP, (group.queue_id, leftover, group.id, None, None))
         else:
             drop = (EXPIRE_GROUP, (*key, group.polled_ms or None))
             add = (ADD_EXPIRED, (group.queue_id, leftover, group.id, json.dumps(astuple(removal))))

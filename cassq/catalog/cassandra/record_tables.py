@@ -192,6 +192,10 @@ class CassandraRecords(Records):
             ]
         )
 
+    def find_dedup(self, queue_id: str, dedup_id: str) -> Dedup | None:
+        rows = self._cql.read(DEDUP, (queue_id, dedup_id), serial=True)
+        return Dedup(*rows[0]) if rows else None
+
     def forget_dedups(self, queue_id: str, before_ms: int) -> int:
         """Cost: a read, one more for each slice that is old enough, a conditional write per id."""
         asked_us = self._cql.stamp()
