@@ -409,14 +409,11 @@ class Queue:
         for each group.
         """
         queue = self._load()
-        if (message_id is None) == (dedup_id is None):
-            raise UsageError(
-                "cancel takes the id of a message or its dedup_id",
-                hint="cancel(message_id), or cancel(dedup_id=...)",
-            )
         if dedup_id is not None:
+            if message_id is not None:
+                raise UsageError("cancel takes the id of a message or its dedup_id, not both")
             message_id = find_message(self._ports, queue, dedup_id)
-        return cancel(self._ports, queue, str(message_id))
+        return cancel(self._ports, queue, message_id)
 
     def dead_letters(self, group: str = "default") -> DeadLetterQueue:
         """The dead letters of a group, to inspect, merge back or delete; the group itself may have

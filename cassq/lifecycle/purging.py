@@ -184,5 +184,5 @@ def _remove(
     if not _is_held(part):
         return cut_out(ports, row, seqs, Reason.PURGED)
     facts = removals(row, seqs, Reason.PURGED, ports.catalog.now_ms())
-    rows = claims.taken_from(row, seqs, ports.ids.version)
+    rows = claims.taken_from(row, seqs.ranges[-1][1], ports.ids.version)
     return ports.catalog.claims.replace(row, rows, removed=facts)
