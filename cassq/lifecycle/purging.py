@@ -1,8 +1,8 @@
 """Purging: removes the messages that wait for a group, or all that it has not finished.
 
-Unless they are to be removed too, poppers keep the messages that they hold until the claim's
-deadline. Each removal is one conditional write that marks messages done and records why, so a purge
-may stop anywhere and be repeated.
+Unless the purge includes them, poppers keep the messages that they hold until the claim's deadline.
+Each removal is one conditional write that marks messages done and records why, so a purge may stop
+anywhere and be repeated.
 
 Invariants:
 1. What was pushed after the purge began stays: it removes only what was claimed before it looked at
