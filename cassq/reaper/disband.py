@@ -121,7 +121,7 @@ class Disband(PlannedPass[IdleGroups]):
         left = counted(stats.waiting + stats.pending, "message")
         idle = f"no popper for {group.policy.group_expires:g} s"
         logger.warning(
-            "group %s of queue %s was removed: %s; it had not committed %s",
+            "group %s of queue %s was removed: %s; %s not committed",
             *(group.name, queue.name, idle, left),
         )
         return f"{idle}; {left} not committed"
