@@ -56,11 +56,12 @@ LEASE_MS = 5000
 
 class Candidate(NamedTuple):
     """Something that its owner, or its poppers, may have abandoned; while one lives, `beat`
-    grows."""
+    grows. noun: what it is, for users."""
 
     id: str
     beat: int
     lease_ms: int
+    noun: str = "pipe"
 
 
 class Reaper:
@@ -165,5 +166,5 @@ class Reaper:
             driver = drivers[row.driver]
             found.append(Candidate(row.id, driver.beat, driver.lease_ms))
         for _, group in self._disband.idle(scope):
-            found.append(Candidate(group.name, group.polled_ms, GONE_MS))
+            found.append(Candidate(group.name, group.polled_ms, GONE_MS, "group"))
         return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -327,8 +328,9 @@ def _seal_after_watching(
             break
         if not announced and sys.stderr.isatty():
             lease = max(each.lease_ms for each in doubtful) / 1000
-            count = counted(len(doubtful), "candidate")
-            output.note(f"watching {count} for signs of life, {lease:g} s at most")
+            nouns = Counter(each.noun for each in doubtful)
+            what = " and ".join(counted(count, noun) for noun, count in nouns.items())
+            output.note(f"watching {what} for signs of life, {lease:g} s at most")
         announced = True
         if stop.wait(LOOK_SECONDS):
             break
