@@ -61,7 +61,7 @@ class QueueSettings(TypedDict, total=False):
 
 class GroupSettings(TypedDict, total=False):
     """The fields of `cassq.model.queues.GroupPolicy`, times in seconds; None means the queue's
-    value."""
+    value, and for `group_expires` never."""
 
     exclusive: bool
     claim_timeout: float | None
@@ -72,3 +72,4 @@ class GroupSettings(TypedDict, total=False):
     sick_hold: float | None
     order: Order
     limit_per_key: int | None
+    group_expires: float | None

@@ -37,8 +37,12 @@ CREATE TABLE groups (
     created_ms    INTEGER NOT NULL,
     floor_ordinal INTEGER NOT NULL DEFAULT 0,  -- every pipe below it is wholly claimed by the group
     success_ms    INTEGER NOT NULL DEFAULT 0,  -- when something was last committed; noted now and then
+    polled_ms     INTEGER NOT NULL DEFAULT 0,  -- when a popper was last noted; only if it can expire
     UNIQUE (queue_id, name)
 ) WITHOUT ROWID;
+-- Groups that are removed when they have had no popper for a time.
+CREATE INDEX groups_expiring ON groups (queue_id)
+    WHERE json_extract(policy, '$.group_expires') IS NOT NULL;
 
 CREATE TABLE pipes (
     ordinal     INTEGER PRIMARY KEY AUTOINCREMENT,  -- the order of creation; never used again

@@ -88,7 +88,7 @@ def _shown(value: object) -> str:
     return f"{text[:_SHOWN_MAX]} of type {kind}"
 
 
-def message_place(message_id: str) -> tuple[str, int]:
+def message_place(message_id: object) -> tuple[str, int]:
     """The pipe and seq that a message ID names; raises UsageError if it is not valid."""
     found = _MESSAGE_ID.fullmatch(message_id) if isinstance(message_id, str) else None
     if found is None:

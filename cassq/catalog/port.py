@@ -28,6 +28,7 @@ from cassq.model.rows import (
     Removed,
     Retired,
     RetiredSum,
+    Sample,
 )
 
 
@@ -87,6 +88,21 @@ class Queues(abc.ABC):
     @abc.abstractmethod
     def delete_group(self, group_id: str) -> bool:
         """Remove a group with its cursors and claims; False if it was already gone."""
+
+    # --- groups that expire -------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def poll_group(self, group: GroupRow, at_ms: int) -> bool:
+        """Durably note that the group had a popper at this time; False if the group is gone."""
+
+    @abc.abstractmethod
+    def expiring(self, queue_ids: Collection[str] | None = None) -> list[GroupRow]:
+        """The groups of these queues (None: all) that expire, of deleted queues too."""
+
+    @abc.abstractmethod
+    def expire_group(self, group: GroupRow, removal: Sample) -> bool:
+        """`delete_group`, and add the sample in the same step, at the next free time from its own
+        on; False if the group is gone, or does not have `group.polled_ms` any more."""
 
     # --- candidates for the reaper, whose conditional writes decide ---------------------------
 

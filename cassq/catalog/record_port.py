@@ -30,6 +30,10 @@ class Records(abc.ABC):
         return next(iter(self.dedup_many([row], before)), row)
 
     @abc.abstractmethod
+    def find_dedup(self, queue_id: str, dedup_id: str) -> Dedup | None:
+        """The intent of an id, if it has one. Cost: one read."""
+
+    @abc.abstractmethod
     def forget_dedups(self, queue_id: str, before_ms: int) -> int:
         """Remove rows older than `before_ms`; return how many."""
 

@@ -21,6 +21,7 @@ NAME = "cassq"
 # its line in the list of commands.
 COMMANDS = {
     "audit": ("ops.audit", "Prove that no message is lost or was invented."),
+    "cancel": ("queues.cancel", "Take a delayed message back before it is delivered."),
     "completion": ("completion", "Write a shell's completion script."),
     "dead": ("queues.dead", "List, look at, merge, purge, export and import dead letters."),
     "explain": ("queues.explain", "Show where a message is, and what happens to it next."),

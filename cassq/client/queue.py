@@ -25,6 +25,7 @@ from cassq.errors import (
 )
 from cassq.inspect.audit import Audit, audit_queue
 from cassq.inspect.degradation import stats_with_troubles
+from cassq.inspect.expired_groups import ExpiredGroup, expired_groups
 from cassq.inspect.explain import Explanation, explain
 from cassq.inspect.history import Point, Rates, history, queue_rates
 from cassq.inspect.peeking import Peeked, check_state, peek
@@ -50,15 +51,22 @@ from cassq.model.receipts import Receipt, parsed_all
 from cassq.model.rows import GroupRow, QueueRow
 from cassq.popper import KEEP_ALIVE_SECONDS, TEND_SECONDS, Popper
 from cassq.producer.admission import Admission
+from cassq.producer.dedup import find_message
 from cassq.producer.pusher import Pusher
 from cassq.producer.quota import drained, lengths, paused
 from cassq.producer.spilling import Overflow
 from cassq.settings import GroupSettings, QueueSettings, Start, State, Step
 
+DEFAULT_GROUP = "default"
 CHANGE_TRIES = 50
 SETTLERS_MS = 2_000  # how long policies are taken for the present ones
 PEEK_MAX = 100_000
 DRAIN_SECONDS_MAX = 365 * 86400.0
+# Seconds are filled in.
+_EXPIRED = (
+    "it had group_expires, and was removed if no popper came for {:g} seconds: create it again with"
+    " queue.create_group, which costs nothing while it exists"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,15 +179,17 @@ class Queue:
         keep_alive: claims of delivered messages are extended automatically, for up to this many
         seconds from the claim, while this process and the thread that popped them run; 0 or
         None: `claim_timeout` is the limit. Cost: a synced transaction every third of
-        `claim_timeout`, while something is held that long. Raises GroupNotFoundError.
+        `claim_timeout`, while something is held that long; in a group that expires, now and when
+        it closes a synced transaction more. Raises GroupNotFoundError.
         """
         queue_row = self._load()
-        row = self._group_in(queue_row, group)
+        row = self._polled(self._group_in(queue_row, group))
+        watched = self._watched.group(row)
         self._watched.row.put(queue_row)
         popper = Popper(
             self._ports,
             self._watched.row,
-            self._watched.group(row),
+            watched,
             dead_letter=self._runtime.dead_letter,
             doorbell=self._runtime.doorbell(row.queue_id),
             run_within=self._runtime.run_within,
@@ -187,7 +197,7 @@ class Queue:
             keep_alive=keep_alive,
         )
         self._runtime.look_after(popper.tend, TEND_SECONDS)
-        self._runtime.attend(row.id, popper.tally)
+        self._runtime.attend(watched, popper.tally)
         self._runtime.opened(popper, self._watched)
         return popper
 
@@ -285,10 +295,14 @@ class Queue:
         start: "beginning" (everything not yet retired), "now", or the push time of the first
         message. If the group exists with the same settings, returns it. Raises GroupExistsError if
         it has other settings.
+
+        group_expires: seconds without a popper after which the group is removed, with its position
+        and claims; at least 15, and not for the group `default`. Counted from when its last popper
+        closed or died, or it was created; see `expired_groups`.
         Cost: for a datetime, one read of each live pipe.
         """
         check_group_name(name)
-        new = changed(GroupPolicy(), policy)
+        new = _checked_for(name, changed(GroupPolicy(), policy))
         ports = self._ports
         for _ in range(CHANGE_TRIES):
             row = self._load()
@@ -296,7 +310,10 @@ class Queue:
                 (g for g in ports.catalog.queues.groups(row.id) if g.name == name), None
             )
             if existing is not None:
-                return self._same_group(existing, new)
+                found = self._same_group(existing, new)
+                if new.group_expires is None or self._note_poll(existing):
+                    return found
+                continue  # it expired this moment
             starts = group_starts(ports, row, start)
             now_ms = ports.catalog.now_ms()
             group = GroupRow(ports.ids.new(now_ms), row.id, name, new, now_ms)
@@ -316,14 +333,16 @@ class Queue:
     @operation
     def update_group(self, name: str, **policy: Unpack[GroupSettings]) -> Group:
         """Change a group's settings: at once for this client's poppers, within a second for
-        others."""
+        others. The time of `group_expires` begins anew."""
         row = self._group(name)
-        new = changed(row.policy, policy)
-        for name in ("exclusive", "order", "limit_per_key"):
-            if getattr(new, name) != getattr(row.policy, name):
-                raise ConfigError(f"{name} cannot be changed", hint="create another group")
+        new = _checked_for(name, changed(row.policy, policy))
+        for setting in ("exclusive", "order", "limit_per_key"):
+            if getattr(new, setting) != getattr(row.policy, setting):
+                raise ConfigError(f"{setting} cannot be changed", hint="create another group")
+        if new.group_expires is not None or row.policy.group_expires is not None:
+            self._note_poll(row)  # first, so that it cannot expire by the new limit at once
         if not self._ports.catalog.queues.update_group(row.id, new):
-            raise GroupNotFoundError(f"group {name!r} of {self.name!r} was deleted")
+            raise self._deleted(row)
         self._runtime.changed(replace(row, policy=new))
         return Group(name, new)
 
@@ -335,9 +354,17 @@ class Queue:
     @operation
     def delete_group(self, name: str) -> None:
         """Delete a group and its claims; its dead letters stay, as a queue of their own."""
-        if not self._ports.catalog.queues.delete_group(self._group(name).id):
-            raise GroupNotFoundError(f"group {name!r} of {self.name!r} was deleted")
+        row = self._group(name)
+        if not self._ports.catalog.queues.delete_group(row.id):
+            raise self._deleted(row)
         self._watched.refresh()
+
+    @operation
+    def expired_groups(self) -> list[ExpiredGroup]:
+        """The groups that were removed in the last 60 days because they had no popper for as long
+        as `group_expires` says, oldest first, each with what it had then. Cost: a range of a
+        key."""
+        return expired_groups(self._ports.catalog, self._load().id)
 
     def _group(self, name: str) -> GroupRow:
         check_group_name(name)
@@ -348,7 +375,25 @@ class Queue:
         for row in self._ports.catalog.queues.groups(queue.id):
             if row.name == name:
                 return row
-        raise GroupNotFoundError(f"queue {self.name!r} has no group {name!r}")
+        gone = [each for each in expired_groups(self._ports.catalog, queue.id) if each.name == name]
+        hint = _EXPIRED.format(gone[-1].expires) if gone else ""
+        raise GroupNotFoundError(f"queue {self.name!r} has no group {name!r}", hint=hint)
+
+    def _polled(self, row: GroupRow) -> GroupRow:
+        """A group that a popper opens, noted if it expires. Raises GroupNotFoundError if it has
+        just expired."""
+        if row.policy.group_expires is not None and not self._note_poll(row):
+            raise self._deleted(row)
+        return row
+
+    def _note_poll(self, row: GroupRow) -> bool:
+        catalog = self._ports.catalog
+        return catalog.queues.poll_group(row, catalog.now_ms())
+
+    def _deleted(self, row: GroupRow) -> GroupNotFoundError:
+        expires = row.policy.group_expires
+        hint = "" if expires is None else _EXPIRED.format(expires)
+        return GroupNotFoundError(f"group {row.name!r} of {self.name!r} was deleted", hint=hint)
 
     def _same(self, row: GroupRow) -> GroupRow:
         """The current row. Raises GroupNotFoundError if the group was deleted, even if another one
@@ -356,17 +401,24 @@ class Queue:
         for now in self._ports.catalog.queues.groups(row.queue_id):
             if now.id == row.id:
                 return now
-        raise GroupNotFoundError(f"group {row.name!r} of {self.name!r} was deleted")
+        raise self._deleted(row)
 
     @operation
-    def cancel(self, message_id: str) -> bool:
+    def cancel(self, message_id: str | None = None, *, dedup_id: str | None = None) -> bool:
         """Cancel a delayed message. True if no present group has received it or will; a group that
         received it and was purged since does not count.
 
-        Raises UsageError for an invalid id, or for a message that was not delayed. Cost: two
-        synced transactions for each group.
+        dedup_id: instead of its id, what it was pushed with, within the queue's `dedup_window`.
+        Pushed again with it, it stays cancelled until the window ends. Raises UsageError for an
+        invalid or unknown id, or for a message that was not delayed. Cost: two synced transactions
+        for each group.
         """
-        return cancel(self._ports, self._load(), message_id)
+        queue = self._load()
+        if dedup_id is not None:
+            if message_id is not None:
+                raise UsageError("cancel takes the id of a message or its dedup_id, not both")
+            message_id = find_message(self._ports, queue, dedup_id)
+        return cancel(self._ports, queue, message_id)
 
     def dead_letters(self, group: str = "default") -> DeadLetterQueue:
         """The dead letters of a group, to inspect, merge back or delete; the group itself may have
@@ -422,16 +474,20 @@ class Queue:
         return max(lengths(self._ports, self._load(), doomed=True).values())
 
     @operation
-    def purge(self, group: str | None = None) -> dict[str, int]:
+    def purge(self, group: str | None = None, *, held: bool = False) -> dict[str, int]:
         """Remove permanently all messages waiting for a group (None: for each group), including
-        delayed ones. Returns group → number of messages. Poppers keep the messages that they hold.
-        Cost: see `cassq.lifecycle.purging`."""
-        return purge(self._ports, self._load(), self._purged_groups(group))
+        delayed ones. Returns group → number of messages. What was pushed after it began stays.
+
+        held: also remove the messages that poppers hold; their acks and nacks, and receipts, are
+        refused from then on. A popper may still hand out what it has prefetched. Otherwise poppers
+        keep the messages that they hold. Cost: see `cassq.lifecycle.purging`.
+        """
+        return purge(self._ports, self._load(), self._purged_groups(group), held=held)
 
     @operation
-    def count_waiting(self, group: str | None = None) -> dict[str, int]:
+    def count_waiting(self, group: str | None = None, *, held: bool = False) -> dict[str, int]:
         """What `purge` would remove: group → number of messages."""
-        return count_waiting(self._ports, self._load(), self._purged_groups(group))
+        return count_waiting(self._ports, self._load(), self._purged_groups(group), held=held)
 
     def _purged_groups(self, group: str | None) -> list[GroupRow]:
         if group is not None:
@@ -547,6 +603,16 @@ class Queue:
 
     def __repr__(self) -> str:
         return f"<Queue {self.name}>"
+
+
+def _checked_for(name: str, policy: GroupPolicy) -> GroupPolicy:
+    """The policy of a group, if one with this name may have it; else raises ConfigError."""
+    if name == DEFAULT_GROUP and policy.group_expires is not None:
+        raise ConfigError(
+            f"the group {name!r} cannot have group_expires",
+            hint="create another group: poppers that name no group need this one",
+        )
+    return policy
 
 
 # --- making one -----------------------------------------------------------------------------------

@@ -194,10 +194,10 @@ class Runtime:
         """Have `refresh` read settings again, the first time in `first` seconds."""
         self.settings.add(refresh, first)
 
-    def attend(self, group_id: str, tally: Tally) -> None:
+    def attend(self, group: Callable[[], GroupRow], tally: Tally) -> None:
         """Record from now on that a popper of that group is present."""
         attendance = self._state.opened().attendance
-        attendance.add(group_id, tally)
+        attendance.add(group, tally)
         self.look_after(attendance.tend, LOOK_SECONDS)
 
     def reap_in_passing(self) -> float:

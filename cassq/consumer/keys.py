@@ -9,11 +9,13 @@ Pure bookkeeping in memory. Cost: constant for each message, however long the li
 
 from __future__ import annotations
 
+import abc
 import heapq
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from cassq.consumer.delivery import Delivery
+from cassq.consumer.delivery import Delivery, Hold
+from cassq.errors import ClaimLostError
 from cassq.message.bundles import Bundle, BundleSlice
 from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model.rows import Claim
@@ -238,3 +240,90 @@ class Line:
                 self.settled(bundle.keys[seq - bundle.base_seq] if bundle.keys else None)
             else:
                 segment.heads.append(entry)
+
+
+class Keeper(abc.ABC):
+    """Keeps the messages of a keyed group, and follows what becomes of them."""
+
+    @abc.abstractmethod
+    def acked(self, segment: Segment, keys: Iterable[bytes | None]) -> None:
+        """Messages of a segment were acked, which is not written yet."""
+
+    @abc.abstractmethod
+    def finished(self, count: int, since_ms: int) -> None:
+        """All messages that were handed out of a row are settled."""
+
+    @abc.abstractmethod
+    def put_back(self, entries: list[Entry]) -> None:
+        """Messages were not used: they are ready again."""
+
+    @abc.abstractmethod
+    def failed(self, row: Claim, entries: list[Entry]) -> None:
+        """Messages were given back, and are in a free row now."""
+
+    @abc.abstractmethod
+    def over(self, delivery: Delivery) -> None:
+        """All messages of a row are settled or given back, which is written."""
+
+    @abc.abstractmethod
+    def due_ms(self, row: Claim) -> int:
+        """Until when a row must be held if some of it is handed out now."""
+
+
+class SegmentHold(Hold):
+    """What of a claim row is in consumers' hands."""
+
+    def __init__(self, keeper: Keeper, segment: Segment, delivery: Delivery) -> None:
+        self._keeper = keeper
+        self.segment = segment
+        self._delivery = delivery
+        self._failed: dict[int, Entry] = {}  # given back, and not yet written
+
+    def check(self, seqs: RangeSet) -> None:
+        out, settled = self.segment.out, self._delivery.settled
+        missing = [seq for seq in seqs if seq not in out]
+        if self._delivery.lost or (missing and not all(seq in settled for seq in missing)):
+            raise ClaimLostError(
+                "the message was given back, or taken away, already",
+                hint="unless it was acked, it is, or will be, delivered again",
+                pipe_id=self._delivery.pipe_id,
+            )
+
+    def acked(self, seqs: RangeSet) -> None:
+        segment = self.segment
+        out = segment.out
+        keys = [out.pop(seq) for seq in seqs if seq in out]
+        if segment.until_ms:
+            for seq in seqs:
+                segment.until_ms.pop(seq, None)
+        if not out and segment.handed:
+            count, since_ms = sum(len(each) for _, each in segment.handed), segment.handed[0][0]
+            segment.handed.clear()
+            self._keeper.finished(count, since_ms)
+        self._keeper.acked(segment, keys)
+
+    def released(self, seqs: RangeSet) -> None:
+        segment = self.segment
+        self._keeper.put_back([(segment, segment.bundle_of(seq), seq) for seq in seqs])
+
+    def failed(self, seqs: RangeSet) -> None:
+        segment = self.segment
+        for seq in seqs:
+            segment.out.pop(seq, None)
+            self._failed[seq] = segment, segment.bundle_of(seq), seq
+
+    def trying(self, row: Claim) -> RangeSet:
+        trying = self.segment.trying.within(row.start, row.end)
+        return trying if row.tried is None else trying - row.tried
+
+    def over(self) -> None:
+        self._keeper.over(self._delivery)
+
+    def due_ms(self, row: Claim) -> int:
+        return self._keeper.due_ms(row)
+
+    def written(self, free: Sequence[Claim]) -> None:
+        for row in free:
+            failed = [self._failed.pop(seq) for seq in row.left if seq in self._failed]
+            if failed:
+                self._keeper.failed(row, failed)

@@ -34,11 +34,10 @@ from cassq.consumer.delivery import (
     Acknowledger,
     DeliveredRun,
     Delivery,
-    Hold,
     Messages,
     NackOptions,
 )
-from cassq.consumer.keys import Entry, Line, Segment
+from cassq.consumer.keys import Entry, Keeper, Line, Segment, SegmentHold
 from cassq.consumer.new_claims import ClaimRequest
 from cassq.consumer.redelivery import read_left
 from cassq.consumer.settling import Settler
@@ -78,66 +77,7 @@ class Says(NamedTuple):
     ring: Callable[[], None]
 
 
-class _LaneHold(Hold):
-    """What a lane keeps of one claim row."""
-
-    def __init__(self, lane: Lane, segment: Segment, delivery: Delivery) -> None:
-        self._lane = lane
-        self.segment = segment
-        self._delivery = delivery
-        self._failed: dict[int, Entry] = {}  # given back, and not yet written
-
-    def check(self, seqs: RangeSet) -> None:
-        out, settled = self.segment.out, self._delivery.settled
-        missing = [seq for seq in seqs if seq not in out]
-        if self._delivery.lost or (missing and not all(seq in settled for seq in missing)):
-            raise ClaimLostError(
-                "the message was given back, or taken away, already",
-                hint="unless it was acked, it is, or will be, delivered again",
-                pipe_id=self._delivery.pipe_id,
-            )
-
-    def acked(self, seqs: RangeSet) -> None:
-        segment = self.segment
-        out = segment.out
-        keys = [out.pop(seq) for seq in seqs if seq in out]
-        if segment.until_ms:
-            for seq in seqs:
-                segment.until_ms.pop(seq, None)
-        if not out and segment.handed:
-            count, since_ms = sum(len(each) for _, each in segment.handed), segment.handed[0][0]
-            segment.handed.clear()
-            self._lane.finished(count, since_ms)
-        self._lane.acked(segment, keys)
-
-    def released(self, seqs: RangeSet) -> None:
-        segment = self.segment
-        self._lane.put_back([(segment, segment.bundle_of(seq), seq) for seq in seqs])
-
-    def failed(self, seqs: RangeSet) -> None:
-        segment = self.segment
-        for seq in seqs:
-            segment.out.pop(seq, None)
-            self._failed[seq] = segment, segment.bundle_of(seq), seq
-
-    def trying(self, row: Claim) -> RangeSet:
-        trying = self.segment.trying.within(row.start, row.end)
-        return trying if row.tried is None else trying - row.tried
-
-    def over(self) -> None:
-        self._lane.over(self._delivery)
-
-    def due_ms(self, row: Claim) -> int:
-        return self._lane.due_ms(row)
-
-    def written(self, free: Sequence[Claim]) -> None:
-        for row in free:
-            failed = [self._failed.pop(seq) for seq in row.left if seq in self._failed]
-            if failed:
-                self._lane.failed(row, failed)
-
-
-class Lane:
+class Lane(Keeper):
     """The lane of one popper.
 
     keep_alive_ms: how long a message may take while the thread that took it runs.
@@ -337,7 +277,7 @@ class Lane:
 
     def _own(self, segment: Segment, delivery: Delivery) -> None:
         delivery.lock = None
-        delivery.hold = _LaneHold(self, segment, delivery)
+        delivery.hold = SegmentHold(self, segment, delivery)
         segment.delivery = delivery
         reader = self._claimer.window.readers.get(delivery.pipe_id)
         segment.synced = delivery.deliveries > 1 or reader.earlier_boot
@@ -569,22 +509,18 @@ class Lane:
     # --- what the consumers say -----------------------------------------------------------------
 
     def acked(self, segment: Segment, keys: Iterable[bytes | None]) -> None:
-        """Messages of a segment were acked, which is not written yet."""
         self._after += [(segment, key) for key in keys if key is not None]
         if self._hungry and self._after:
             self._hungry = False
             self._wake()
 
     def over(self, delivery: Delivery) -> None:
-        """All messages of a row are settled or given back, which is written."""
         self._segments.pop(delivery, None)
 
     def finished(self, count: int, since_ms: int) -> None:
-        """All messages that were handed out of a row are settled."""
         self._settler.pace.finished.append((count, self._catalog.now_ms() - since_ms))
 
     def put_back(self, entries: list[Entry]) -> None:
-        """Messages were not used: they are ready again."""
         self._line.put_back(entries)
         if self._hungry:
             self._hungry = False
@@ -599,7 +535,6 @@ class Lane:
                 self.put_back([(segment, segment.bundle_of(seq), seq) for seq in left])
 
     def failed(self, row: Claim, entries: list[Entry]) -> None:
-        """Messages were given back, and are in a free row now."""
         pieces = [BundleSlice(bundle, seqs).kept(seqs) for _, bundle, seqs in _runs(entries)]
         segment = Segment(row, pieces)
         self._line.failed(segment, [(segment, bundle, s) for bundle, seqs in pieces for s in seqs])
@@ -654,7 +589,6 @@ class Lane:
             self._keep(timeout_ms)
 
     def due_ms(self, row: Claim) -> int:
-        """Until when a row must be held if some of it is handed out now."""
         now_ms, timeout_ms = self._catalog.now_ms(), self._claimer.rules.claim_timeout_ms
         enough = row.due_ms - now_ms >= timeout_ms
         return row.due_ms if enough else now_ms + HELD_FOR * timeout_ms

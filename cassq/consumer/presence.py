@@ -6,12 +6,15 @@ From it the reaper knows for how many poppers to open pipes, and alerts know tha
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from cassq.base.counters import Tally
+from cassq.errors import GroupNotFoundError, QueueNotFoundError
 from cassq.lifecycle.ports import Ports
-from cassq.model.rows import Member
+from cassq.model.rows import GroupRow, Member
 
 ATTEND_MS = 5000
+POLL_MS = 20 * 60_000  # well below how long a catalog remembers members
 LOOK_SECONDS = 1.0
 # A popper not seen for this long is gone.
 GONE_MS = 3 * ATTEND_MS
@@ -20,12 +23,16 @@ GONE_MS = 3 * ATTEND_MS
 class _ListedPopper:
     """A popper, as last recorded."""
 
-    __slots__ = ("group_id", "name", "noted_ms", "popped", "tally", "waiting")
+    __slots__ = ("group", "group_id", "name", "noted_ms", "polled_ms", "popped", "tally", "waiting")
 
-    def __init__(self, group_id: str, name: str, tally: Tally) -> None:
-        self.group_id = group_id
+    def __init__(
+        self, group: Callable[[], GroupRow], name: str, tally: Tally, polled_ms: int
+    ) -> None:
+        self.group = group
+        self.group_id = group().id
         self.name = name
         self.tally = tally
+        self.polled_ms = polled_ms
         self.popped = 0
         self.noted_ms = 0
         self.waiting = True
@@ -39,23 +46,26 @@ class Presence:
         self._mutex = threading.Lock()
         self._poppers: list[_ListedPopper] = []
 
-    def add(self, group_id: str, tally: Tally) -> None:
-        """Add a popper of that group. tally: its counters."""
+    def add(self, group: Callable[[], GroupRow], tally: Tally) -> None:
+        """Add a popper of that group. tally: its counters. group: its current row."""
+        now_ms = self._ports.catalog.now_ms()
+        popper = _ListedPopper(group, self._ports.ids.version(), tally, now_ms)
         with self._mutex:
-            self._poppers.append(_ListedPopper(group_id, self._ports.ids.version(), tally))
+            self._poppers.append(popper)
 
     def tend(self) -> float:
         """Record changes, and every popper periodically; seconds until the next time.
 
         Cost: one unsynced write for each popper every five seconds, or when it starts or stops
-        finding messages.
+        finding messages. In a group that expires, a synced one more when a popper closes, and
+        three while it could expire (at least one in 20 minutes).
         """
         now_ms = self._ports.catalog.now_ms()
         with self._mutex:
             poppers = list(self._poppers)
         for popper in poppers:
             if popper.tally.over:
-                self._remove(popper)
+                self._remove(popper, now_ms)
             else:
                 self._note(popper, now_ms)
         return LOOK_SECONDS
@@ -71,8 +81,24 @@ class Presence:
                 Member(popper.group_id, popper.name, now_ms, waiting)
             )
             popper.waiting, popper.noted_ms = waiting, now_ms
+        self._poll(popper, now_ms)
 
-    def _remove(self, popper: _ListedPopper) -> None:
+    def _poll(self, popper: _ListedPopper, now_ms: int, *, always: bool = False) -> None:
+        """Note for a group that expires that it has a popper. Members are forgotten after an
+        hour, and when they close."""
+        try:
+            group = popper.group()
+        except (QueueNotFoundError, GroupNotFoundError):
+            return  # the popper raises it to its caller
+        limit_ms = group.expires_ms
+        if limit_ms is None:
+            return
+        if always or now_ms - popper.polled_ms >= min(POLL_MS, limit_ms // 3):
+            self._ports.catalog.queues.poll_group(group, now_ms)
+            popper.polled_ms = now_ms
+
+    def _remove(self, popper: _ListedPopper, now_ms: int) -> None:
+        self._poll(popper, now_ms, always=True)
         if popper.noted_ms:
             self._ports.catalog.records.leave(popper.group_id, popper.name)
         with self._mutex:

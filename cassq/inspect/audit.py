@@ -23,7 +23,8 @@ from cassq.catalog.cover import fault
 from cassq.catalog.port import Catalog
 from cassq.errors import CorruptionError
 from cassq.extents.port import ExtentMissingError, ExtentReader
-from cassq.inspect.stats import GroupStats, view_of
+from cassq.inspect.expired_groups import ExpiredGroup, expired_groups
+from cassq.inspect.stats import LEDGER, GroupStats, view_of
 from cassq.lifecycle.damage import excused
 from cassq.lifecycle.moves import slices_of
 from cassq.lifecycle.ports import Ports
@@ -48,11 +49,6 @@ from cassq.plurals import counted
 WALK_MESSAGES = 65_536
 MENDED = "`cassq reap` repairs this without loss"
 FORWARD = "`cassq pipe show` shows what skipping it costs"
-# The parts that add up to what was pushed for a group.
-LEDGER = (
-    *("waiting", "pending", "committed", "dead", "expired", "purged", "merged", "lost"),
-    "skipped",
-)
 WALK_BYTES = 8 * 1024 * 1024
 # How often rows that others keep changing are read before a fault in them is reported; and the
 # length of the first pause, which then doubles.
@@ -62,7 +58,8 @@ PAUSE_SECONDS = 0.002
 
 @dataclass(slots=True)
 class Audit:
-    """What an audit found. findings: one sentence for each thing that is wrong."""
+    """What an audit found. expired_groups: those of the last 60 days. findings: one sentence for
+    each thing that is wrong."""
 
     queue: str
     balanced: bool = True
@@ -71,6 +68,7 @@ class Audit:
     pipes: int = 0
     retired_pipes: int = 0
     groups: dict[str, GroupStats] = field(default_factory=dict)
+    expired_groups: list[ExpiredGroup] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
 
     def find(self, what: str) -> None:
@@ -78,7 +76,7 @@ class Audit:
         self.findings.append(what)
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "expired_groups": [each.as_dict() for each in self.expired_groups]}
 
 
 class Walked(NamedTuple):
@@ -208,7 +206,7 @@ def added_up(
     ports: Ports, queue: QueueRow, groups: Sequence[GroupRow], pipes: Sequence[Examined]
 ) -> Audit:
     """What became of the messages of these pipes, and of retired ones, for each of these groups
-    that still exists. Cost: the totals of retired pipes."""
+    that still exists; and of the groups that expired. Cost: the totals of retired pipes."""
     catalog, audit = ports.catalog, Audit(queue.name)
     retired = _retired(catalog, queue, audit)
     counts = {row.pipe_id: row.pushed for row in retired}
@@ -223,6 +221,11 @@ def added_up(
     for group in groups:
         if group.id in there:
             _add_group(audit, group, live, retired)
+    audit.expired_groups = expired_groups(catalog, queue.id)
+    for expired in audit.expired_groups:
+        if sum(expired.counts.values()) != expired.pushed:
+            parts = _terms(expired.counts)
+            audit.find(f"expired group {expired.name}: {parts} is not pushed {expired.pushed}")
     return audit
 
 
@@ -254,8 +257,11 @@ def _add_group(
             stats.add(tally_retired(row))
     parts = {name: getattr(stats, name) for name in LEDGER}
     if sum(parts.values()) != stats.pushed or min(parts.values()) < 0:
-        terms = " + ".join(f"{name} {count}" for name, count in parts.items())
-        audit.find(f"group {group.name}: {terms} is not pushed {stats.pushed}")
+        audit.find(f"group {group.name}: {_terms(parts)} is not pushed {stats.pushed}")
+
+
+def _terms(parts: Mapping[str, int]) -> str:
+    return " + ".join(f"{name} {count}" for name, count in parts.items())
 
 
 def _retired(catalog: Catalog, queue: QueueRow, audit: Audit) -> list[Retired]:

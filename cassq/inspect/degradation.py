@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from cassq.base.clock import Clock
 from cassq.base.counters import REQUESTS, Requests, Tally
 from cassq.catalog.port import Catalog
+from cassq.inspect.expired_groups import expired_groups
 from cassq.inspect.history import KEPT_MS, MINUTE_MS
 from cassq.inspect.stats import QueueStats, queue_stats
 from cassq.lifecycle.ports import Ports
@@ -130,9 +131,13 @@ def _sums(catalog: Catalog, queue_id: str, names: Iterable[str]) -> dict[str, in
 
 
 def stats_with_troubles(ports: Ports, queue: QueueRow) -> QueueStats:
-    """The statistics of a queue, with its troubles and those of requests. Cost: all three."""
+    """The statistics of a queue, with its troubles, those of requests, and the groups that expired.
+    Cost: all four."""
     stats = queue_stats(ports, queue)
     stats.troubles = troubles_of(ports.catalog, queue.id)
+    if gone := expired_groups(ports.catalog, queue.id):
+        uncommitted = sum(group.uncommitted for group in gone)
+        stats.expired_groups = {"groups": len(gone), "uncommitted": uncommitted}
     if ports.requests is not None:
         stats.requests = requests_of(ports.catalog)
     return stats

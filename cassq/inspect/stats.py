@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from cassq.catalog.port import Catalog
 from cassq.errors import CorruptionError
@@ -12,10 +13,17 @@ from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.sealing import seen_end
 from cassq.message.frames import Place
 from cassq.model.ledger import Account, Fate, GroupView, tally, tally_retired, unfinished
-from cassq.model.rows import Cursor, PipeRow, PipeState, QueueRow, RetiredSum
+from cassq.model.rows import Cursor, GroupRow, PipeRow, PipeState, QueueRow, RetiredSum
 
 # How often a queue is read again because a pipe was retired meanwhile.
 LOOKS_MAX = 5
+# The parts of a group's statistics that add up to what was pushed for it.
+LEDGER = (
+    *("waiting", "pending", "committed", "dead", "expired", "purged", "merged", "lost"),
+    "skipped",
+)
+
+S = TypeVar("S")
 
 
 @dataclass(slots=True)
@@ -67,7 +75,9 @@ class GroupStats:
 class QueueStats:
     """A queue at a glance. pushed: since it was created; pipes: by state. troubles: how many
     messages had each trouble in the last two days, if requested: see `cassq.inspect.degradation`.
-    requests: how many requests to servers had each, over all clients of all queues."""
+    requests: how many requests to servers had each, over all clients of all queues. expired_groups:
+    if requested, how many `groups` expired in the last 60 days, and how many messages they had
+    `uncommitted` then."""
 
     name: str
     consistency: str
@@ -76,6 +86,7 @@ class QueueStats:
     groups: dict[str, GroupStats] = field(default_factory=dict)
     troubles: dict[str, int] = field(default_factory=dict)
     requests: dict[str, int] = field(default_factory=dict)
+    expired_groups: dict[str, int] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         fields = asdict(self)
@@ -96,14 +107,45 @@ def view_of(catalog: Catalog, group_id: str, pipe_id: str, cursor: Cursor | None
 def queue_stats(ports: Ports, queue: QueueRow) -> QueueStats:
     """The statistics of a queue. Cost: its live pipes, and the open claims of each group,
     however many pipes were retired; up to five times that while pipes are being retired."""
-    before, stats = version_of(ports, queue), _look(ports, queue)
+    return _steady(ports, queue, lambda: _look(ports, queue))
+
+
+def group_stats(ports: Ports, queue: QueueRow, group: GroupRow) -> GroupStats:
+    """The statistics of one group, without the age of its oldest message. Cost: as `queue_stats`,
+    for this group alone."""
+
+    def look() -> GroupStats:
+        pipes = [pipe for pipe in ports.catalog.pipes.live(queue.id) if pipe.is_for(group.id)]
+        retired = {row.group_id: row for row in ports.catalog.pipes.retired_sums(queue.id)}
+        return _look_at(ports, group, pipes, retired.get(group.id))
+
+    return _steady(ports, queue, look)
+
+
+def _steady(ports: Ports, queue: QueueRow, look: Callable[[], S]) -> S:
+    """What `look` finds while no pipe is retired; after some tries, whatever it finds."""
+    before, found = version_of(ports, queue), look()
     for _ in range(LOOKS_MAX - 1):
         # A pipe that is retired between two of these reads would count twice.
         after = version_of(ports, queue)
         if before == after:
             break
-        before, stats = after, _look(ports, queue)
-    return stats
+        before, found = after, look()
+    return found
+
+
+def _look_at(
+    ports: Ports, group: GroupRow, pipes: Iterable[PipeRow], retired: RetiredSum | None
+) -> GroupStats:
+    catalog, found = ports.catalog, GroupStats()
+    cursors = {cursor.pipe_id: cursor for cursor in catalog.claims.cursors(group.id)}
+    for pipe in pipes:
+        view = view_of(catalog, group.id, pipe.id, cursors.get(pipe.id))
+        end_seq, timed = seen_end(ports.store, pipe), pipe.timer_ms is not None
+        found.add(tally(view, catalog.now_ms()).up_to(end_seq, timed=timed))
+    if retired is not None:
+        found.add(tally_retired(retired))
+    return found
 
 
 def version_of(ports: Ports, queue: QueueRow) -> int | None:

@@ -15,7 +15,7 @@ from cassq.model.rows import ClaimState, GroupRow, PipeRow, QueueRow, Reason
 TRIES_MAX = 32
 
 
-def cancel(ports: Ports, queue: QueueRow, message_id: str) -> bool:
+def cancel(ports: Ports, queue: QueueRow, message_id: str | None) -> bool:
     """Cancel a delayed message. True if no group has received or will receive it; a message that
     was delivered and then purged counts as cancelled. Groups created later, from the beginning, do
     receive it.

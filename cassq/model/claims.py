@@ -443,6 +443,13 @@ def taken(
     return mine, [mine, replace(free, start=middle, pos=until.pos, acked=acked, version=version())]
 
 
+def taken_from(claim: Claim, below: int, version: Version) -> list[Claim]:
+    """A held claim whose messages below a seq are taken from its holder and done: they are in no
+    row that it still has."""
+    rest = claim.left.within(below, claim.end)
+    return _laid_out(claim, [(rest, claim)], version) if rest else as_dead(claim, version)
+
+
 def as_dead(claim: Claim, version: Version) -> list[Claim]:
     """The claim after its last message was moved elsewhere."""
     return [_done(claim, claim.start, claim.end, version)]

@@ -22,6 +22,8 @@ RETRY_STEPS_MAX = 100
 RETRY_SECONDS_MAX = 365 * 86400
 _POLICIES_KEPT = 1024
 KEPT_SECONDS_MAX = 10 * 365 * 86400
+# A popper that ended without a word is taken for alive for up to 15 seconds.
+EXPIRES_SECONDS_MIN = 15.0
 CONSISTENCIES: tuple[Consistency, ...] = get_args(Consistency)
 COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
 OVERFLOWS: tuple[Overflow, ...] = get_args(Overflow)
@@ -223,6 +225,8 @@ class GroupPolicy:
     order: Order = "any"
     # How many messages of one key may be unsettled at once; None: any number, or one in order.
     limit_per_key: int | None = None
+    # Seconds without a popper after which the group is removed; None: it stays.
+    group_expires: float | None = None
 
     def __post_init__(self) -> None:
         self._check_keys()
@@ -236,6 +240,8 @@ class GroupPolicy:
             _check_seconds(self, "claim_timeout", 0.05, 7 * 86400)
         if self.max_deliveries is not None:
             _check_count(self, "max_deliveries", 1_000_000)
+        if self.group_expires is not None:
+            _check_seconds(self, "group_expires", EXPIRES_SECONDS_MIN, KEPT_SECONDS_MAX)
 
     def _check_keys(self) -> None:
         """Check how messages with keys are delivered."""

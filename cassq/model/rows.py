@@ -77,6 +77,13 @@ class GroupRow:
     name: str
     policy: GroupPolicy
     created_ms: int = 0
+    polled_ms: int = 0  # when a popper was last noted as present; only if the group can expire
+
+    @property
+    def expires_ms(self) -> int | None:
+        """Milliseconds without a popper after which it is removed; None: it stays."""
+        limit = self.policy.group_expires
+        return None if limit is None else round(limit * 1000)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from cassq.errors import (
     ConfigError,
     CorruptionError,
     InvalidPayloadError,
+    MessageNotFoundError,
 )
 from cassq.extents.port import ExtentMissingError
 from cassq.lifecycle.ports import Ports
@@ -67,11 +68,7 @@ def marked(
 
     Raises ConfigError if the queue has no window, InvalidPayloadError for an invalid id.
     """
-    if queue.policy.dedup_window == 0:
-        raise ConfigError(
-            f"queue {queue.name!r} has no dedup_window",
-            hint="set for how many seconds ids are remembered: queue.update(dedup_window=600)",
-        )
+    _check_window(queue)
     if headers is None:
         headers = [None] * len(dedup_ids)
     found: list[Mapping[str, str] | None] = []
@@ -82,6 +79,14 @@ def marked(
         fits = name is not None and (given is None or isinstance(given, Mapping))
         found.append({**(given or {}), DEDUP_HEADER: name or ""} if fits else given)
     return found
+
+
+def _check_window(queue: QueueRow) -> None:
+    if queue.policy.dedup_window == 0:
+        raise ConfigError(
+            f"queue {queue.name!r} has no dedup_window",
+            hint="set for how many seconds ids are remembered: queue.update(dedup_window=600)",
+        )
 
 
 def check_dedup_id(dedup_id: str) -> str:
@@ -295,6 +300,26 @@ class DedupPush:
             return pipe.end.seq > row.seq
         totals = self._catalog.pipes.retired(self._target_id(), row.pipe_id)
         return any(total.pushed > row.seq for total in totals)
+
+
+def find_message(ports: Ports, queue: QueueRow, dedup_id: str) -> str:
+    """The place, PIPE:SEQ, of the message that was pushed with this id within the window; a push in
+    progress counts if it is done in a moment, and else never will.
+
+    Raises MessageNotFoundError if there is none, InvalidPayloadError for an invalid id, ConfigError
+    if the queue has no window. Cost: a read of the id's row, and as for a duplicate.
+    """
+    _check_window(queue)
+    check_dedup_id(dedup_id)
+    row = ports.catalog.records.find_dedup(queue.id, dedup_id)
+    if row is None or not DedupPush(ports, lambda: queue, [dedup_id])._counts(row):
+        raise MessageNotFoundError(
+            f"no message was pushed to queue {queue.name!r} with dedup id {dedup_id!r} in the last"
+            f" {queue.policy.dedup_window:g} seconds",
+            hint="dedup ids are remembered for the queue's dedup_window; use the id that the push"
+            " returned",
+        )
+    return f"{row.pipe_id}:{row.seq}"
 
 
 def forget(ports: Ports, queue: QueueRow) -> int:

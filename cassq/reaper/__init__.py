@@ -8,6 +8,7 @@ package is one pass:
 - schedule: pushes the ticks of schedules that are due
 - mend: repairs groups whose claim rows have gaps, or overlap
 - rollback: frees expired claims, split if lost twice; spent messages become dead letters
+- disband: removes groups that have had no popper for too long
 - retire: removes sealed pipes that every group has acked, and their files
 - expire: removes messages that are too old or too many, from queues that are not in use
 - scale: decides how many pipes of a queue should be open at once
@@ -29,6 +30,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from cassq.alerts.targets import AlertTarget
+from cassq.consumer.presence import GONE_MS
 from cassq.errors import UsageError
 from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.retries import DeadLetterFn
@@ -36,6 +38,7 @@ from cassq.model.rows import QueueRow, WriteState
 from cassq.producer.tick_push import PushTo
 from cassq.reaper.actions import DONE, FAILED, PLANNED, VOID, Action, Pass, Scope
 from cassq.reaper.alert import Alert
+from cassq.reaper.disband import Disband
 from cassq.reaper.expire import Expire
 from cassq.reaper.mend import Mend
 from cassq.reaper.repair import Repair
@@ -55,11 +58,13 @@ LEASE_MS = 5000
 
 
 class Candidate(NamedTuple):
-    """Something that its owner may have abandoned; a live owner keeps raising `beat`."""
+    """Something that its owner, or its poppers, may have abandoned; while one lives, `beat`
+    grows. noun: what it is, for users."""
 
     id: str
     beat: int
     lease_ms: int
+    noun: str = "pipe"
 
 
 class Reaper:
@@ -75,12 +80,14 @@ class Reaper:
     ) -> None:
         self.ports = ports
         self._mutex = threading.Lock()
+        self._disband = Disband(ports)
         self._repair = Repair(ports, lambda: self.patience)
         passes: list[Pass] = [
             Seal(ports),
             Schedule(ports, dead_letter, push_to, lambda: self.patience),
             Mend(ports),
             Rollback(ports, dead_letter),
+            self._disband,
             Retire(ports),
             Expire(ports, dead_letter),
             Scale(ports),
@@ -155,13 +162,16 @@ class Reaper:
         return dict(self._counts)
 
     def candidates(self, queues: Iterable[QueueRow] | None = None) -> list[Candidate]:
-        """Unsealed pipes and open writes. One is judged abandoned at the earliest a lease length
-        after the first look at it."""
-        ids, catalog = Scope(self.ports, queues).ids, self.ports.catalog
+        """Unsealed pipes, open writes, and groups (by name) that may expire. One is judged
+        abandoned at the earliest a lease length after the first look at it."""
+        scope, catalog = Scope(self.ports, queues), self.ports.catalog
+        ids = scope.ids
         found = [Candidate(p.id, p.beat, p.lease_ms) for p in catalog.pipes.unsealed(ids)]
         writes = [row for row in catalog.writes.unfinished(ids) if row.state is WriteState.OPEN]
         drivers = known_drivers(self.ports, {row.driver for row in writes})
         for row in writes:
             driver = drivers[row.driver]
             found.append(Candidate(row.id, driver.beat, driver.lease_ms))
+        for _, group in self._disband.idle(scope):
+            found.append(Candidate(group.name, group.polled_ms, GONE_MS, "group"))
         return found

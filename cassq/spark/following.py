@@ -122,6 +122,12 @@ class Follower:
                 hint="read from an ap queue, and name a group that is not exclusive with"
                 ' .option("group", …)',
             )
+        if self._group.policy.group_expires is not None:
+            raise ConfigError(
+                f"group {options.group!r} of queue {options.queue!r} is removed when it has no"
+                " popper, and a stream has none",
+                hint='name a group without group_expires with .option("group", …)',
+            )
         self._queue = queue
         self._lease = f"stream:{self._group.id}"
         process = process_name(self._ports.clock)

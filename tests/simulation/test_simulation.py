@@ -25,6 +25,7 @@ SEEDS_OF_WRITERS = range(25)
 SEEDS_OF_RECEIPTS = range(15)
 SEEDS_OF_KEYS = range(20)
 SEEDS_OF_CALM = range(15)
+SEEDS_OF_PURGES = range(15)
 
 # Seeds of runs without clerks that failed once, and what was wrong. What a seed does changes with
 # the code under it, so they are a sample of what went wrong, not the only guard against it. Their
@@ -86,6 +87,20 @@ def world_of_keys(seed: int) -> World:
 @pytest.mark.parametrize("seed", SEEDS_OF_KEYS)
 def test_no_message_passes_an_unsettled_one_of_its_key(seed: int) -> None:
     failure = run_world(world_of_keys(seed))
+    assert failure is None, str(failure)
+
+
+def world_of_purges(seed: int) -> World:
+    rng = random.Random(f"purges {seed}")
+    scenario = replace(draw_scenario(rng), catalog_lost=False, clumsiness=0.6)
+    scenario = with_receipts(with_desk(scenario, rng), rng)
+    roles = {**scenario.roles, "clerk": 2}
+    return World(seed, replace(scenario, roles=roles, purging=1.0, purging_held=0.7))
+
+
+@pytest.mark.parametrize("seed", SEEDS_OF_PURGES)
+def test_what_a_purge_takes_from_poppers_is_purged_and_nothing_else(seed: int) -> None:
+    failure = run_world(world_of_purges(seed))
     assert failure is None, str(failure)
 
 

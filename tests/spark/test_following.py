@@ -480,6 +480,12 @@ def test_a_cp_queue_is_not_followed(timed: cassq.Client, follow: Follow) -> None
         follow()
 
 
+def test_a_group_that_expires_is_not_followed(timed: cassq.Client, follow: Follow) -> None:
+    timed.create_queue("jobs").create_group("screen", group_expires=60)
+    with pytest.raises(ConfigError, match="is removed when it has no popper"):
+        follow(group="screen")
+
+
 def test_pieces_are_what_lies_between_two_offsets() -> None:
     start = offset_of(
         "id",

@@ -124,6 +124,7 @@ def test_a_batch_that_failed_is_read_again(
     assert Counter(chain.from_iterable(found)) == Counter(numbers(150))
 
 
+@pytest.mark.long(reason="Spark takes half a minute to start and stop a query")
 def test_a_query_that_starts_at_the_latest_position_reads_its_first_batch_again(
     spark: Any, client: cassq.Client, queue: cassq.Queue, tmp_path: Path
 ) -> None:
@@ -153,6 +154,7 @@ def test_a_query_that_starts_at_the_latest_position_reads_its_first_batch_again(
     assert queue.audit().findings == []
 
 
+@pytest.mark.long(reason="Spark takes half a minute to start and stop a query")
 def test_the_very_first_batch_of_a_query_with_a_position_is_read_again(
     spark: Any, client: cassq.Client, queue: cassq.Queue, tmp_path: Path
 ) -> None:
@@ -179,6 +181,7 @@ def test_the_very_first_batch_of_a_query_with_a_position_is_read_again(
     assert queue.stats().groups["default"].purged == 50
 
 
+@pytest.mark.long(reason="Spark takes half a minute to start and stop a query")
 def test_the_progress_of_a_query_says_how_far_it_is_behind(
     spark: Any, client: cassq.Client, queue: cassq.Queue, tmp_path: Path
 ) -> None:

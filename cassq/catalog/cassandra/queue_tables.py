@@ -10,11 +10,13 @@ the next client knows what is left to do.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import astuple
 
 from cassq.base.ids import made_at_ms
-from cassq.cassandra.session import settled
+from cassq.cassandra.session import Statement, settled
 from cassq.cassandra.tries import contended
 from cassq.catalog.cassandra.claims.cursor_tables import Cursors
 from cassq.catalog.cassandra.partition.catalog_rows import CatalogRows
@@ -33,7 +35,7 @@ from cassq.catalog.cassandra.replication import least_replicas
 from cassq.catalog.port import Queues
 from cassq.message.frames import Place
 from cassq.model.queues import OWN, GroupPolicy, QueuePolicy, to_json
-from cassq.model.rows import GroupRow, PipeRow, QueueRow
+from cassq.model.rows import GroupRow, PipeRow, QueueRow, Sample
 
 logger: logging.Logger = logging.getLogger("cassq")
 
@@ -78,6 +80,17 @@ CHANGE_GROUP = (
     "UPDATE queues SET group_policy = ? WHERE queue_id = ? AND group_name = ? IF group_id = ?"
 )
 DROP_GROUP = "DELETE FROM queues WHERE queue_id = ? AND group_name = ? IF group_id = ?"
+# The same for a group that expires, if no popper was noted since.
+EXPIRE_GROUP = f"{DROP_GROUP} AND group_polled_ms = ?"
+# What an expired group leaves: like any deleted group, and the sample that tells of it.
+ADD_EXPIRED = (
+    "INSERT INTO queues (queue_id, group_name, group_id, group_removal)"
+    " VALUES (?, ?, ?, ?) IF NOT EXISTS"
+)
+# Notes a popper.
+POLL_GROUP = (
+    "UPDATE queues SET group_polled_ms = ? WHERE queue_id = ? AND group_name = ? IF group_id = ?"
+)
 NOTE_PLACE = "INSERT INTO group_places (group_id, queue_id, name) VALUES (?, ?, ?)"
 UNNOTE_PLACE = "DELETE FROM group_places WHERE group_id = ?"
 
@@ -284,13 +297,53 @@ class CassandraQueues(Queues):
                 return True
         raise contended(f"group {group_id}")
 
-    def _delete_group(self, group: GroupRow, version: int) -> bool:
-        """Replace a group's row by one that records what must still be removed."""
+    def poll_group(self, group: GroupRow, at_ms: int) -> bool:
+        """Cost: one conditional write."""
+
+        def is_noted() -> bool:
+            row = self._rows.queues.group(group.id)
+            return row is not None and row.polled_ms >= at_ms
+
+        values = (at_ms, group.queue_id, group.name, group.id)
+        return self._cql.apply_settled(POLL_GROUP, values, is_noted)
+
+    def expiring(self, queue_ids: Collection[str] | None = None) -> list[GroupRow]:
+        """Cost: a read per queue, concurrently."""
+        wanted = self._rows.queues.scope(queue_ids)
+        return [
+            group
+            for _, groups in self._rows.queues.all_with_groups(wanted)
+            for group in groups
+            if group.expires_ms is not None
+        ]
+
+    def expire_group(self, group: GroupRow, removal: Sample) -> bool:
+        """Cost: as `delete_group`, and that of a sample."""
+        for _ in self._cql.attempts():
+            queue, groups = self._rows.queues.with_groups(group.queue_id)
+            now = next((each for each in groups if each.id == group.id), None)
+            if queue is None or now is None or now.polled_ms != group.polled_ms:
+                return False
+            if self._delete_group(now, queue.groups_version, removal):
+                self._finish_deleting(queue.id)
+                return True
+        raise contended(f"group {group.id}")
+
+    def _delete_group(self, group: GroupRow, version: int, removal: Sample | None = None) -> bool:
+        """Replace a group's row by one that records what must still be removed. removal: it
+        expires, if no popper was noted since; this is to be added."""
         leftover = f"{OWN}{group.id}"  # no group can be given that name
-        batch = [
+        key = (group.queue_id, group.name, group.id)
+        if removal is None:
+            drop: Statement = (DROP_GROUP, key)
+            add: Statement = (ADD_GROUP, (group.queue_id, leftover, group.id, None, None))
+        else:
+            drop = (EXPIRE_GROUP, (*key, group.polled_ms or None))
+            add = (ADD_EXPIRED, (group.queue_id, leftover, group.id, json.dumps(astuple(removal))))
+        batch: list[Statement] = [
             (RAISE_GROUPS_VERSION_ALWAYS, (version + 1, group.queue_id, version)),
-            (DROP_GROUP, (group.queue_id, group.name, group.id)),
-            (ADD_GROUP, (group.queue_id, leftover, group.id, None, None)),
+            drop,
+            add,
         ]
 
         def is_done() -> bool:
@@ -303,6 +356,8 @@ class CassandraQueues(Queues):
         """Remove the remains of a queue's deleted groups."""
         for row in self._cql.read(QUEUE_AND_GROUPS, (queue_id,)):
             if row[9] is not None and row[11] is None:
+                if row[14] is not None:
+                    self._records.add_next(Sample(*json.loads(row[14])))
                 self._drop_group_records(queue_id, row[10])
                 self._cql.apply(DROP_GROUP, (queue_id, row[9], row[10]))
 

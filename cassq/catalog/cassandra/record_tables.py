@@ -8,6 +8,7 @@ samples in a slice that is still in use.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from cassq.cassandra.session import Statement
 from cassq.cassandra.tries import UNSURE_MAX, contended
@@ -22,6 +23,7 @@ from cassq.model.schedules import ScheduleRow, decoded, encoded
 MEMBER_KEPT_MS = 3_600_000
 DEDUP_SLICE_MS = 600_000
 SAMPLES_PER_SLICE = 1_440
+NEXT_MAX = 1_000
 
 _DEDUP = "queue_id, dedup_id, pipe_id, seq, at_ms"
 # One dedup id, by key.
@@ -199,6 +201,10 @@ class CassandraRecords(Records):
             ]
         )
 
+    def find_dedup(self, queue_id: str, dedup_id: str) -> Dedup | None:
+        rows = self._cql.read(DEDUP, (queue_id, dedup_id), serial=True)
+        return Dedup(*rows[0]) if rows else None
+
     def forget_dedups(self, queue_id: str, before_ms: int) -> int:
         """Cost: a read, one more for each slice that is old enough, a conditional write per id."""
         asked_us = self._cql.stamp()
@@ -274,6 +280,16 @@ class CassandraRecords(Records):
         self._note_slices(samples)
         added = [(ADD_SAMPLE, _sample_values(each)) for each in samples]
         self._cql.apply_all(added, "samples are stored")
+
+    def add_next(self, sample: Sample) -> None:
+        """Add a sample at the next free time from its own on, unless one with its data is there.
+        Cost: for each time that is taken, that of `add_samples` and `samples`."""
+        for at_ms in range(sample.at_ms, sample.at_ms + NEXT_MAX):
+            self.add_samples([replace(sample, at_ms=at_ms)])
+            later = self.samples(sample.subject, sample.step_ms, at_ms)
+            if any(each.data == sample.data for each in later):
+                return
+        raise contended(f"the samples of {sample.subject}")
 
     def _note_slices(self, samples: Iterable[Sample]) -> None:
         hints: list[Statement] = []

@@ -9,12 +9,13 @@ from collections.abc import Collection, Mapping, Sequence
 from cassq.catalog.port import Queues
 from cassq.catalog.sqlite.database import Database, Row
 from cassq.catalog.sqlite.pipe_tables import UNSEALED_OF, pipe_row
+from cassq.catalog.sqlite.record_tables import ADD_SAMPLE
 from cassq.message.frames import Place
 from cassq.model.queues import GroupPolicy, QueuePolicy, group_policy, queue_policy, to_json
-from cassq.model.rows import GroupRow, PipeRow, PipeState, QueueRow
+from cassq.model.rows import GroupRow, PipeRow, PipeState, QueueRow, Sample
 
 QUEUE_COLUMNS = "id, name, policy, version, groups_version, tail, deleted, wished_pipes, wished_ms"
-GROUP_COLUMNS = "id, queue_id, name, policy, created_ms"
+GROUP_COLUMNS = "id, queue_id, name, policy, created_ms, polled_ms"
 
 # One queue, by the unique index of names.
 QUEUE_BY_NAME = f"SELECT {QUEUE_COLUMNS} FROM queues WHERE name = ? AND deleted = 0"
@@ -26,6 +27,13 @@ QUEUES = (
 )
 # The groups of one queue, by its unique index.
 GROUPS = f"SELECT {GROUP_COLUMNS} FROM groups WHERE queue_id = ? ORDER BY name"
+# Groups that expire: their partial index. The condition is the index's, word for word.
+EXPIRING = (
+    f"SELECT {GROUP_COLUMNS} FROM groups INDEXED BY groups_expiring"
+    " WHERE json_extract(policy, '$.group_expires') IS NOT NULL"
+)
+# Notes a popper: by key.
+POLL_GROUP = "UPDATE groups SET polled_ms = ? WHERE id = ?"
 # Queues with limits: their partial index. The condition is the index's, word for word.
 LIMITED = f"""
 SELECT {QUEUE_COLUMNS} FROM queues INDEXED BY queues_limited WHERE deleted = 0 AND (
@@ -71,14 +79,20 @@ def queue_row(row: Row) -> QueueRow:
 
 def group_row(row: Row) -> GroupRow:
     policy = group_policy(row[3])
-    return GroupRow(row[0], row[1], row[2], policy, row[4])
+    return GroupRow(row[0], row[1], row[2], policy, row[4], row[5])
 
 
 def _insert_group(tx: sqlite3.Connection, row: GroupRow) -> None:
     tx.execute(
-        f"INSERT INTO groups ({GROUP_COLUMNS}) VALUES (?, ?, ?, ?, ?)",
-        (row.id, row.queue_id, row.name, to_json(row.policy), row.created_ms),
+        f"INSERT INTO groups ({GROUP_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",
+        (row.id, row.queue_id, row.name, to_json(row.policy), row.created_ms, row.polled_ms),
     )
+
+
+def _drop_group(tx: sqlite3.Connection, queue_id: str, group_id: str) -> None:
+    tx.execute("UPDATE queues SET groups_version = groups_version + 1 WHERE id = ?", (queue_id,))
+    for statement in DROP_GROUP:
+        tx.execute(statement, (group_id,))
 
 
 def _raise_groups_version(tx: sqlite3.Connection, queue_id: str, expected: int) -> bool:
@@ -190,11 +204,26 @@ class SqliteQueues(Queues):
             row = tx.execute("SELECT queue_id FROM groups WHERE id = ?", (group_id,)).fetchone()
             if row is None:
                 return False
-            tx.execute(
-                "UPDATE queues SET groups_version = groups_version + 1 WHERE id = ?", (row[0],)
-            )
-            for statement in DROP_GROUP:
-                tx.execute(statement, (group_id,))
+            _drop_group(tx, row[0], group_id)
+            return True
+
+    def poll_group(self, group: GroupRow, at_ms: int) -> bool:
+        with self._db.lock, self._db.write(synced=True) as tx:
+            return tx.execute(POLL_GROUP, (at_ms, group.id)).rowcount == 1
+
+    def expiring(self, queue_ids: Collection[str] | None = None) -> list[GroupRow]:
+        found = [group_row(row) for row in self._db.read(EXPIRING)]
+        return [row for row in found if queue_ids is None or row.queue_id in queue_ids]
+
+    def expire_group(self, group: GroupRow, removal: Sample) -> bool:
+        with self._db.lock, self._db.write(synced=True) as tx:
+            row = tx.execute("SELECT polled_ms FROM groups WHERE id = ?", (group.id,)).fetchone()
+            if row is None or row[0] != group.polled_ms:
+                return False
+            at_ms, key = removal.at_ms, (removal.subject, removal.step_ms)
+            while not tx.execute(ADD_SAMPLE, (*key, at_ms, removal.data)).rowcount:
+                at_ms += 1
+            _drop_group(tx, group.queue_id, group.id)
             return True
 
     def limited(self, queue_ids: Collection[str] | None = None) -> list[QueueRow]:

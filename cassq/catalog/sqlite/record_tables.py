@@ -69,6 +69,10 @@ class SqliteRecords(Records):
                 tx.executemany(PUT_DEDUP, values)
             return taken
 
+    def find_dedup(self, queue_id: str, dedup_id: str) -> Dedup | None:
+        rows = self._db.read(DEDUP, (queue_id, dedup_id))
+        return Dedup(*rows[0]) if rows else None
+
     def forget_dedups(self, queue_id: str, before_ms: int) -> int:
         with self._db.lock, self._db.write(synced=False) as tx:
             return tx.execute(FORGET_DEDUPS, (queue_id, before_ms)).rowcount

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -34,8 +35,8 @@ PATIENCE_SECONDS = 0.8
 REPAIR_SECONDS = 10.0
 REPAIR_PAUSE_SECONDS = 0.05
 
-# The passes that watch leases.
-WATCHING = ("seal", "unstage")
+# The passes that watch leases, and groups without poppers.
+WATCHING = ("seal", "unstage", "disband")
 
 # Runs the passes over these queues, or over all.
 Pass = Callable[[Reaper, list[QueueRow] | None], list[Action]]
@@ -107,6 +108,7 @@ def reap(
     schedule  push the ticks of schedules that are due
     mend      repair claims that have gaps or overlap, and redeliver messages that none covers
     rollback  give back messages that a popper has kept for too long
+    disband   remove groups without a popper for as long as their group_expires says
     retire    remove pipes that every group has committed
     expire    remove messages that are too old, or too many
     scale     open more or fewer pipes side by side, as the load requires
@@ -121,9 +123,10 @@ def reap(
 
     If a pass does not know whether the pushers of some pipes are alive, it watches these pipes
     until it does: for at most a lease, which is 10 seconds by default, and a minute while a Spark
-    job writes. A later pass tries again to send alerts that could not be sent. Repairs continue for
-    ten seconds after one pass, and all the time with --every. The records of `rollup` are not
-    shown. The exit code is 1 if something could not be done.
+    job writes. It watches a group that may have no popper for 15 seconds. A later pass tries again
+    to send alerts that could not be sent. Repairs continue for ten seconds after one pass, and all
+    the time with --every. The records of `rollup` are not shown. The exit code is 1 if something
+    could not be done.
     """
     metrics = None if metrics_port is None else (metrics_port, metrics_host)
     targets = load_targets(alerts) if alerts is not None else []
@@ -305,28 +308,30 @@ def _each(
 def _seal_after_watching(
     reaper: Reaper, rows: list[QueueRow] | None, stop: StopSignal
 ) -> list[Action]:
-    """Seal pipes, and abort writes, until the owner of every other one has shown life.
+    """Seal pipes, abort writes, and remove groups, until every other one has shown life.
 
     The reaper notes each lease at every look, and ends those that were not renewed for their whole
     length; so this ends after one lease length at the latest.
     """
     beats = {each.id: each.beat for each in reaper.candidates(rows)}
     announced = False
-    actions: dict[str, Action] = {}
+    actions: dict[tuple[str, str], Action] = {}
     while True:
         found = _each(reaper, rows, WATCHING, stop)
-        actions |= {action.subject: action for action in found}
+        actions |= {(action.queue, action.subject): action for action in found}
+        decided = {action.subject for action in actions.values()}
         doubtful = [
             each
             for each in reaper.candidates(rows)
-            if each.id not in actions and beats.get(each.id) == each.beat
+            if each.id not in decided and beats.get(each.id) == each.beat
         ]
         if not doubtful:
             break
         if not announced and sys.stderr.isatty():
             lease = max(each.lease_ms for each in doubtful) / 1000
-            count = counted(len(doubtful), "pipe")
-            output.note(f"watching {count} for signs of life, {lease:g} s at most")
+            nouns = Counter(each.noun for each in doubtful)
+            what = " and ".join(counted(count, noun) for noun, count in nouns.items())
+            output.note(f"watching {what} for signs of life, {lease:g} s at most")
         announced = True
         if stop.wait(LOOK_SECONDS):
             break

@@ -22,6 +22,7 @@ from cassq.errors import UsageError
 from cassq.inspect.degradation import TROUBLES
 from cassq.inspect.history import STEPS, WINDOWS_MS, Rates, Windows
 from cassq.inspect.stats import QueueStats
+from cassq.plurals import counted
 from cassq.settings import Step
 
 WATCH_SECONDS = 2.0
@@ -117,8 +118,8 @@ def stats(
     and put away over the last 1, 5 and 15 minutes, and how often waiting and pending messages were
     delivered. It also shows the troubles of the last two days: messages that were spilled, carried
     over, perhaps written twice, and so on; and, for all queues, requests to Cassandra that were
-    sent again, refused by an overloaded server, or not answered. With --watch and --json each line
-    is an object.
+    sent again, refused by an overloaded server, or not answered; and how many groups expired. With
+    --watch and --json each line is an object.
 
     --history shows the records of each minute in which a client or `cassq reap` ran: minutes are
     kept for 2 days, hours for 60 days, days for 5 years.
@@ -216,7 +217,7 @@ def _lines(found: list[QueueReport], queue: str | None) -> list[str]:
         pipes = ", ".join(f"{count:,} {state}" for state, count in stats.pipes.items())
         lines += ["", f"pipes: {pipes}; consistency: {stats.consistency}", ""]
         lines += output.table_lines(RATE_HEADERS, _rate_rows(rates))
-        lines += _delivery_lines(stats) + _trouble_lines(stats)
+        lines += _delivery_lines(stats) + _trouble_lines(stats) + _expired_lines(stats)
     return lines
 
 
@@ -252,6 +253,16 @@ def _trouble_lines(stats: QueueStats) -> list[str]:
         headers = ("REQUESTS", "OF ALL QUEUES, IN THE LAST 2 DAYS")
         lines += ["", *output.table_lines(headers, asked)]
     return lines
+
+
+def _expired_lines(stats: QueueStats) -> list[str]:
+    """How many groups were removed, and with what."""
+    gone = stats.expired_groups
+    if not gone:
+        return []
+    groups, left = counted(gone["groups"], "group"), output.messages(gone["uncommitted"])
+    where = f"`cassq group list {stats.name} --expired` lists them"
+    return ["", f"{groups} expired in the last 60 days, with {left} not committed; {where}"]
 
 
 def _table(found: list[QueueStats]) -> list[str]:

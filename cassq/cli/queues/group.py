@@ -7,11 +7,18 @@ from typing import Any, get_args
 
 import click
 
-from cassq.cli.queues.policies import INHERIT, given, given_at_least_one, group_options
+from cassq.cli.queues.policies import (
+    INHERIT,
+    NEVER,
+    given,
+    given_at_least_one,
+    group_options,
+)
 from cassq.cli.ui import output
 from cassq.cli.verb import Invocation, Verb, queue_argument, sure_to
 from cassq.client.queue import Group
 from cassq.errors import GroupNotFoundError
+from cassq.inspect.expired_groups import ExpiredGroup
 from cassq.settings import Start
 
 STARTS: tuple[Start, ...] = get_args(Start)
@@ -50,6 +57,7 @@ def group() -> None:
         "cassq group create mail archive",
         "cassq group create mail alerts --start now --max-deliveries 3",
         "cassq group create mail today --start 2026-01-31T00:00:00+01:00",
+        "cassq group create mail screen-7 --start now --expires 60",
     ],
 )
 @queue_argument("queue")
@@ -78,12 +86,22 @@ def create(
     _show(call, [made], queue)
 
 
-@group.command("list", cls=Verb, examples=["cassq group list mail"])
+@group.command(
+    "list", cls=Verb, examples=["cassq group list mail", "cassq group list mail --expired"]
+)
 @queue_argument("queue")
+@click.option(
+    "--expired",
+    is_flag=True,
+    help="List the groups that expired in the last 60 days instead, and what they had then.",
+)
 @click.pass_obj
-def list_(call: Invocation, queue: str) -> None:
+def list_(call: Invocation, queue: str, expired: bool) -> None:
     """List the groups of a queue, with their settings."""
     with call.connect() as client:
+        if expired:
+            _show_expired(call, client.queue(queue).expired_groups(), queue)
+            return
         found = client.queue(queue).groups()
     if call.as_json:
         output.document([group.as_dict() for group in found])
@@ -142,6 +160,22 @@ def delete(ctx: click.Context, queue: str, name: str, yes: bool) -> None:
         output.say(f"deleted group {name} of {queue}")
 
 
+def _show_expired(call: Invocation, groups: list[ExpiredGroup], queue: str) -> None:
+    if call.as_json:
+        output.document([group.as_dict() for group in groups])
+        return
+    parts = ("committed", "waiting", "pending", "dead")
+    headers = ("QUEUE", "GROUP", "REMOVED", "NO POPPER FOR", "PUSHED", *map(str.upper, parts))
+    rows = [
+        (
+            *(queue, each.name, output.moment(each.at), f"{each.expires:g} s", each.pushed),
+            *(each.counts[part] for part in parts),
+        )
+        for each in groups
+    ]
+    output.table(headers, rows)
+
+
 def _show(call: Invocation, groups: list[Group], queue: str) -> None:
     if call.as_json:
         output.document(groups[0].as_dict())
@@ -154,7 +188,9 @@ def _show(call: Invocation, groups: list[Group], queue: str) -> None:
             group.policy.order,
             INHERIT if group.policy.claim_timeout is None else f"{group.policy.claim_timeout:g} s",
             INHERIT if group.policy.max_deliveries is None else str(group.policy.max_deliveries),
+            NEVER if group.policy.group_expires is None else f"{group.policy.group_expires:g} s",
         )
         for group in groups
     ]
-    output.table(("QUEUE", "GROUP", "EXCLUSIVE", "ORDER", "CLAIM TIMEOUT", "MAX DELIVERIES"), rows)
+    headers = ("QUEUE", "GROUP", "EXCLUSIVE", "ORDER", "CLAIM TIMEOUT", "MAX DELIVERIES", "EXPIRES")
+    output.table(headers, rows)

@@ -25,6 +25,7 @@ Kind = type[QueuePolicy] | type[GroupPolicy]
 
 AT_ONCE = "none"  # an empty schedule
 INHERIT = "queue"  # what a group's setting is set to for the queue's value to hold
+NEVER = "never"  # what group_expires is set to for the group to stay
 NO_LIMIT = "none"  # what a queue's setting is set to for there to be no limit
 _CLEARED = object()  # stands for None, as an option that was given
 
@@ -61,6 +62,12 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "overflow": OVERFLOWS,
     "order": ORDERS,
 }
+
+# Settings of groups that no value of the queue stands behind: what clears them.
+OWN_WORDS = {"group_expires": NEVER, "limit_per_key": NO_LIMIT}
+
+# Options that are not named like their setting.
+FLAGS = {"group_expires": "--expires"}
 
 # Numbers that are not seconds.
 SHARES = ("retry_jitter",)
@@ -118,6 +125,8 @@ GROUP_HELP = {
     "order": "With `key`, messages of one key are delivered in order, none while an earlier one is"
     " unsettled.",
     "limit_per_key": "How many messages of one key may be unsettled at once.",
+    "group_expires": "Remove the group, with its position and claims, when it has had no popper for"
+    " this long, at least 15s; not for the group `default`.",
 }
 
 
@@ -155,16 +164,17 @@ def _options(
         for field in reversed(fields(kind)):
             if field.name not in leave_out:
                 text = helps.get(field.name, "")
+                word = OWN_WORDS.get(field.name, absent)
                 if defaults:
-                    text += f"  [default: {_shown(field.default, absent)}]"
-                function = _option(field.name, types[field.name], text, absent)(function)
+                    text += f"  [default: {_shown(field.default, word)}]"
+                function = _option(field.name, types[field.name], text, word)(function)
         return function
 
     return decorate
 
 
 def _option(name: str, kind: Any, text: str, absent: str) -> Callable[[F], F]:
-    flag = f"--{name.replace('_', '-')}"
+    flag = FLAGS.get(name) or f"--{name.replace('_', '-')}"
     choices = get_args(kind) if isinstance(kind, UnionType) else (kind,)
     inherited = type(None) in choices
     plain = next(t for t in choices if t is not type(None))

@@ -196,7 +196,11 @@ def drain(ctx: click.Context, name: str, timeout: float) -> None:
 @queue.command(
     "purge",
     cls=Verb,
-    examples=["cassq queue purge mail --group billing", "cassq queue purge mail --yes"],
+    examples=[
+        "cassq queue purge mail --group billing",
+        "cassq queue purge mail --yes",
+        "cassq queue purge mail --held --yes",
+    ],
 )
 @queue_argument()
 @click.option(
@@ -204,24 +208,30 @@ def drain(ctx: click.Context, name: str, timeout: float) -> None:
     metavar="GROUP",
     help="Delete only messages that wait for this group.  [default: all]",
 )
+@click.option(
+    "--held",
+    is_flag=True,
+    help="Delete the messages that poppers hold, too: what they do with them has no effect then.",
+)
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @click.pass_context
-def purge(ctx: click.Context, name: str, group: str | None, yes: bool) -> None:
+def purge(ctx: click.Context, name: str, group: str | None, held: bool, yes: bool) -> None:
     """Delete the messages waiting in a queue permanently; the queue stays.
 
-    Delayed messages are deleted too; poppers keep the messages that they hold. Shows how many
-    messages each group would lose and asks first; without a terminal --yes is needed.
+    Delayed messages are deleted too; without --held, poppers keep the messages that they hold.
+    Messages that are pushed meanwhile stay. Shows how many messages each group would lose and asks
+    first; without a terminal --yes is needed.
     """
     call = ctx.ensure_object(Invocation)
     with call.connect() as client:
         found = client.queue(name)
-        counts = found.count_waiting(group)
+        counts = found.count_waiting(group, held=held)
         listed = ", ".join(f"{output.messages(n)} of group {g}" for g, n in counts.items())
         question = f"Purge from {name}: {listed or 'nothing, it has no groups'}?"
         if not sure_to(question, yes=yes, as_json=call.as_json, doing="purging"):
             output.note("nothing was purged")
             ctx.exit(1)
-        purged = found.purge(group)
+        purged = found.purge(group, held=held)
     if call.as_json:
         output.document({"queue": name, "purged": purged})
         return

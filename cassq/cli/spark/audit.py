@@ -10,7 +10,8 @@ from cassq.cli.ops.audit import tell_findings
 from cassq.cli.spark.session import session_of, session_options
 from cassq.cli.ui import output
 from cassq.cli.verb import Invocation, Verb, queue_argument
-from cassq.inspect.audit import LEDGER, Audit
+from cassq.inspect.audit import Audit
+from cassq.inspect.stats import LEDGER
 
 if TYPE_CHECKING:
     from cassq.spark.jobs.audit import AuditProgress

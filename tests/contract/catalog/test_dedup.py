@@ -41,6 +41,17 @@ def test_an_intent_is_replaced_only_by_a_writer_that_names_it(
     assert other.records.dedup(theirs, mine) == theirs
 
 
+def test_an_intent_is_found_by_its_id(catalog: Catalog, other: Catalog) -> None:
+    assert catalog.records.find_dedup(ROW.queue_id, "a") is None
+    catalog.records.dedup(ROW)
+    moved = replace(ROW, pipe_id="q", seq=7)
+    assert other.records.find_dedup(ROW.queue_id, "a") == ROW
+    catalog.records.dedup(moved, ROW)
+    assert other.records.find_dedup(ROW.queue_id, "a") == moved
+    assert other.records.find_dedup(ROW.queue_id, "b") is None
+    assert other.records.find_dedup("id of r", "a") is None
+
+
 def test_many_intents_are_written_all_or_none(catalog: Catalog, other: Catalog) -> None:
     rows = [replace(ROW, dedup_id=name, seq=seq) for seq, name in enumerate("abc")]
     assert catalog.records.dedup_many(rows[:2], {}) == []

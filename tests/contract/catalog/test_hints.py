@@ -122,6 +122,7 @@ def test_a_pipe_for_one_group_needs_that_one_s_acks_alone(two: Catalog) -> None:
     assert ids(two.pipes.finished()) == ["p"]
 
 
+@pytest.mark.long(reason="2,500 pipes, each made by conditional writes")
 def test_finished_pipes_come_in_order_from_among_very_many(two: Catalog) -> None:
     """More than what a catalog may look at in one step."""
     names = [f"p{number:05}" for number in range(2500)]

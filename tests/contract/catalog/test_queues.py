@@ -8,8 +8,9 @@ import pytest
 
 from cassq.base.clock import ManualClock
 from cassq.catalog.port import Catalog
+from cassq.inspect.history import HOUR_MS
 from cassq.model.queues import GroupPolicy, QueuePolicy
-from cassq.model.rows import PipeState
+from cassq.model.rows import GroupRow, PipeState, Sample
 from tests.contract.rows import (
     Consumer,
     group_row,
@@ -220,6 +221,89 @@ def test_a_deleted_group_takes_its_cursors_claims_and_moves_along(
     assert (
         len(other.claims.rows("q/default", "p")) == len(other.claims.moves("q/default", "p")) == 1
     )
+
+
+# --- groups that expire -----------------------------------------------------------------------
+
+
+def removal(at_ms: int = 5) -> Sample:
+    """What tells of a removed group."""
+    return Sample("removed", HOUR_MS, at_ms, '{"name": "a"}')
+
+
+def make_expiring(catalog: Catalog, name: str, queue: str = "q") -> GroupRow:
+    row = group_row(name, queue, group_expires=60)
+    assert catalog.queues.create_group(row, {}, groups_version(catalog, queue))
+    return row
+
+
+def test_the_groups_that_expire_are_found_in_the_queues_that_are_named(catalog: Catalog) -> None:
+    make_queue(catalog)
+    make_queue(catalog, "r")
+    make_group(catalog, "stays")
+    mine, others = make_expiring(catalog, "a"), make_expiring(catalog, "b", "r")
+    assert sorted(row.id for row in catalog.queues.expiring()) == [mine.id, others.id]
+    assert catalog.queues.expiring(["id of r"]) == [others]
+    assert catalog.queues.update_group(mine.id, GroupPolicy())
+    assert catalog.queues.update_group("q/stays", GroupPolicy(group_expires=60))
+    assert [row.id for row in catalog.queues.expiring(["id of q"])] == ["q/stays"]
+
+
+def test_a_poll_is_noted_in_the_row_of_its_group(catalog: Catalog, other: Catalog) -> None:
+    queue = make_queue(catalog)
+    row = make_expiring(catalog, "a")
+    assert catalog.queues.poll_group(row, 77)
+    assert other.queues.groups(queue.id) == [replace(row, polled_ms=77), group_row()]
+    assert other.queues.update_group(row.id, GroupPolicy(group_expires=30))
+    assert [group.polled_ms for group in catalog.queues.expiring()] == [77]
+    assert catalog.queues.delete_group(row.id)
+    assert not other.queues.poll_group(row, 78)
+    assert catalog.queues.groups(queue.id) == [group_row()]
+
+
+@pytest.mark.parametrize("polled", [False, True])
+def test_a_group_expires_with_its_cursors_and_claims_and_leaves_a_sample(
+    catalog: Catalog, other: Catalog, polled: bool
+) -> None:
+    queue = make_queue(catalog)
+    assert catalog.pipes.add(pipe_row("p"))
+    row = make_expiring(catalog, "a")
+    Consumer(catalog, row.id).claim(5)
+    if polled:
+        assert catalog.queues.poll_group(row, 77)
+        row = replace(row, polled_ms=77)
+    version = groups_version(catalog)
+    assert other.queues.expire_group(row, removal())
+    assert not other.queues.expire_group(row, removal())
+    assert groups_version(catalog) == version + 1
+    assert catalog.queues.groups(queue.id) == [group_row()]
+    assert catalog.claims.cursors(row.id) == []
+    assert catalog.claims.rows(row.id, "p") == []
+    assert catalog.records.samples("removed", HOUR_MS, 0) == [removal()]
+
+
+def test_a_group_that_was_polled_meanwhile_does_not_expire(
+    catalog: Catalog, other: Catalog
+) -> None:
+    queue = make_queue(catalog)
+    row = make_expiring(catalog, "a")
+    assert other.queues.poll_group(row, 77)
+    assert not catalog.queues.expire_group(row, removal())
+    assert other.queues.poll_group(row, 78)
+    assert not catalog.queues.expire_group(replace(row, polled_ms=77), removal())
+    assert [group.name for group in catalog.queues.groups(queue.id)] == ["a", "default"]
+    assert catalog.records.samples("removed", HOUR_MS, 0) == []
+
+
+def test_the_samples_of_groups_that_expire_at_one_time_do_not_replace_one_another(
+    catalog: Catalog,
+) -> None:
+    make_queue(catalog)
+    for number in range(3):
+        row = make_expiring(catalog, f"a{number}")
+        assert catalog.queues.expire_group(row, replace(removal(), data=f'"{number}"'))
+    found = catalog.records.samples("removed", HOUR_MS, 0)
+    assert [(sample.at_ms, sample.data) for sample in found] == [(5, '"0"'), (6, '"1"'), (7, '"2"')]
 
 
 def test_creating_a_group_and_retiring_a_pipe_cannot_miss_each_other(

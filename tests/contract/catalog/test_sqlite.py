@@ -26,6 +26,7 @@ from cassq.errors import (
     ConfigError,
     CorruptionError,
 )
+from cassq.model.queues import GroupPolicy
 from cassq.model.sidecar_rows import SidecarState
 from tests.contract.backends import SqlitePlace
 from tests.contract.catalog.test_sidecars import placement, sidecar
@@ -421,6 +422,8 @@ def test_a_catalog_of_version_1_counts_what_is_lost_from_then_on(tmp_path: Path)
     )
     for table in ("retired", "retired_sheets_full"):
         connection.execute(f"ALTER TABLE {table} DROP COLUMN lost")
+    connection.execute("DROP INDEX groups_expiring")
+    connection.execute("ALTER TABLE groups DROP COLUMN polled_ms")
     values = ("p", "q/default", "id of q", 0, 9, 1, 1, 1, 1, 0, 1)
     marks = ", ".join("?" * len(values))
     connection.execute(f"INSERT INTO retired ({totals}) VALUES ({marks})", values)
@@ -432,4 +435,23 @@ def test_a_catalog_of_version_1_counts_what_is_lost_from_then_on(tmp_path: Path)
     assert (row.pushed, row.merged, row.lost) == (9, 1, 0)
     sums = {each.group_id: (each.pushed, each.lost) for each in after.pipes.retired_sums("id of q")}
     assert sums == {"": (9, 0), "q/default": (9, 0)}
+    after.close()
+
+
+def test_a_group_of_version_2_can_expire_from_then_on(tmp_path: Path) -> None:
+    path = tmp_path / "catalog.sqlite"
+    before = SqliteCatalog(path, ManualClock(), durable=False)
+    queue = make_queue(before)
+    before.close()
+    connection = sqlite3.connect(path)
+    connection.execute("DROP INDEX groups_expiring")
+    connection.execute("ALTER TABLE groups DROP COLUMN polled_ms")
+    connection.execute("PRAGMA user_version=2")
+    connection.commit()
+    connection.close()
+    after = SqliteCatalog(path, ManualClock(), durable=False)
+    (group,) = after.queues.groups(queue.id)
+    assert (group.polled_ms, after.queues.expiring()) == (0, [])
+    assert after.queues.update_group(group.id, GroupPolicy(group_expires=60))
+    assert [row.id for row in after.queues.expiring()] == [group.id]
     after.close()

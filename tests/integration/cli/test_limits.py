@@ -9,7 +9,9 @@ from click.testing import CliRunner
 
 import cassq
 from cassq.cli.main import main
-from tests.integration.stage import drain, numbers, push
+from cassq.errors import ClaimLostError
+from tests.integration.places import Place
+from tests.integration.stage import LaterClock, drain, numbers, payloads, push, reap
 
 
 def run(url: str, *words: str) -> tuple[int, str, str]:
@@ -76,6 +78,59 @@ def test_purge_wants_to_be_confirmed(url: str, queue: cassq.Queue) -> None:
     code, out, _ = run(url, "queue", "purge", "jobs", "--group", "billing", "--yes")
     assert (code, out) == (0, "purged 3 messages of group billing\n")
     assert len(drain(queue.popper())) == 3
+
+
+def test_purge_of_what_is_held_is_an_option(url: str, queue: cassq.Queue) -> None:
+    push(queue, *numbers(3))
+    with queue.popper() as popper:
+        held = popper.pop(2)
+        code, out, _ = run(url, "queue", "purge", "jobs", "--held", "--yes", "--json")
+        assert (code, json.loads(out)) == (0, {"queue": "jobs", "purged": {"default": 3}})
+        with pytest.raises(ClaimLostError):
+            popper.commit(held)
+
+
+def test_a_delayed_message_is_cancelled_by_its_id_or_its_dedup_id(
+    url: str, queue: cassq.Queue
+) -> None:
+    queue.update(dedup_window=600)
+    with queue.pusher() as pusher:
+        first = pusher.push(b"1", delay=3600)
+        pusher.push(b"2", delay=3600, dedup_id="b")
+        third = pusher.push(b"3", delay=0.001)
+    assert run(url, "cancel", "jobs", first) == (0, "cancelled\n", "")
+    code, out, _ = run(url, "cancel", "jobs", "--dedup-id", "b", "--json")
+    assert (code, json.loads(out)) == (0, {"queue": "jobs", "cancelled": True})
+    assert payloads(queue.popper().pop(wait=30)) == [b"3"]
+    code, out, _ = run(url, "cancel", "jobs", third)
+    assert (code, out) == (1, "not cancelled: it was delivered already\n")
+    code, _, err = run(url, "cancel", "jobs", "--dedup-id", "c")
+    assert code == 2
+    assert "with dedup id 'c' in the last 600 seconds" in err
+    code, _, err = run(url, "cancel", "jobs")
+    assert (code, "not the id of a message" in err) == (2, True)
+
+
+def test_expired_groups_are_listed_with_what_they_had(url: str, place: Place) -> None:
+    clock = LaterClock(0)
+    with cassq.Client(place.url, place.open(clock), clock) as client:
+        client.runtime.housekeeper.stop()
+        queue = client.create_queue("jobs")
+        queue.create_group("screen", group_expires=60)
+        assert json.loads(run(url, "group", "list", "jobs", "--expired", "--json")[1]) == []
+        push(queue, *numbers(3))
+        for later in (60, 15):
+            clock.later_ms += 1000 * later
+            reap(client)
+    (gone,) = json.loads(run(url, "group", "list", "jobs", "--expired", "--json")[1])
+    assert (gone["name"], gone["pushed"], gone["counts"]["waiting"]) == ("screen", 3, 3)
+    shown = run(url, "group", "list", "jobs", "--expired")[1].splitlines()
+    assert shown[1].split()[:2] == ["jobs", "screen"]
+    assert (
+        "1 group expired in the last 60 days, with 3 messages not committed"
+        in (run(url, "stats", "jobs")[1])
+    )
+    assert json.loads(run(url, "audit", "jobs", "--json")[1])["expired_groups"] == [gone]
 
 
 def test_purge_for_a_group_that_is_not_there_purges_nothing(url: str, queue: cassq.Queue) -> None:

@@ -329,6 +329,7 @@ def test_a_group_is_made_listed_and_updated(cli: Cli) -> None:
     inherited = ("max_deliveries", "retry_schedule", "retry_jitter", "sick_check", "sick_hold")
     policy = {"exclusive": True, "claim_timeout": 3.0, **dict.fromkeys(inherited)}
     policy |= {"order": "any", "limit_per_key": None}
+    policy["group_expires"] = None
     assert made.json() == {"name": "g", **policy}
     words = ("--claim-timeout", "queue", "--max-deliveries", "4")
     changed = cli("group", "update", "mail", "g", *words, "--json").json()
@@ -337,8 +338,19 @@ def test_a_group_is_made_listed_and_updated(cli: Cli) -> None:
         *("default", "g")
     ]
     assert cli("group", "list", "mail").out.decode().splitlines()[2].split() == [
-        *("mail", "g", "yes", "any", "queue", "4")
+        *("mail", "g", "yes", "any", "queue", "4", "never")
     ]
+
+
+def test_a_group_that_expires_shows_when_and_may_stay(cli: Cli) -> None:
+    made = cli("group", "create", "mail", "g", "--expires", "60", "--json").json()
+    assert made["group_expires"] == 60.0
+    assert cli("group", "list", "mail").out.decode().splitlines()[2].split()[-2:] == ["60", "s"]
+    changed = cli("group", "update", "mail", "g", "--expires", "never", "--json").json()
+    assert changed["group_expires"] is None
+    assert "between 15" in cli("group", "create", "mail", "h", "--expires", "14s", code=2).err
+    wrong = cli("group", "update", "mail", "default", "--expires", "1h", code=2).err
+    assert "the group 'default' cannot have group_expires" in wrong
 
 
 @pytest.mark.parametrize(("start", "expected"), [("beginning", b"1\n2\n"), ("now", b"2\n")])

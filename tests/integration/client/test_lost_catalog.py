@@ -33,6 +33,7 @@ ROOT = Path(__file__).resolve().parents[3]
 COMMANDS = [
     ("audit", 0),
     ("audit mail", 0),
+    ("cancel mail {id}", 2),
     ("dead export mail", 0),
     ("dead import mail -", 0),
     ("dead list", 0),

@@ -11,9 +11,11 @@ import cassq
 from cassq.base.clock import ManualClock, Stopwatch
 from cassq.errors import (
     BackendError,
+    ClaimLostError,
     GroupNotFoundError,
     QueueNotFoundError,
     QueuePausedError,
+    ReceiptError,
     UsageError,
 )
 from tests.integration.deadlines import eventually, joined
@@ -238,6 +240,140 @@ def test_a_purge_of_a_strict_queue_leaves_its_order(client: cassq.Client) -> Non
     popper.commit(held)
     assert payloads(drain(popper)) == [b"after"]
     assert queue.audit().findings == []
+
+
+# --- purging what poppers hold ------------------------------------------------------------------
+
+
+def test_a_purge_of_what_is_held_takes_it_from_the_poppers(queue: cassq.Queue) -> None:
+    queue.create_group("second")
+    push(queue, *numbers(10))
+    popper = queue.popper()
+    popper.commit(popper.pop(2))
+    held = popper.pop(3)
+    assert queue.count_waiting("default", held=True) == {"default": 8}
+    assert queue.purge("default", held=True) == {"default": 8}
+    assert queue.purge("default", held=True) == {"default": 0}
+    with pytest.raises(ClaimLostError):
+        popper.commit(held[:1])
+    with pytest.raises(ClaimLostError):
+        popper.rollback(held[1:])
+    stats = queue.audit().groups
+    assert (stats["default"].purged, stats["default"].committed) == (8, 2)
+    assert stats["default"].waiting == stats["default"].pending == 0
+    assert queue.audit().findings == []
+    assert len(drain(queue.popper("second"))) == 10
+    push(queue, b"after")
+    assert payloads(drain(queue.popper())) == [b"after"]
+
+
+@pytest.mark.parametrize("verb", ["ack", "nack", "release", "dead", "extend"])
+def test_a_receipt_of_what_was_purged_is_refused(queue: cassq.Queue, verb: str) -> None:
+    push(queue, *numbers(3))
+    messages = queue.popper().pop(3)
+    dated, other = messages[0].receipt, messages[1].receipt
+    queue.settle(dated).extend(3600)
+    assert queue.purge(held=True) == {"default": 3}
+    for receipt in (dated, other):
+        settlement = queue.settle(receipt)
+        with pytest.raises(ReceiptError):
+            settlement.extend(5) if verb == "extend" else getattr(settlement, verb)()
+    stats = queue.audit().groups["default"]
+    assert (stats.purged, stats.committed, stats.dead) == (3, 0, 0)
+    assert queue.audit().findings == []
+
+
+def test_what_was_acked_before_a_purge_of_what_is_held_stays_acked(queue: cassq.Queue) -> None:
+    push(queue, *numbers(5))
+    messages = queue.popper().pop(5)
+    queue.settle([messages[1].receipt, messages[3].receipt]).ack()
+    assert queue.purge(held=True) == {"default": 3}
+    stats = queue.audit().groups["default"]
+    assert (stats.purged, stats.committed) == (3, 2)
+    assert queue.audit().findings == []
+
+
+@pytest.mark.parametrize("consistency", ["cp", "ap"])
+def test_a_purge_of_what_is_held_in_order_fences_the_holder(
+    client: cassq.Client, connect: Connect, consistency: str
+) -> None:
+    queue = client.create_queue("jobs", consistency=consistency)
+    queue.create_group("alone", exclusive=True)
+    with queue.pusher() as pusher:
+        pusher.push_many(numbers(4))
+        popper = queue.popper("alone")
+        held = popper.pop(2)
+        (before,) = queue._ports.catalog.claims.cursors(queue._group("alone").id)
+        assert queue.purge("alone", held=True) == {"alone": 4}
+        (after,) = queue._ports.catalog.claims.cursors(queue._group("alone").id)
+        assert after.epoch > before.epoch
+        pusher.push(b"after")
+        with pytest.raises(ClaimLostError):
+            popper.commit(held)
+    found = connect().queue("jobs").popper("alone").pop(5, wait=30)
+    assert payloads(found) == [b"after"]
+    stats = queue.audit().groups["alone"]
+    assert (stats.purged, stats.committed, stats.pending) == (4, 0, 1)
+    assert queue.audit().findings == []
+
+
+def test_a_purge_of_what_is_held_leaves_what_was_pushed_after_it_began(
+    place: Place, connect: Connect
+) -> None:
+    """Somebody pushes to the pipe, and claims all of it, after the purge has looked at its end."""
+    meddle: list[tuple[cassq.Pusher, cassq.Popper]] = []
+    found: list[bytes] = []
+
+    def push_and_claim(verb: str) -> None:
+        if meddle and verb == "claims.cursor":
+            pusher, popper = meddle.pop()
+            pusher.push_many([b"late 1", b"late 2"])
+            messages = popper.pop(10)
+            found.extend(payloads(messages))
+            popper.release(messages[-1:])
+
+    with client_with(place, catalog=lambda real: front_catalog(real, push_and_claim)) as client:
+        queue = client.create_queue("jobs", claim_timeout=1000)
+        theirs_too = connect().queue("jobs")
+        with theirs_too.pusher() as pusher, theirs_too.popper() as theirs:
+            pusher.push_many(numbers(3))
+            meddle.append((pusher, theirs))
+            assert queue.purge(held=True) == {"default": 3}
+            assert found == [b"0", b"1", b"2", b"late 1", b"late 2"]
+            stats = queue.audit().groups["default"]
+            assert (stats.purged, stats.waiting + stats.pending) == (3, 2)
+            theirs.close()
+            assert sorted(payloads(drain(queue.popper()))) == [b"late 1", b"late 2"]
+        assert queue.audit().findings == []
+
+
+def test_a_purge_of_what_is_held_beside_busy_poppers_counts_each_message_once(
+    queue: cassq.Queue,
+) -> None:
+    push(queue, *numbers(2000))
+    popper = queue.popper()
+    done: list[bytes] = []
+    lost = 0
+
+    def work() -> None:
+        nonlocal lost
+        while messages := popper.pop(7):
+            try:
+                popper.commit(messages)
+                done.extend(messages.payloads)
+            except ClaimLostError:
+                lost += 1
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    eventually("some are done", lambda: len(done) > 50)
+    purged = queue.purge(held=True)["default"]
+    joined("the popper", thread)
+    audit = queue.audit()
+    stats = audit.groups["default"]
+    assert audit.findings == []
+    assert (stats.purged, stats.committed) == (purged, 2000 - purged)
+    assert len(done) <= stats.committed
 
 
 def test_a_purge_for_a_group_that_is_not_there_is_refused(queue: cassq.Queue) -> None:

@@ -9,10 +9,10 @@ import pytest
 
 import cassq
 from cassq.base.clock import ManualClock, Stopwatch, SystemClock
-from cassq.errors import UsageError
+from cassq.errors import ConfigError, InvalidPayloadError, MessageNotFoundError, UsageError
 from cassq.lifecycle.timers import HORIZON_MS, schedule_pipe
 from cassq.message.batches import Batch
-from cassq.model.rows import ClaimState
+from cassq.model.rows import ClaimState, Dedup
 from tests.integration.deadlines import eventually, in_threads
 from tests.integration.stage import Connect, alone, drain, numbers, payloads, push, reap
 from tests.integration.timed import clock, timed
@@ -263,6 +263,68 @@ def test_a_cancelled_message_is_never_delivered(queue: cassq.Queue) -> None:
     audit = queue.audit()
     assert audit.findings == []
     assert [stats.purged for stats in audit.groups.values()] == [1, 1]
+
+
+def test_a_message_is_cancelled_by_its_dedup_id(timed: cassq.Client, clock: ManualClock) -> None:
+    queue = timed.create_queue("jobs", dedup_window=600)
+    with queue.pusher() as pusher:
+        ids = pusher.push_many(numbers(3), delay=100, dedup_ids=["a", "b", "c"])
+        assert queue.cancel(dedup_id="b")
+        assert queue.cancel(dedup_id="b"), "again is no error"
+        assert pusher.push(b"again", delay=100, dedup_id="b") == ids[1], "it stays cancelled"
+    clock.advance(100)
+    assert payloads(drain(queue.popper())) == [b"0", b"2"]
+    assert not queue.cancel(dedup_id="a"), "it was delivered"
+    stats = queue.audit().groups["default"]
+    assert (stats.purged, stats.committed, queue.audit().findings) == (1, 2, [])
+
+
+def test_a_dedup_id_names_a_message_within_its_window_alone(
+    timed: cassq.Client, clock: ManualClock
+) -> None:
+    queue = timed.create_queue("jobs", dedup_window=600)
+    other = timed.create_queue("other", dedup_window=600)
+    with queue.pusher() as pusher:
+        first = pusher.push(b"1", delay=3600, dedup_id="a")
+        clock.advance(600)
+        with pytest.raises(MessageNotFoundError, match="'a' in the last 600 seconds"):
+            queue.cancel(dedup_id="a")
+        second = pusher.push(b"2", delay=3600, dedup_id="a")
+        assert second != first
+    with pytest.raises(MessageNotFoundError, match="queue 'other'"):
+        other.cancel(dedup_id="a")
+    assert queue.cancel(dedup_id="a")
+    clock.advance(3600)
+    assert payloads(drain(queue.popper())) == [b"1"]
+
+
+def test_a_dedup_id_whose_push_failed_names_no_message(timed: cassq.Client) -> None:
+    """Only its intent was written: nobody will push to that place any more."""
+    queue = timed.create_queue("jobs", dedup_window=600)
+    with queue.pusher() as pusher:
+        pipe_id = pusher.push(b"x", delay=3600).partition(":")[0]
+        now_ms = timed.ports.catalog.now_ms()
+        intent = Dedup(queue.id, "failed", pipe_id, 1, now_ms)
+        assert timed.ports.catalog.records.dedup(intent) == intent
+        timed.ports.store.seal(pipe_id)
+        with pytest.raises(MessageNotFoundError):
+            queue.cancel(dedup_id="failed")
+    assert queue.stats().groups["default"].delayed == 1
+
+
+def test_what_names_no_delayed_message_is_refused(timed: cassq.Client) -> None:
+    queue = timed.create_queue("jobs", dedup_window=600)
+    with queue.pusher() as pusher:
+        message_id = pusher.push(b"x", dedup_id="at once")
+    with pytest.raises(UsageError, match="was not delayed"):
+        queue.cancel(dedup_id="at once")
+    with pytest.raises(InvalidPayloadError, match="dedup_id must be"):
+        queue.cancel(dedup_id="")
+    with pytest.raises(UsageError, match="the id of a message or its dedup_id"):
+        queue.cancel(message_id, dedup_id="at once")
+    with pytest.raises(ConfigError, match="has no dedup_window"):
+        timed.create_queue("plain").cancel(dedup_id="a")
+    assert payloads(drain(queue.popper())) == [b"x"]
 
 
 def test_a_message_that_was_delivered_before_cannot_be_cancelled(

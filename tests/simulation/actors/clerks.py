@@ -103,9 +103,12 @@ class Clerk:
         """Throw away what waits in the queue, for a group or for each."""
         queue: Queue = self._queue_of(self._name)
         groups = self._groups(f"{self._name}/{group}")
-        errand = self._asked(Errand("purge", groups, queue="" if group else self._name))
-        self._note(f"purges the queue for {group or 'all'}")
-        counts = queue.purge(group)
+        share = self._world.scenario.purging_held
+        held = share > 0 and self._process.rng.random() < share
+        errand = Errand("purge", groups, queue="" if group else self._name, held=held)
+        self._asked(errand)
+        self._note(f"purges the queue for {group or 'all'}{', what is held too' if held else ''}")
+        counts = queue.purge(group, held=held)
         self._checker.purged(errand, sum(counts.values()))
         self._note(f"purged {counts}")
 

@@ -101,8 +101,9 @@ class Ledger:
         self.facts[group_id][place] = fact
         if group.settled.get(place, NEVER) < fact.tick:
             self._broken_twice(group_id, place, kind)
+        may_be_held = errand is not None and errand.held
         for delivery in group.deliveries.get(place, ()):
-            held = delivery.given == delivery.settled == NEVER
+            held = delivery.given == delivery.settled == NEVER and not may_be_held
             if held and delivery.due_ms > clock.boot_ms():
                 raise BrokenPromiseError(
                     f"{place} is {kind} for {group.name}, and a popper had it until"

@@ -20,7 +20,8 @@ class Errand:
     """What a clerk was asked to do. told: it was told that it is done.
 
     groups: ids of those whose messages it is about. queue: or all of this queue's. place: of the
-    one message that is meant. text: what the payloads have in them that are meant.
+    one message that is meant. text: what the payloads have in them that are meant. held: what
+    poppers hold is meant, too.
     """
 
     kind: str  # "merge", "purge" or "cancel"
@@ -28,6 +29,7 @@ class Errand:
     queue: str = ""
     place: Place | None = None
     text: bytes = b""
+    held: bool = False
     confirmed: bool = False
 
 

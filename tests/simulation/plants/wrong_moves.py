@@ -101,8 +101,8 @@ def purges_what_is_held() -> Iterator[None]:
     """A purge takes claims away from poppers."""
     right = purging.waiting
 
-    def wrong(cursor: Cursor, rows: Sequence[Claim], end_seq: int, now_ms: int) -> Any:
-        return right(cursor, rows, end_seq, now_ms + 60_000)
+    def wrong(cursor: Cursor, rows: Sequence[Claim], end_seq: int, now_ms: int, **_: Any) -> Any:
+        return right(cursor, rows, end_seq, now_ms, held=True)
 
     with mock.patch.object(purging, "waiting", wrong):
         yield
@@ -113,8 +113,8 @@ def purges_every_group() -> Iterator[None]:
     """A purge for one group is one for all of them."""
     right = purging._each
 
-    def wrong(ports: Any, queue: Any, groups: Any, *, write: bool) -> dict[str, int]:
-        return right(ports, queue, ports.catalog.queues.groups(queue.id), write=write)
+    def wrong(ports: Any, queue: Any, groups: Any, **how: bool) -> dict[str, int]:
+        return right(ports, queue, ports.catalog.queues.groups(queue.id), **how)
 
     with mock.patch.object(purging, "_each", wrong):
         yield

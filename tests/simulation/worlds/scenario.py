@@ -31,6 +31,7 @@ class Scenario:
     catalog_lost: bool = False  # at the end, before healing
     dedup: float = 0.0  # share of the turns of pushers
     purging: float = 0.0  # how often a clerk that might purge does
+    purging_held: float = 0.0  # how often such a purge takes from poppers what they hold
     doom: float = 0.0  # how often a clerk, or who pushes under a dedup id, crashes in the middle
     audits: int = 0  # in the middle of it all
     writers: int = 0  # of staged pipes, for each ap queue

@@ -85,6 +85,7 @@ def test_sealed_pipes_are_archived_as_a_read_has_them_and_once(
     assert payloads(spark, to) == sorted([b"one", b"four", b"", b"open", *numbers(1500)])
 
 
+@pytest.mark.long(reason="Spark jobs")
 def test_consumed_pipes_are_archived_and_those_of_an_aborted_write_are_not(
     spark: Any, client: cassq.Client, queue: cassq.Queue, tmp_path: Path
 ) -> None:
@@ -110,6 +111,7 @@ def test_consumed_pipes_are_archived_and_those_of_an_aborted_write_are_not(
     assert payloads(spark, tmp_path / "archive") == numbers(3)
 
 
+@pytest.mark.long(reason="Spark jobs")
 def test_a_queue_with_slashes_in_its_name_is_archived(
     spark: Any, client: cassq.Client, tmp_path: Path
 ) -> None:
@@ -154,6 +156,7 @@ def test_only_a_pipe_that_a_killed_run_left_unfinished_is_written_again(
     assert not stale.exists()
 
 
+@pytest.mark.long(reason="Spark jobs")
 def test_what_was_written_before_a_run_died_is_kept_and_the_rest_comes_next_time(
     spark: Any, client: cassq.Client, queue: cassq.Queue, tmp_path: Path
 ) -> None:

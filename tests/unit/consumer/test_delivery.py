@@ -36,8 +36,8 @@ class RecordingHolding:
     def release(self, seqs: range) -> None:
         self.said.append(("release", seqs))
 
-    def extend(self, seconds: float) -> None:
-        self.said.append(("extend", seconds))
+    def extend(self, seconds: float, seq: int) -> None:
+        self.said.append(("extend", seconds, seq))
 
 
 def a_frame(base_seq: int, payloads: Sequence[bytes], extras: Extras) -> Frame:
@@ -131,7 +131,7 @@ def test_every_verb_reaches_the_holding_with_this_message_alone() -> None:
         ("nack", range(40, 41), None, None),
         ("nack", range(40, 41), 1.5, "too late"),
         ("release", range(41, 42)),
-        ("extend", 9.0),
+        ("extend", 9.0, 40),
     ]
 
 

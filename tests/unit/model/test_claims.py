@@ -476,6 +476,22 @@ def test_a_message_is_dated_again_under_the_same_holder() -> None:
     assert not claims.is_delivery(again, 5, "you")
 
 
+@each_case
+@given(claim=held_claims(), below=st.integers(1, 61))
+def test_what_is_taken_from_a_holder_is_in_no_row_that_it_still_has(
+    claim: Claim, below: int
+) -> None:
+    assume(below > claim.start)
+    rows = claims.taken_from(claim, below, versions())
+    assert_covers_exactly(rows, claim)
+    gone = claim.left.within(claim.start, below)
+    kept = [row for row in rows if row.state is HELD]
+    assert settled(rows) == claim.acked | gone
+    assert in_state(rows, HELD) == claim.left - gone
+    assert all(not whole(row) & gone for row in kept)
+    assert all((row.holder, row.due_ms) == (claim.holder, claim.due_ms) for row in kept)
+
+
 def test_a_claim_s_holder_shows_its_popper() -> None:
     holder = claims.holder_name("popper.1", 7)
     assert claims.consumer_of(holder) == claims.consumer_of(holder + claims.DATED) == "popper.1"

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cassq.base.ids import Ids
+from cassq.consumer.presence import GONE_MS
 from cassq.extents.port import ExtentInfo
 from cassq.lifecycle.sealing import STRAY_MS
 from cassq.message.frames import Place
@@ -23,7 +24,7 @@ from cassq.model.rows import (
     WriteRow,
     WriteState,
 )
-from cassq.reaper import retire, rollback, seal, sweep, unstage
+from cassq.reaper import disband, retire, rollback, seal, sweep, unstage
 from cassq.reaper.actions import Action
 from cassq.reaper.seal import ASKED_MAX, SeenLease, Sightings
 
@@ -292,3 +293,25 @@ def test_a_write_is_aborted_when_its_driver_s_lease_was_not_renewed_for_its_whol
 def test_a_write_that_is_over_is_finished_whatever_its_driver_does(state: WriteState) -> None:
     row = WriteRow("queue", "w", 0, 1, state, "d", 0)
     assert subjects(unstage.plan(unstage.OpenWrites([row], {}, {}, {}), SEEN_MS)) == ["w"]
+
+
+# --- disbanding -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("polled_ms", "passed_ms", "planned"),
+    [
+        (3, 0, []),
+        (3, GONE_MS - 1, []),
+        (3, GONE_MS, ["g"]),
+        (4, GONE_MS, []),
+    ],
+)
+def test_an_idle_group_is_removed_when_it_was_watched_for_long_enough(
+    polled_ms: int, passed_ms: int, planned: list[str]
+) -> None:
+    group = GroupRow("id", "queue", "g", GroupPolicy(group_expires=60), polled_ms=polled_ms)
+    seen = {"id": disband.SeenPoll(3, SEEN_MS)}
+    snapshot = disband.IdleGroups([disband.IdleGroup(QUEUE, group)], seen)
+    assert subjects(disband.plan(snapshot, SEEN_MS + passed_ms)) == planned
+    assert disband.plan(disband.IdleGroups(snapshot.groups, {}), SEEN_MS + passed_ms) == []

@@ -24,8 +24,8 @@ QUEUE_COLUMNS = (
 QUEUE = f"SELECT DISTINCT {QUEUE_COLUMNS} FROM queues WHERE queue_id = ?"
 # A queue and its groups: its partition, bounded by its groups.
 QUEUE_AND_GROUPS = (
-    f"SELECT {QUEUE_COLUMNS}, group_name, group_id, group_policy, group_created_ms"
-    " FROM queues WHERE queue_id = ?"
+    f"SELECT {QUEUE_COLUMNS}, group_name, group_id, group_policy, group_created_ms,"
+    " group_polled_ms, group_removal FROM queues WHERE queue_id = ?"
 )
 # Names with a prefix: a range in each slice.
 LIST_NAMES = "SELECT name, queue_id FROM queue_names WHERE slice = ? AND name >= ? AND name < ?"
@@ -115,7 +115,7 @@ class QueueRows:
 def _with_groups(rows: Sequence[Row]) -> QueueAndGroups:
     """A queue and its groups, from the rows of a partition."""
     groups = [
-        GroupRow(row[10], row[0], row[9], group_policy(row[11]), row[12])
+        GroupRow(row[10], row[0], row[9], group_policy(row[11]), row[12], row[13] or 0)
         for row in rows
         if row[11] is not None
     ]
