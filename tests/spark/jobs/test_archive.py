@@ -85,7 +85,6 @@ def test_sealed_pipes_are_archived_as_a_read_has_them_and_once(
     assert payloads(spark, to) == sorted([b"one", b"four", b"", b"open", *numbers(1500)])
 
 
-@pytest.mark.long(reason="Spark jobs")
 def test_consumed_pipes_are_archived_and_those_of_an_aborted_write_are_not(
     spark: Any, client: cassq.Client, queue: cassq.Queue, tmp_path: Path
 ) -> None:
