@@ -32,6 +32,7 @@ from bench.scenarios.concurrent import Concurrent
 from bench.scenarios.delayed import Delayed
 from bench.scenarios.endurance import Endurance
 from bench.scenarios.failing import Failing
+from bench.scenarios.keys import Keys
 from bench.scenarios.latency import Latency
 from bench.scenarios.reap import Reap
 from bench.scenarios.scenario import Scenario
@@ -49,8 +50,16 @@ RESULTS = Path(__file__).with_name("RESULTS.md")
 SCENARIOS: dict[str, type[Scenario]] = {
     scenario.name: scenario
     for scenario in (
-        *(Through, Concurrent, Single, Workers, Latency, Backlog, Endurance, Failing, Delayed),
-        *(Reap, OnCassandra, CassandraSingle, CassandraCp, CassandraPoppers, CassandraWorkers),
+        *(Through, Concurrent, Single, Workers, Latency, Backlog, Endurance, Failing, Keys),
+        *(
+            Delayed,
+            Reap,
+            OnCassandra,
+            CassandraSingle,
+            CassandraCp,
+            CassandraPoppers,
+            CassandraWorkers,
+        ),
         *(CassandraRetired,),
         *(Spark, SparkOnCassandra, EngineAlone, OnSidecars, SidecarFailover),
     )

@@ -137,9 +137,12 @@ class Line:
         count = min(limit, len(ready))
         taken = [ready.popleft() for _ in range(count)]
         self.count -= count
+        last: Bundle | None = None
+        keys, base = None, 0
         for segment, bundle, seq in taken:
-            keys = bundle.keys
-            segment.out[seq] = keys[seq - bundle.base_seq] if keys else None
+            if bundle is not last:
+                last, keys, base = bundle, bundle.keys, bundle.base_seq
+            segment.out[seq] = keys[seq - base] if keys else None
         return taken
 
     def put_back(self, entries: list[Entry]) -> None:
@@ -168,6 +171,22 @@ class Line:
         else:
             self._unsettled.pop(key, None)
             self._behind.pop(key, None)
+
+    def all_settled(self, keys: Iterable[bytes]) -> None:
+        """`settled` for many."""
+        behind, ready = self._behind, self.ready
+        several = bool(self._unsettled)
+        for key in keys:
+            line = behind.get(key)
+            if line:
+                segment, _, seq = line[0]
+                if segment.delivery is not None and seq not in segment.gone:
+                    ready.append(line.popleft())
+                    continue
+            elif not several:
+                behind.pop(key, None)
+                continue
+            self.settled(key)
 
     def go_on(
         self, acked: Iterable[tuple[Segment, bytes]], limit: int

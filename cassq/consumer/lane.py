@@ -543,8 +543,7 @@ class Lane(Keeper):
         """All that was noted is written. free: the rows of what was given back."""
         after, self._after = self._after, []
         self._goes_on = False
-        for _, key in after:
-            self._line.settled(key)
+        self._line.all_settled(key for _, key in after)
         for row in free:
             if self._spent(row):
                 segment = self._line.waiting_at(row)
@@ -689,10 +688,9 @@ def _any(seqs: RangeSet, out: Mapping[int, object]) -> bool:
 def _runs(entries: Iterable[Entry]) -> list[tuple[Segment, Bundle, RangeSet]]:
     """Messages as runs of their rows and bundles, in the order of the first of each run."""
     found: dict[tuple[int, int], tuple[Segment, Bundle, list[int]]] = {}
+    last: tuple[Segment, Bundle, list[int]] | None = None
     for segment, bundle, seq in entries:
-        run = found.get((id(segment), id(bundle)))
-        if run is None:
-            found[id(segment), id(bundle)] = segment, bundle, [seq]
-        else:
-            run[2].append(seq)
+        if last is None or bundle is not last[1] or segment is not last[0]:
+            last = found.setdefault((id(segment), id(bundle)), (segment, bundle, []))
+        last[2].append(seq)
     return [(each, bundle, BitSet.of(seqs)) for each, bundle, seqs in found.values()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from cassq.message.ranges import BITS, EMPTY, RangeSet
 
@@ -100,10 +100,6 @@ class BitSet(RangeSet):
 
     def __bool__(self) -> bool:
         return bool(self._bits)
-
-    def __iter__(self) -> Iterator[int]:
-        for start, end in self.ranges:
-            yield from range(start, end)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RangeSet) and self.ranges == other.ranges

@@ -1,0 +1,103 @@
+"""Keys: what it costs that the messages of a key come one after another."""
+
+from __future__ import annotations
+
+import random
+from time import perf_counter
+
+import cassq
+from bench.measuring.children import Figures, Gate, Job, Seat, run
+from bench.measuring.drain import LostMessagesError
+from bench.measuring.payloads import chunk
+from bench.plan import Plan
+from bench.results.figures import rate
+from bench.scenarios.scenario import Case, Column, Scenario
+
+SECONDS_MAX = 300.0
+BATCH = 5_000
+POP = 1_000
+STUCK = b"key 0"
+# Case → how many keys, and whether one of them is stuck in one of the groups.
+CASES = {"10,000 keys": (10_000, False), "100 keys": (100, False), "one of 1,000": (1_000, True)}
+
+
+def fill(queue: cassq.Queue, size: int, count: int, keys: int) -> int:
+    """Push messages with random keys; how many have the key that may be stuck."""
+    draw = random.Random(keys).randrange
+    payloads, stuck = chunk(size, BATCH), 0
+    with queue.pusher() as pusher:
+        for _ in range(count // BATCH):
+            drawn = [b"key %d" % draw(keys) for _ in range(BATCH)]
+            stuck += drawn.count(STUCK)
+            pusher.push_many(payloads, keys=drawn)
+    return stuck
+
+
+def take(popper: cassq.Popper, count: int, *, stuck: bool) -> float:
+    """Pop and commit so many messages; the seconds it took. stuck: the first message of one key is
+    kept in hand."""
+    done, started = 0, perf_counter()
+    kept = False
+    while done < count:
+        messages = popper.pop(POP, wait=5.0)
+        if not messages:
+            raise LostMessagesError(f"{count - done} messages did not come")
+        found = list(messages) if stuck and not kept else messages
+        if stuck and not kept and any(message.key == STUCK for message in found):
+            found, kept = [message for message in found if message.key != STUCK], True
+        popper.commit(found)
+        done += len(found)
+    return perf_counter() - started
+
+
+def pass_through(_gate: Gate, seat: Seat, case: str, count: int) -> Figures:
+    """The same messages through groups of one queue, one after another."""
+    keys, with_stuck = CASES[case]
+    client = cassq.connect(f"file://{seat.place.directory.resolve()}")
+    queue = client.create_queue("keys")
+    groups = {"plain": False, "keyed": True}
+    for name, keyed in groups.items():
+        queue.create_group(name, order="key" if keyed else "any")
+    if with_stuck:
+        queue.create_group("stuck", order="key")
+        groups["stuck"] = True
+    behind = fill(queue, seat.place.size, count, keys)
+    rates: dict[str, float] = {}
+    for name in groups:
+        stuck = name == "stuck"
+        with queue.popper(name) as popper:
+            wanted = count - (behind if stuck else 0)
+            rates[name] = rate(wanted, take(popper, wanted, stuck=stuck))
+    client.close()
+    ratios = {"kept": rates["keyed"] / rates["plain"]}
+    if with_stuck:
+        ratios["beside"] = rates["stuck"] / rates["keyed"]
+    return {**rates, **ratios}
+
+
+class Keys(Scenario):
+    name = "keys"
+    title = "Keys: messages of a key one after another, in pops of 1,000"
+    headline = "kept"
+    alone = True
+
+    def cases(self, plan: Plan) -> list[Case]:
+        titles = {
+            "10,000 keys": "10,000 keys",
+            "100 keys": "100 keys, so that a pop gets 100 at most",
+            "one of 1,000": "1,000 keys, one of which is stuck",
+        }
+        return [Case(key, f"messages of 100 B, {titles[key]}") for key in CASES]
+
+    def columns(self, plan: Plan) -> list[Column]:
+        return [
+            Column("plain", "popped and committed/s without order", "rate"),
+            Column("keyed", "in the order of keys", "rate"),
+            Column("kept", "kept", "ratio"),
+            Column("stuck", "while one key is stuck", "rate"),
+            Column("beside", "of that without", "ratio"),
+        ]
+
+    def measure(self, case: Case, seat: Seat, plan: Plan) -> Figures:
+        job = Job(pass_through, (seat, case.key, plan.keys_messages))
+        return run([job], SECONDS_MAX)[0]
