@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -283,6 +283,14 @@ def _pending(there: MessageState, claim: Claim, times: Times) -> dict[str, Any]:
     if is_moving(claim):
         moving = f"It is being moved by {consumer}, until {until} at most."
         return {**_of_claim(claim, times), "state": "pending", "next": (moving, *_intent(there))}
+    if claim.tried is not None and there.seq not in claim.tried:
+        untried = replace(claim, deliveries=claim.deliveries - 1)
+        text = [
+            f"Consumer {consumer} claimed it ahead, until {until}, and has not handed it out.",
+            "It waits for its turn, or for an earlier message of its key to be settled.",
+        ]
+        common = _of_claim(untried, times)
+        return {**common, "state": "pending", "holder": consumer, "next": tuple(text)}
     now = f"Consumer {consumer} has it until {until}: delivery {claim.deliveries} of"
     text = [f"{now} {rules.max_deliveries}."]
     if claim.due_ms <= times.now_ms:

@@ -58,6 +58,8 @@ DOOMED = failure_record("rejected", "bad", "me", 90_000, doomed=True)
         (seen(), "pending", "Consumer me has it until 1970-01-01 00:02:00 UTC: delivery 1 of 3."),
         (seen(), "pending", "then delivered again, at once"),
         (seen(due_ms=99_999), "pending", "and has not acked it"),
+        (seen(tried=RangeSet([(5, 7)])), "pending", "Consumer me has it until"),
+        (seen(tried=RangeSet([(6, 7)])), "pending", "for an earlier message of its key"),
         (seen(deliveries=3), "pending", "once more, in a smaller piece"),
         (seen(deliveries=3, **ALONE), "pending", "then goes to the dead letters"),
         (seen(**FREE, due_ms=0), "waiting", "delivered again to the next popper"),
