@@ -72,4 +72,5 @@ class GroupSettings(TypedDict, total=False):
     sick_hold: float | None
     order: Order
     limit_per_key: int | None
+    rate_per_key: str | None
     group_expires: float | None

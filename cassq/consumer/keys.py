@@ -20,6 +20,8 @@ from cassq.message.bundles import Bundle, BundleSlice
 from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model.rows import Claim
 
+PACED_KEPT = 10_000  # keys of which times are kept before those that are over are dropped
+
 # A message in the line: what it belongs to, where its bytes are, its seq.
 Entry = tuple["Segment", Bundle, int]
 
@@ -71,10 +73,17 @@ class Segment:
 
 
 class Line:
-    """Messages in line. limit: how many of a key may be unsettled at once. ordered: whether a
-    message that failed holds its key until it is settled."""
+    """Messages in line. limit: how many of a key may be unsettled at once; 0: any number. ordered:
+    whether a message that failed holds its key until it is settled. interval_ms: how far apart the
+    messages of a key are taken; before `begun_ms` some may have been. Times are catalog time."""
 
-    def __init__(self, limit: int = 1, *, ordered: bool = True) -> None:
+    def __init__(
+        self, limit: int = 1, *, ordered: bool = True, interval_ms: int = 0, begun_ms: int = 0
+    ) -> None:
+        self._interval_ms = interval_ms
+        self._first_ms = begun_ms + interval_ms
+        self._next_ms: dict[bytes, int] = {}  # by key: when its next message may be taken
+        self._paced: list[tuple[int, int, Entry]] = []  # those that wait for that time
         self.ready: deque[Entry] = deque()
         self.count: int = 0  # how many are in line, ready ones included
         self._limit = limit
@@ -111,7 +120,7 @@ class Line:
         line = self._behind[key]
         if line is None:
             unsettled = self._unsettled.get(key, 1)
-            if unsettled < self._limit:
+            if unsettled < self._limit or not self._limit:
                 self._unsettled[key] = unsettled + 1
                 self._deal(entry)
                 return
@@ -131,18 +140,43 @@ class Line:
         else:
             self.ready.extend(entries)
 
-    def take(self, limit: int) -> list[Entry]:
+    def take(self, limit: int, now_ms: int = 0) -> list[Entry]:
         """The first ready messages, `limit` at most: they are in hand now."""
         ready = self.ready
-        count = min(limit, len(ready))
-        taken = [ready.popleft() for _ in range(count)]
-        self.count -= count
+        if self._interval_ms:
+            taken = self._paced_out(limit, now_ms)
+        else:
+            taken = [ready.popleft() for _ in range(min(limit, len(ready)))]
+        self.count -= len(taken)
         last: Bundle | None = None
         keys, base = None, 0
         for segment, bundle, seq in taken:
             if bundle is not last:
                 last, keys, base = bundle, bundle.keys, bundle.base_seq
             segment.out[seq] = keys[seq - base] if keys else None
+        return taken
+
+    def _paced_out(self, limit: int, now_ms: int) -> list[Entry]:
+        """The first ready messages whose keys may go on now; those before them wait."""
+        due: list[Entry] = []
+        while self._paced and self._paced[0][0] <= now_ms:
+            due.append(heapq.heappop(self._paced)[2])
+        self.ready.extendleft(reversed(due))
+        if len(self._next_ms) >= PACED_KEPT:
+            self._next_ms = {key: ms for key, ms in self._next_ms.items() if ms > now_ms}
+        taken: list[Entry] = []
+        while self.ready and len(taken) < limit:
+            entry = self.ready.popleft()
+            _, bundle, seq = entry
+            key = bundle.keys[seq - bundle.base_seq] if bundle.keys else None
+            next_ms = 0 if key is None else self._next_ms.get(key, self._first_ms)
+            if next_ms > now_ms:
+                self._numbers += 1
+                heapq.heappush(self._paced, (next_ms, self._numbers, entry))
+                continue
+            if key is not None:
+                self._next_ms[key] = now_ms + self._interval_ms
+            taken.append(entry)
         return taken
 
     def put_back(self, entries: list[Entry]) -> None:
@@ -234,8 +268,9 @@ class Line:
         return found
 
     def due_ms(self) -> int | None:
-        """When the next segment is due."""
-        return self._waiting[0][0] if self._waiting else None
+        """When the next segment is due, or the next message of a key may be taken."""
+        times = [waiting[0][0] for waiting in (self._waiting, self._paced) if waiting]
+        return min(times, default=None)
 
     def taken(self, segment: Segment, delivery: Delivery) -> None:
         """A segment that waited is ours now: its heads are ready, before all others."""

@@ -146,10 +146,9 @@ class Lane(Keeper):
         if self._after and len(self._line.ready) < limit:
             self._go_on(limit)
             self._fill(limit, now_ms)
-        self._hungry = not self._line.ready
-        if self._hungry:
-            return Messages()
-        return self._hand_out(self._line.take(limit))
+        entries = self._line.take(limit, self._catalog.now_ms())
+        self._hungry = not entries
+        return self._hand_out(entries)
 
     def _go_on(self, limit: int) -> None:
         """Let messages be ready that waited for those that were acked since the last flush: if they
@@ -166,6 +165,8 @@ class Lane(Keeper):
 
     def _hand_out(self, entries: list[Entry]) -> Messages:
         """Hand out messages just taken from the line, once their rows say so."""
+        if not entries:
+            return Messages()
         runs = _runs(entries)
         tried: dict[Segment, list[RangeSet]] = {}
         for segment, _, seqs in runs:
@@ -198,7 +199,9 @@ class Lane(Keeper):
         now_ms = self._catalog.now_ms()
         for segment, sets in tried.items():
             if len(segment.handed) >= HANDED_MAX:
-                segment.handed = [each for each in segment.handed if _any(each[1], segment.out)]
+                segment.handed = [
+                    each for each in segment.handed if any(map(segment.out.__contains__, each[1]))
+                ]
             segment.handed.append((now_ms, RangeSet.joined(sets)))
         return Messages(
             [DeliveredRun(_delivery_of(segment), bundle, seqs) for segment, bundle, seqs in runs]
@@ -296,7 +299,13 @@ class Lane(Keeper):
         if self._lock is None:
             return False
         policy = group.policy
-        self._line = Line(policy.limit_per_key or 1, ordered=policy.order == "key")
+        ordered = policy.order == "key"
+        self._line = Line(
+            policy.limit_per_key or int(ordered),
+            ordered=ordered,
+            interval_ms=policy.interval_per_key_ms,
+            begun_ms=self._catalog.now_ms(),
+        )
         self._looked_ms = now_ms - LOOK_BESIDE_MS
         try:
             pipes = [
@@ -406,9 +415,9 @@ class Lane(Keeper):
     def _lose(self) -> None:
         """The lock is lost: what was in hand is delivered again, by the lane's next holder."""
         self._forget()
-        lock, self._lock = self._lock, None
-        if lock is not None:
-            lock.release()
+        if self._lock is not None:
+            self._lock.release()
+        self._lock = None
 
     def _forget(self) -> None:
         """What is known of the lane is not as it is in the catalog, as somebody else changed it:
@@ -679,10 +688,6 @@ def lane_lock(group_id: str) -> str:
 def _delivery_of(segment: Segment) -> Delivery:
     assert segment.delivery is not None
     return segment.delivery
-
-
-def _any(seqs: RangeSet, out: Mapping[int, object]) -> bool:
-    return any(seq in out for seq in seqs)
 
 
 def _runs(entries: Iterable[Entry]) -> list[tuple[Segment, Bundle, RangeSet]]:

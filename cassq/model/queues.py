@@ -31,6 +31,8 @@ ORDERS: tuple[Order, ...] = get_args(Order)
 _PART = r"[A-Za-z0-9._-]+"
 _QUEUE_NAME = re.compile(rf"{_PART}|(?:/{_PART})+")
 _GROUP_NAME = re.compile(_PART)
+_RATE = re.compile(r"([1-9][0-9]{0,6})/([smh])")
+_RATE_MS = {"s": 1000, "m": 60_000, "h": 3_600_000}
 # Joins the parts of cassq's own names; users' names may not contain it.
 OWN = "~"
 
@@ -225,6 +227,8 @@ class GroupPolicy:
     order: Order = "any"
     # How many messages of one key may be unsettled at once; None: any number, or one in order.
     limit_per_key: int | None = None
+    # How many messages of one key are delivered at most, such as "10/s"; None: any number.
+    rate_per_key: str | None = None
     # Seconds without a popper after which the group is removed; None: it stays.
     group_expires: float | None = None
 
@@ -247,6 +251,8 @@ class GroupPolicy:
         """Check how messages with keys are delivered."""
         if self.order not in ORDERS:
             raise ConfigError(f"order must be 'any' or 'key', not {self.order!r}")
+        if self.rate_per_key is not None:
+            interval_ms(self.rate_per_key)
         if self.limit_per_key is None:
             return
         _check_count(self, "limit_per_key", 1_000_000)
@@ -260,7 +266,13 @@ class GroupPolicy:
     @property
     def keyed(self) -> bool:
         """Whether it matters which messages have the same key."""
-        return self.order == "key" or self.limit_per_key is not None
+        limited = self.limit_per_key is not None or self.rate_per_key is not None
+        return self.order == "key" or limited
+
+    @property
+    def interval_per_key_ms(self) -> int:
+        """How many milliseconds lie at least between two deliveries of a key."""
+        return 0 if self.rate_per_key is None else interval_ms(self.rate_per_key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,6 +368,18 @@ def differences(old: Policy, new: Policy) -> dict[str, tuple[Any, Any]]:
     """Setting → (old, new) for each that differs."""
     before, after = asdict(old), asdict(new)
     return {k: (before[k], after[k]) for k in before if before[k] != after[k]}
+
+
+def interval_ms(rate: str) -> int:
+    """How many milliseconds apart messages come at a rate such as "10/s", rounded up. Raises
+    ConfigError for what is not a rate."""
+    match = _RATE.fullmatch(rate) if isinstance(rate, str) else None
+    if match is None:
+        raise ConfigError(
+            f"{rate!r} is not a rate",
+            hint='give a number of messages in a second, minute or hour: "10/s", "5/m" or "100/h"',
+        )
+    return -(-_RATE_MS[match[2]] // int(match[1]))
 
 
 def _check_seconds(policy: Policy, name: str, least: float, most: float) -> None:

@@ -64,7 +64,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 }
 
 # Settings of groups that no value of the queue stands behind: what clears them.
-OWN_WORDS = {"group_expires": NEVER, "limit_per_key": NO_LIMIT}
+OWN_WORDS = {"group_expires": NEVER, "limit_per_key": NO_LIMIT, "rate_per_key": NO_LIMIT}
 
 # Options that are not named like their setting.
 FLAGS = {"group_expires": "--expires"}
@@ -125,6 +125,7 @@ GROUP_HELP = {
     "order": "With `key`, messages of one key are delivered in order, none while an earlier one is"
     " unsettled.",
     "limit_per_key": "How many messages of one key may be unsettled at once.",
+    "rate_per_key": "How many messages of one key are delivered at most, as in 10/s, 5/m or 100/h.",
     "group_expires": "Remove the group, with its position and claims, when it has had no popper for"
     " this long, at least 15s; not for the group `default`.",
 }

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 import pytest
 
@@ -384,6 +385,27 @@ def test_a_limit_per_key_without_order(queue: cassq.Queue) -> None:
     assert texts(popper.pop(10)) == ["a4"]
 
 
+def test_a_rate_per_key_is_never_exceeded_by_poppers_one_after_another(
+    timed: cassq.Client, clock: ManualClock
+) -> None:
+    queue = timed.create_queue("jobs")
+    queue.create_group("keyed", rate_per_key="2/s")
+    push(queue, [f"a{number:02}" for number in range(12)] + ["-1"])
+    popper, found = queue.popper("keyed"), list[tuple[int, str]]()
+    for step in range(120):
+        messages = popper.pop(10)
+        found += [(step * 50, text) for text in texts(messages)]
+        popper.commit(messages)
+        if step % 25 == 24:
+            popper.close()
+            popper = queue.popper("keyed")
+        clock.advance(0.05)
+    assert found[0] == (0, "-1"), "what has no key has no limit"
+    times = [ms for ms, text in found if text != "-1"]
+    assert all(later - earlier >= 500 for earlier, later in pairwise(times))
+    assert 7 <= len(times) <= 12
+
+
 def test_delayed_messages_wait_for_their_key_when_they_are_due(
     timed: cassq.Client, clock: ManualClock
 ) -> None:
@@ -421,6 +443,8 @@ def test_expired_messages_do_not_hold_their_key(timed: cassq.Client, clock: Manu
     [
         ({"order": "keys"}, "order must be 'any' or 'key'"),
         ({"limit_per_key": 0}, "limit_per_key"),
+        ({"rate_per_key": "fast"}, "'fast' is not a rate"),
+        ({"rate_per_key": "0/s"}, "'0/s' is not a rate"),
         ({"limit_per_key": 2, "order": "key"}, "one at a time"),
     ],
 )

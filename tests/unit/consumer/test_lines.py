@@ -122,6 +122,20 @@ def test_the_next_of_a_key_goes_on_only_within_its_row() -> None:
     assert seqs(line.take(10)) == [5]
 
 
+def test_messages_of_a_key_are_an_interval_apart() -> None:
+    line = Line(0, ordered=False, interval_ms=100, begun_ms=1000)
+    line.add(segment("aab-"))
+    assert seqs(line.take(10, 1000)) == [3], "before, another may have taken some of each key"
+    assert line.due_ms() == 1100
+    assert line.count == 3
+    assert seqs(line.take(10, 1100)) == [0, 2]
+    assert seqs(line.take(10, 1199)) == []
+    assert seqs(line.take(10, 1250)) == [1]
+    assert line.due_ms() is None
+    line.add(segment("c", start=4))
+    assert seqs(line.take(10, 1250)) == [4], "nothing of this key was taken lately"
+
+
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("add"), st.text("abc-", min_size=1, max_size=6)),
