@@ -502,8 +502,7 @@ class Lane(Keeper):
             return
         rows = self._catalog.claims.rows(row.group_id, row.pipe_id, range(row.start, row.end))
         found = [each for each in rows if each.state is not ClaimState.DONE]
-        left = RangeSet.joined([EMPTY, *(each.left for each in found)])
-        left = left.within(row.start, row.end)
+        left = RangeSet.joined([EMPTY, *(each.left for each in found)]).within(row.start, row.end)
         self._line.gone(segment, row.left - left)
         if not left:
             return
