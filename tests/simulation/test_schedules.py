@@ -9,7 +9,7 @@ from tests.simulation.plants.schedule_plants import SCHEDULE_PLANTS, SchedulePla
 from tests.simulation.run import run_world
 from tests.simulation.worlds.schedule_world import ScheduleWorld
 
-SEEDS = range(25)
+SEEDS = range(15)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

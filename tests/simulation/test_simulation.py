@@ -20,12 +20,12 @@ from tests.simulation.worlds.scenario import (
 )
 from tests.simulation.worlds.world import World
 
-SEEDS = range(40)
-SEEDS_OF_WRITERS = range(25)
+SEEDS = range(25)
+SEEDS_OF_WRITERS = range(15)
 SEEDS_OF_RECEIPTS = range(15)
-SEEDS_OF_KEYS = range(20)
+SEEDS_OF_KEYS = range(12)
 SEEDS_OF_CALM = range(15)
-SEEDS_OF_PURGES = range(15)
+SEEDS_OF_PURGES = range(8)
 
 # Seeds of runs without clerks that failed once, and what was wrong. What a seed does changes with
 # the code under it, so they are a sample of what went wrong, not the only guard against it. Their

@@ -154,6 +154,7 @@ def test_a_queue_whose_maker_ended_without_its_name_is_swept_when_it_is_old(
     assert shaky.queues.named("q") is not None
 
 
+@pytest.mark.long(reason="many rows on a server")
 def test_a_partition_of_many_rows_is_read_page_by_page(shaky: CassandraCatalog) -> None:
     """The driver's pages have 5,000 rows."""
     count = 11_000

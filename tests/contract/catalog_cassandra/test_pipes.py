@@ -198,6 +198,7 @@ def test_a_step_of_retiring_without_an_answer_is_not_guessed(
 # --- going to another queue ---------------------------------------------------------------------
 
 
+@pytest.mark.long(reason="each step of a client on a server")
 def test_a_client_that_dies_while_giving_a_pipe_away_leaves_it_in_one_queue(
     open_one: Open, clock: ManualClock
 ) -> None:
