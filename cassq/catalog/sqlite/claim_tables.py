@@ -16,6 +16,7 @@ from cassq.catalog.port import Claims
 from cassq.catalog.sqlite.database import Database, Row
 from cassq.catalog.sqlite.queue_tables import GROUP_COLUMNS, group_row
 from cassq.message.frames import Place
+from cassq.message.ranges import EMPTY
 from cassq.model import claims
 from cassq.model.rows import Claim, ClaimState, Cursor, GroupRow, Move, Reason, Removed
 
@@ -163,7 +164,7 @@ def _cursor_row(row: Row) -> Cursor:
 
 
 def claim_row(row: Row) -> Claim:
-    acked, tried = claims.marked(row[11])
+    acked, tried = claims.marked(row[11]) if row[11] else (EMPTY, None)
     return Claim(
         group_id=row[0],
         pipe_id=row[1],
@@ -196,7 +197,7 @@ def _claim_values(claim: Claim) -> Row:
         claim.losses,
         claim.holder,
         claim.version,
-        claims.marks(claim),
+        claims.marks(claim) if claim.tried is not None or claim.acked.ranges else b"",
         claim.failure,
         claim.joint,
     )
