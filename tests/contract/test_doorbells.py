@@ -16,7 +16,7 @@ import pytest
 
 from cassq import doorbell
 from cassq.base.clock import ManualClock, Stopwatch
-from cassq.doorbell import SLOTS, FifoDoorbell, Waiter
+from cassq.doorbell import SLOTS, Doorbell, FifoDoorbell, Waiter
 from tests.contract.backends import BellPlace, FifoBells
 
 PATIENCE = 30.0
@@ -106,18 +106,34 @@ def test_a_ring_wakes_a_waiter_in_another_thread(bell_place: BellPlace, fresh: b
     waiter.close()
 
 
+def ring_and_hear(
+    bell: Doorbell,
+    waiter: Waiter,
+    asked: list[int],
+    answers: list[int],
+    threads: list[threading.Thread],
+) -> None:
+    """Ask for one number after another, with one ring each, until every thread has answered all."""
+    for number in range(1, ROUNDS + 1):
+        asked[0] = number
+        bell.ring()
+        wait_until(waiter, lambda number=number: min(answers) >= number)
+    for thread in threads:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+
+
 @pytest.mark.usefixtures("rings_alone")
 def test_one_ring_wakes_all_waiters(bell_place: BellPlace) -> None:
     bell, back = bell_place.open("there"), bell_place.open("back")
-    asked = 0
-    answers: list[int] = [0] * 4
+    asked, answers = [0], [0] * 4
     listening = threading.Barrier(5)
 
     def answer(index: int) -> None:
         waiter = bell.listen()
         listening.wait(PATIENCE)
         for number in range(1, ROUNDS + 1):
-            wait_until(waiter, lambda number=number: asked >= number)
+            wait_until(waiter, lambda number=number: asked[0] >= number)
             answers[index] = number
             back.ring()
         waiter.close()
@@ -127,13 +143,7 @@ def test_one_ring_wakes_all_waiters(bell_place: BellPlace) -> None:
         thread.start()
     waiter = back.listen()
     listening.wait(PATIENCE)
-    for number in range(1, ROUNDS + 1):
-        asked = number
-        bell.ring()
-        wait_until(waiter, lambda number=number: min(answers) >= number)
-    for thread in threads:
-        thread.join(PATIENCE)
-        assert not thread.is_alive()
+    ring_and_hear(bell, waiter, asked, answers, threads)
     waiter.close()
 
 
@@ -141,25 +151,18 @@ def test_one_ring_wakes_all_waiters(bell_place: BellPlace) -> None:
 def test_one_ring_wakes_all_threads_that_share_a_waiter(bell_place: BellPlace) -> None:
     bell, back = bell_place.open("there"), bell_place.open("back")
     shared, waiter = bell.listen(), back.listen()
-    asked = 0
-    answers: list[int] = [0] * 4
+    asked, answers = [0], [0] * 4
 
     def answer(index: int) -> None:
         for number in range(1, ROUNDS + 1):
-            wait_until(shared, lambda number=number: asked >= number)
+            wait_until(shared, lambda number=number: asked[0] >= number)
             answers[index] = number
             back.ring()
 
     threads = [threading.Thread(target=answer, args=(index,)) for index in range(4)]
     for thread in threads:
         thread.start()
-    for number in range(1, ROUNDS + 1):
-        asked = number
-        bell.ring()
-        wait_until(waiter, lambda number=number: min(answers) >= number)
-    for thread in threads:
-        thread.join(PATIENCE)
-        assert not thread.is_alive()
+    ring_and_hear(bell, waiter, asked, answers, threads)
     shared.close()
     waiter.close()
 
