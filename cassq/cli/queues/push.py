@@ -41,6 +41,16 @@ def header(value: str) -> tuple[str, str]:
     return name, text
 
 
+header_option = click.option(
+    "--header",
+    "headers",
+    type=header,
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A header of every message; may be given several times.",
+)
+
+
 class Pushing:
     """What was pushed so far."""
 
@@ -84,14 +94,7 @@ class Pushing:
     type=click.Path(exists=True, dir_okay=False, readable=True, allow_dash=True),
 )
 @click.option("--whole", is_flag=True, help="Push each whole file as one message.")
-@click.option(
-    "--header",
-    "headers",
-    type=header,
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="A header of every message; may be given several times.",
-)
+@header_option
 @click.option("--key", help="The key of every message.")
 @click.option(
     "--importance",

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, cast, get_args
 import click
 from click.shell_completion import CompletionItem
 
-from cassq.cli.queues.push import header
+from cassq.cli.queues.push import header_option
 from cassq.cli.ui import output
 from cassq.cli.verb import Invocation, Verb, complete_queue, seconds, sure_to
 from cassq.client.schedule import (
@@ -91,14 +91,7 @@ _next = click.option(
     metavar="FILE",
     help="Instead of --payload: a file with the payload; - is standard input.",
 )
-@click.option(
-    "--header",
-    "headers",
-    type=header,
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="A header of each message; may be given several times.",
-)
+@header_option
 @click.option("--key", help="The key of each message.")
 @click.option(
     "--missed",
