@@ -41,6 +41,7 @@ from cassq.model.queues import (
     GroupPolicy,
     QueuePolicy,
     as_dict,
+    as_text,
     changed,
     check_group_name,
     dead_letter_name,
@@ -324,9 +325,9 @@ class Queue:
     def _same_group(self, existing: GroupRow, new: GroupPolicy) -> Group:
         if existing.policy != new:
             found = differences(existing.policy, new)
-            listed = ", ".join(f"{k} is {old!r}, not {new!r}" for k, (old, new) in found.items())
             raise GroupExistsError(
-                f"group {existing.name!r} of {self.name!r} exists: {listed}", differences=found
+                f"group {existing.name!r} of {self.name!r} exists: {as_text(found)}",
+                differences=found,
             )
         return Group(existing.name, existing.policy)
 
@@ -632,8 +633,7 @@ def create_queue(runtime: Runtime, name: str, policy: QueueSettings) -> Queue:
         return create_queue(runtime, name, policy)  # deleted this moment
     found = differences(existing.policy, new)
     if found:
-        listed = ", ".join(f"{k} is {old!r}, not {new!r}" for k, (old, new) in found.items())
-        raise QueueExistsError(f"queue {name!r} exists: {listed}", differences=found)
+        raise QueueExistsError(f"queue {name!r} exists: {as_text(found)}", differences=found)
     return Queue(runtime, existing)
 
 

@@ -22,7 +22,7 @@ from cassq.lifecycle.settled import unsettled_groups
 from cassq.message.batches import Batch
 from cassq.message.columns import encode_headers
 from cassq.message.message_ids import MessageId
-from cassq.model.queues import check_schedule_name
+from cassq.model.queues import as_text, check_schedule_name
 from cassq.model.rows import QueueRow
 from cassq.model.schedules import (
     SCHEDULE_BYTES_MAX,
@@ -292,8 +292,9 @@ def _same(existing: ScheduleRow, wanted: ScheduleRow) -> ScheduleRow:
     if existing.queue_id != wanted.queue_id and not found:
         found["queue"] = (f"an earlier {existing.queue}", wanted.queue)
     if found:
-        listed = ", ".join(f"{k} is {old!r}, not {new!r}" for k, (old, new) in found.items())
-        raise ScheduleExistsError(f"schedule {existing.name!r} exists: {listed}", differences=found)
+        raise ScheduleExistsError(
+            f"schedule {existing.name!r} exists: {as_text(found)}", differences=found
+        )
     return existing
 
 

@@ -382,6 +382,11 @@ def interval_ms(rate: str) -> int:
     return -(-_RATE_MS[match[2]] // int(match[1]))
 
 
+def as_text(found: Mapping[str, tuple[Any, Any]]) -> str:
+    """Differences, by the name of what differs, for a message."""
+    return ", ".join(f"{name} is {old!r}, not {new!r}" for name, (old, new) in found.items())
+
+
 def _check_seconds(policy: Policy, name: str, least: float, most: float) -> None:
     value = getattr(policy, name)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
