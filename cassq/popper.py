@@ -495,7 +495,7 @@ class Popper:
         try:
             with self._entered(), self._lock:
                 now_ms = self._begin_settling()
-                if delivery.epoch is not None or delivery.hold is not None:
+                if delivery.epoch is not None:
                     self._give(delivery, RangeSet.run(seqs.start, seqs.stop), back)
                 else:
                     self._settler.give_one(delivery, seqs.start, back, now_ms)

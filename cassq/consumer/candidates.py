@@ -31,6 +31,8 @@ AWAY_MAX_MS = 8000
 # An unreadable pipe is tried again after this time: it may have been repaired.
 BROKEN_AGAIN_MS = 5000
 LISTED_MIN = 64
+# Why a pipe cannot be read, or cannot be reached now: others may be.
+UNREADABLE = (ExtentMissingError, CorruptionError, ExtentUnavailableError)
 READERS_MAX = 64
 
 
@@ -191,13 +193,8 @@ class CandidatePipes:
         self._look_at([view for view in self._views.values() if view.row.id not in out])
         for view in sorted(self._views.values(), key=lambda view: view.row.ordinal):
             chain = "" if strict else view.row.owner
-            if chain in heads:
-                continue
-            if view.row.id in out:
-                heads[chain] = view
-                continue
-            if not self._is_claimed(view):
-                heads[chain] = view
+            if view.row.id in out or not self._is_claimed(view):
+                heads.setdefault(chain, view)
         found: list[PipeView] = []
         for view in heads.values():
             try:
@@ -289,6 +286,14 @@ class CandidatePipes:
         view.cursor = None
         self._views.pop(view.row.id, None)
         self.readers.forget(view.row.id)
+
+    def pass_over(self, pipe_id: str, exc: CassqError) -> None:
+        """Leave alone a pipe that could not be read, or not be reached, just now: see `set_aside`
+        and `leave`."""
+        if isinstance(exc, ExtentUnavailableError):
+            self.leave(pipe_id, exc)
+        else:
+            self.set_aside(pipe_id, exc)
 
     def set_aside(self, pipe_id: str, exc: CassqError) -> None:
         """Leave an unreadable pipe alone, and report it to the user, unless it was retired

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from cassq.base.sharing import BESIDE_MS, answered
 from cassq.catalog.cover import fault, fault_now, wedged
-from cassq.consumer.candidates import REFRESH_MS, CandidatePipes, PipeView
+from cassq.consumer.candidates import REFRESH_MS, UNREADABLE, CandidatePipes, PipeView
 from cassq.consumer.delivery import Acknowledger, Delivery
 from cassq.consumer.group_health import GroupHealth, freed
 from cassq.consumer.new_claims import TRIES_MAX, ClaimRequest, NewClaims
@@ -179,13 +179,9 @@ class Claimer:
                 self.new_holder(), acknowledger, self.rules, limit, self._prefetch_limit, joint
             )
             return self.new_claims.claim(view, request)
-        except (ExtentMissingError, CorruptionError) as exc:
+        except UNREADABLE as exc:
             view.cursor = None  # by the next try, another popper may have continued past it
-            self.window.set_aside(view.row.id, exc)
-            return []
-        except ExtentUnavailableError as exc:
-            view.cursor = None
-            self.window.leave(view.row.id, exc)
+            self.window.pass_over(view.row.id, exc)
             return []
         except BaseException:
             view.cursor = None  # its state is unknown: read it again
@@ -346,11 +342,8 @@ class Claimer:
         pipe is left out of what is due from now on."""
         try:
             return act()
-        except (ExtentMissingError, CorruptionError) as exc:
-            self.window.set_aside(row.pipe_id, exc)
-            return True
-        except ExtentUnavailableError as exc:
-            self.window.leave(row.pipe_id, exc)
+        except UNREADABLE as exc:
+            self.window.pass_over(row.pipe_id, exc)
             return True
 
     def _free(self, expired: list[Claim]) -> None:

@@ -349,8 +349,8 @@ class Message:
 
     @property
     def key(self) -> bytes | None:
-        keys = self._bundle.keys
-        return keys[self.seq - self._bundle.base_seq] if keys else None
+        bundle = self._bundle
+        return bundle.key_at(self.seq - bundle.base_seq)
 
     @property
     def pushed_at(self) -> datetime:

@@ -168,7 +168,7 @@ class Line:
         while self.ready and len(taken) < limit:
             entry = self.ready.popleft()
             _, bundle, seq = entry
-            key = bundle.keys[seq - bundle.base_seq] if bundle.keys else None
+            key = bundle.key_at(seq - bundle.base_seq)
             next_ms = 0 if key is None else self._next_ms.get(key, self._first_ms)
             if next_ms > now_ms:
                 self._numbers += 1
@@ -206,22 +206,6 @@ class Line:
             self._unsettled.pop(key, None)
             self._behind.pop(key, None)
 
-    def all_settled(self, keys: Iterable[bytes]) -> None:
-        """`settled` for many."""
-        behind, ready = self._behind, self.ready
-        several = bool(self._unsettled)
-        for key in keys:
-            line = behind.get(key)
-            if line:
-                segment, _, seq = line[0]
-                if segment.delivery is not None and seq not in segment.gone:
-                    ready.append(line.popleft())
-                    continue
-            elif not several:
-                behind.pop(key, None)
-                continue
-            self.settled(key)
-
     def go_on(
         self, acked: Iterable[tuple[Segment, bytes]], limit: int
     ) -> list[tuple[Segment, bytes]]:
@@ -255,7 +239,7 @@ class Line:
             segment.heads += entries
         else:
             for _, bundle, seq in entries:
-                self.settled(bundle.keys[seq - bundle.base_seq] if bundle.keys else None)
+                self.settled(bundle.key_at(seq - bundle.base_seq))
         self.wait(segment, segment.row.due_ms)
 
     def due(self, now_ms: int) -> list[Segment]:
@@ -291,7 +275,7 @@ class Line:
             _, bundle, seq = entry
             if seq in seqs:
                 self.count -= 1
-                self.settled(bundle.keys[seq - bundle.base_seq] if bundle.keys else None)
+                self.settled(bundle.key_at(seq - bundle.base_seq))
             else:
                 segment.heads.append(entry)
 

@@ -20,7 +20,6 @@ Not thread-safe: `cassq.popper` holds its lock around every call.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -28,7 +27,7 @@ from operator import attrgetter
 from threading import current_thread
 from typing import NamedTuple
 
-from cassq.consumer.candidates import REFRESH_MS, PipeView
+from cassq.consumer.candidates import REFRESH_MS, UNREADABLE, PipeView
 from cassq.consumer.claimer import DUE_LISTED, LOOK_BESIDE_MS, LOOK_MS, Claimer
 from cassq.consumer.delivery import (
     Acknowledger,
@@ -41,8 +40,7 @@ from cassq.consumer.keys import Entry, Keeper, Line, Segment, SegmentHold
 from cassq.consumer.new_claims import ClaimRequest
 from cassq.consumer.redelivery import read_left
 from cassq.consumer.settling import Settler
-from cassq.errors import ClaimLostError, CorruptionError
-from cassq.extents.port import ExtentMissingError, ExtentUnavailableError
+from cassq.errors import ClaimLostError
 from cassq.lifecycle.ports import Ports
 from cassq.locks.port import Lock
 from cassq.message.bitsets import BitSet
@@ -51,8 +49,6 @@ from cassq.message.frames import Place
 from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model import claims
 from cassq.model.rows import Claim, ClaimState, Cursor, GroupRow, QueueRow
-
-logger: logging.Logger = logging.getLogger("cassq")
 
 ROW_MESSAGES = 8192
 # Lock and rows are held for so many claim timeouts, so that what is handed out is kept for one
@@ -257,26 +253,18 @@ class Lane(Keeper):
                 view.cursor = None
                 return False
             delivery, pieces = request.found
-            self._add(delivery, pieces)
+            segment = Segment(delivery.rows[0], pieces)
+            self._own(segment, delivery)
+            self._line.add(segment)
             window.claimed(view)
             return True
-        except (ExtentMissingError, CorruptionError) as exc:
+        except UNREADABLE as exc:
             view.cursor = None
-            window.set_aside(pipe_id, exc)
-        except ExtentUnavailableError as exc:
-            view.cursor = None
-            window.leave(pipe_id, exc)
+            window.pass_over(pipe_id, exc)
         except BaseException:
             view.cursor = None
             raise
         return False
-
-    def _add(self, delivery: Delivery, pieces: Sequence[BundleSlice]) -> Segment:
-        """Put a row that is ours in line."""
-        segment = Segment(delivery.rows[0], pieces)
-        self._own(segment, delivery)
-        self._line.add(segment)
-        return segment
 
     def _own(self, segment: Segment, delivery: Delivery) -> None:
         delivery.lock = None
@@ -383,10 +371,8 @@ class Lane(Keeper):
 
     def _is_due(self, segment: Segment, now_ms: int) -> bool:
         row = segment.row
-        return row.due_ms <= now_ms and not claims.is_leaving(row) and not self._spent(row)
-
-    def _spent(self, row: Claim) -> bool:
-        return self._claimer.is_spent(row)
+        over = claims.is_leaving(row) or self._claimer.is_spent(row)
+        return row.due_ms <= now_ms and not over
 
     def _taken(self, segments: Sequence[Segment]) -> dict[Segment, Delivery]:
         """Take free rows that are due; those that were refused are missing."""
@@ -471,7 +457,7 @@ class Lane(Keeper):
             left = row.left - segment.gone
             if not left:
                 continue
-            if claims.is_leaving(row) or self._spent(row):
+            if claims.is_leaving(row) or self._claimer.is_spent(row):
                 self._see_off(segment)
             elif self._claimer.expired(row, self._epochs.get(row.pipe_id)):
                 self._look_again(segment)
@@ -551,9 +537,10 @@ class Lane(Keeper):
         """All that was noted is written. free: the rows of what was given back."""
         after, self._after = self._after, []
         self._goes_on = False
-        self._line.all_settled(key for _, key in after)
+        for _, key in after:
+            self._line.settled(key)
         for row in free:
-            if self._spent(row):
+            if self._claimer.is_spent(row):
                 segment = self._line.waiting_at(row)
                 if segment is not None:
                     self._see_off(segment)

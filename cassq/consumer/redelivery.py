@@ -8,14 +8,11 @@ from typing import NamedTuple
 
 from cassq.catalog.cover import fault_now, wedged
 from cassq.catalog.port import Catalog
-from cassq.consumer.candidates import CandidatePipes
+from cassq.consumer.candidates import UNREADABLE, CandidatePipes
 from cassq.consumer.delivery import Acknowledger, Delivery
 from cassq.consumer.retained import RetainedMessages
-from cassq.errors import CorruptionError
 from cassq.extents.port import (
-    ExtentMissingError,
     ExtentReader,
-    ExtentUnavailableError,
     Slice,
 )
 from cassq.message.bundles import BundleSlice
@@ -129,11 +126,8 @@ class Redelivery:
                 break
             try:
                 pieces, until = self._left(row, limit, room)
-            except (ExtentMissingError, CorruptionError) as exc:
-                self._window.set_aside(row.pipe_id, exc)
-                continue
-            except ExtentUnavailableError as exc:
-                self._window.leave(row.pipe_id, exc)
+            except UNREADABLE as exc:
+                self._window.pass_over(row.pipe_id, exc)
                 continue
             chosen.append(ChosenPart(row, pieces, until))
             limit -= sum(len(piece.seqs) for piece in pieces)

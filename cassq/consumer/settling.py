@@ -11,7 +11,7 @@ Not thread-safe: `cassq.popper` holds its lock around every call.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
 from random import random
@@ -187,8 +187,7 @@ class Settler:
         the process, with `synced` also of the machine. Cost: a transaction for the claims of each
         epoch."""
         self._clear_up()
-        by_epoch = sorted(deliveries, key=lambda each: each.epoch or 0)
-        for epoch, some in groupby(by_epoch, attrgetter("epoch")):
+        for epoch, some in _by_epoch(deliveries):
             changes: list[Change] = []
             for delivery in some:
                 for row in delivery.rows:
@@ -449,8 +448,7 @@ class Settler:
         lost. Cost: a synced transaction for those of each epoch."""
         self._clear_up()
         due_ms = self._catalog.now_ms() + ms
-        by_epoch = sorted(deliveries, key=lambda each: each.epoch or 0)
-        for epoch, some in groupby(by_epoch, attrgetter("epoch")):
+        for epoch, some in _by_epoch(deliveries):
             self._extend(dict.fromkeys(some, due_ms), epoch)
         return not any(delivery.lost for delivery in deliveries)
 
@@ -494,6 +492,12 @@ class Settler:
                     self.extend(delivery, ms)
                 except ClaimLostError:
                     continue  # its consumer learns of it when it acks
+
+
+def _by_epoch(deliveries: Sequence[Delivery]) -> Iterator[tuple[int, Iterator[Delivery]]]:
+    """A keyed group's claims, those of one epoch together."""
+    epoch = attrgetter("epoch")
+    return groupby(sorted(deliveries, key=epoch), epoch)
 
 
 def _trying(delivery: Delivery, row: Claim) -> tuple[RangeSet, int]:

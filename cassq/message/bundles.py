@@ -49,6 +49,10 @@ class Bundle(abc.ABC):
         headers: dict[str, str] = json.loads(stored) if stored else {}
         return headers
 
+    def key_at(self, index: int) -> bytes | None:
+        """The key of message `index`, if it has one."""
+        return self.keys[index] if self.keys else None
+
     def id_at(self, index: int, pipe_id: str) -> bytes:
         """The id of message `index`: the place it was first pushed to. pipe_id: where it is now."""
         first = self.ids[index] if self.ids else None

@@ -371,17 +371,7 @@ def freed(
     if claim.joint or (cut and len(left) > 1):
         # Each must be delivered alone before it becomes a dead letter.
         deliveries = min(deliveries, max_deliveries - 1)
-    free = replace(
-        claim,
-        state=ClaimState.FREE,
-        due_ms=due_ms,
-        deliveries=deliveries,
-        losses=losses,
-        joint=False,
-        holder="",
-        failure=failure,
-        tried=None,
-    )
+    free = replace(waiting, due_ms=due_ms, deliveries=deliveries, losses=losses, failure=failure)
     pieces = (_cut(left) if cut else [left]) if left else []
     parts = [(piece, free) for piece in pieces]
     return _laid_out(claim, [*parts, (untried, waiting)] if untried else parts, version)
