@@ -38,22 +38,18 @@ from cassq.consumer.delivery import (
 )
 from cassq.consumer.keys import Entry, Keeper, Line, Segment, SegmentHold
 from cassq.consumer.new_claims import ClaimRequest
-from cassq.consumer.redelivery import read_left
 from cassq.consumer.settling import Settler
+from cassq.consumer.take_over import HELD_FOR, TakeOver
 from cassq.errors import ClaimLostError
 from cassq.lifecycle.ports import Ports
 from cassq.locks.port import Lock
 from cassq.message.bitsets import BitSet
 from cassq.message.bundles import Bundle, BundleSlice
-from cassq.message.frames import Place
 from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model import claims
-from cassq.model.rows import Claim, ClaimState, Cursor, GroupRow, QueueRow
+from cassq.model.rows import Claim, ClaimState, Cursor, GroupRow, PipeRow, QueueRow
 
 ROW_MESSAGES = 8192
-# Lock and rows are held for so many claim timeouts, so that what is handed out is kept for one
-# whatever its popper does next.
-HELD_FOR = 2
 # How many messages may stand in line: until so many wait for their keys, more are claimed.
 LINE_MESSAGES = 10_000
 LINE_MESSAGES_MAX = 100_000  # while none of them is ready
@@ -103,6 +99,9 @@ class Lane(Keeper):
         self._lock: Lock | None = None
         self._known = False  # whether all that is unsettled is in line
         self._line = Line()
+        self._take_over = TakeOver(ports, claimer, acknowledger)
+        self._unread: list[PipeRow] = []  # pipes with unsettled messages that are not in line yet
+        self._held_up: set[str] = set()  # the chains that they hold up
         self._epochs: dict[str, int] = {}  # what each pipe's epoch was raised to
         self._segments: dict[Delivery, Segment] = {}
         self._after: list[tuple[Segment, bytes]] = []  # where acks are not written, and their keys
@@ -220,7 +219,7 @@ class Lane(Keeper):
             for view in window.in_chains(strict=self._queue().policy.strict, now_ms=now_ms):
                 if not self._known:
                     return False
-                if self._claim_from(view):
+                if self._chain_of(view.row) not in self._held_up and self._claim_from(view):
                     return True
             if again or not window.refresh():
                 return False
@@ -248,7 +247,13 @@ class Lane(Keeper):
             request = ClaimRequest(
                 self._claimer.new_holder(), self._acknowledger, rules, ROW_MESSAGES, tried=EMPTY
             )
-            self._claimer.new_claims.claim_for([request], view, lock)
+            try:
+                self._claimer.new_claims.claim_for([request], view, lock)
+            except UNREADABLE:
+                raise
+            except BaseException:
+                self._forget()  # it may be claimed
+                raise
             if request.found is None:
                 view.cursor = None
                 return False
@@ -301,9 +306,8 @@ class Lane(Keeper):
             ]
             cursors = self._catalog.claims.cursors(group.id, [pipe.id for pipe in pipes])
             begun = {each.pipe_id for each in cursors if each.ack.seq < each.chain.seq}
-            for pipe in pipes:
-                if pipe.id in begun:
-                    self._adopt(pipe.id, timed=pipe.timer_ms is not None)
+            self._unread = [pipe for pipe in pipes if pipe.id in begun]
+            self._adopt_begun()
         except BaseException:
             self._forget()
             raise
@@ -311,6 +315,29 @@ class Lane(Keeper):
         if not self._lock.held():
             self._lose()
         return self._lock is not None
+
+    def _adopt_begun(self) -> None:
+        """Adopt the pipes with unsettled messages, as far as they can be read. While one cannot,
+        its pusher's later ones wait: their messages may be of the same keys."""
+        window, left = self._claimer.window, []
+        out, self._held_up = window.left_alone(), set()
+        for pipe in self._unread:
+            chain = self._chain_of(pipe)
+            if chain not in self._held_up and pipe.id not in out:
+                try:
+                    self._adopt(pipe.id, timed=pipe.timer_ms is not None)
+                    continue
+                except UNREADABLE as exc:
+                    window.pass_over(pipe.id, exc)
+            left.append(pipe)
+            self._held_up.add(chain)
+        self._unread = left
+
+    def _chain_of(self, pipe: PipeRow) -> str:
+        """What names the pipes that are claimed from one after the other."""
+        if pipe.timer_ms is not None:
+            return pipe.id
+        return "" if self._queue().policy.strict else pipe.owner
 
     def _adopt(self, pipe_id: str, *, timed: bool) -> Cursor | None:
         """Fence a pipe, take over what an earlier holder had of it, and put all that is unsettled
@@ -322,81 +349,31 @@ class Lane(Keeper):
             cursor = self._catalog.claims.fence(cursor, self._claimer.name)
         if cursor is None:
             return None
-        self._epochs[pipe_id] = cursor.epoch
-        if cursor.ack.seq == cursor.chain.seq:
-            return cursor
         now_ms = self._catalog.now_ms()
-        rows = self._catalog.claims.rows(group_id, pipe_id)
-        held = [row for row in rows if row.state is ClaimState.HELD]
-        if held:
-            self._catalog.claims.replace_many(
-                [(row, self._freed(row, now_ms)) for row in held], epoch=cursor.epoch
-            )
-            rows = self._catalog.claims.rows(group_id, pipe_id)
-        free = [row for row in rows if row.state is ClaimState.FREE]
-        if sum(self._claimer.expired(row, cursor.epoch) for row in free):
-            rows = self._catalog.claims.rows(group_id, pipe_id)
-            free = [row for row in rows if row.state is ClaimState.FREE]
+        free = self._take_over.free_rows(cursor, now_ms)
         if timed:
             free = [row for row in free if row.due_ms <= now_ms]
-        self._line_up(free, now_ms)
+        self._epochs[pipe_id] = cursor.epoch
+        try:
+            self._line_up(free, now_ms)
+        except BaseException:
+            self._epochs.pop(pipe_id, None)
+            raise
         return cursor
-
-    def _freed(self, row: Claim, now_ms: int) -> list[Claim]:
-        """The successors of a row that an earlier holder had. If that was this popper, its
-        consumers may still have what was handed out."""
-        rows = self._claimer.freed(row)
-        if claims.consumer_of(row.holder) != self._claimer.name:
-            return rows
-        later_ms = now_ms + self._claimer.rules.claim_timeout_ms
-        return [
-            replace(each, due_ms=max(each.due_ms, later_ms)) if each.losses > row.losses else each
-            for each in rows
-        ]
 
     def _line_up(self, free: Iterable[Claim], now_ms: int) -> None:
         """Put free rows in line: those that are due as ours, in their order."""
-        waiting = [self._segment_of(row) for row in free]
-        taken = self._taken([each for each in waiting if self._is_due(each, now_ms)])
+        waiting = [self._take_over.segment(row) for row in free]
+        due = [each for each in waiting if self._take_over.is_due(each.row, now_ms)]
+        try:
+            taken = self._take_over.taken(due, self._epochs)
+        except BaseException:
+            self._forget()  # some may be taken
+            raise
         for segment in waiting:
             if segment in taken:
                 self._own(segment, taken[segment])
             self._line.add(segment)
-
-    def _segment_of(self, row: Claim) -> Segment:
-        """A row with its messages, which are read."""
-        reader = self._claimer.window.readers.get(row.pipe_id)
-        pieces, _ = read_left(reader, row, row.count, row.count * (1 << 40))
-        return Segment(row, pieces)
-
-    def _is_due(self, segment: Segment, now_ms: int) -> bool:
-        row = segment.row
-        over = claims.is_leaving(row) or self._claimer.is_spent(row)
-        return row.due_ms <= now_ms and not over
-
-    def _taken(self, segments: Sequence[Segment]) -> dict[Segment, Delivery]:
-        """Take free rows that are due; those that were refused are missing."""
-        taken: dict[Segment, Delivery] = {}
-        now_ms = self._catalog.now_ms()
-        due_ms = now_ms + HELD_FOR * self._claimer.rules.claim_timeout_ms
-        by_epoch = sorted(segments, key=lambda each: self._epochs.get(each.row.pipe_id, -1))
-        for epoch, some in groupby(by_epoch, lambda each: self._epochs.get(each.row.pipe_id, -1)):
-            changes: list[tuple[Segment, Claim, list[Claim]]] = []
-            for segment in some:
-                row = segment.row
-                until = Place(row.end, row.pos)
-                holder = self._claimer.new_holder()
-                mine, rows = claims.taken(
-                    row, until, holder, due_ms, self._ports.ids.version, tried=EMPTY
-                )
-                changes.append((segment, mine, rows))
-            done = self._catalog.claims.replace_many(
-                [(segment.row, rows) for segment, _, rows in changes], epoch=epoch
-            )
-            for (segment, mine, _), ok in zip(changes, done, strict=True):
-                if ok:
-                    taken[segment] = Delivery(self._acknowledger, [mine], now_ms, None, epoch)
-        return taken
 
     def _lose(self) -> None:
         """The lock is lost: what was in hand is delivered again, by the lane's next holder."""
@@ -439,18 +416,33 @@ class Lane(Keeper):
         timers.schedule()
         while timers.broken:
             self._claimer.window.set_aside(*timers.broken.pop())
-        without = tuple(self._claimer.window.left_alone())
+        self._adopt_begun()
+        out = {*self._claimer.window.left_alone(), *(pipe.id for pipe in self._unread)}
         group_id, catalog_ms = self._group().id, self._catalog.now_ms()
-        rows = self._catalog.claims.due(group_id, catalog_ms, DUE_LISTED, without=without)
+        rows = self._catalog.claims.due(group_id, catalog_ms, DUE_LISTED, without=tuple(out))
         for pipe_id, some in groupby(rows, attrgetter("pipe_id")):
-            if pipe_id not in self._epochs:
-                self._adopt(pipe_id, timed=timers.owns(pipe_id))
-                continue
-            free = [row for row in some if row.state is ClaimState.FREE]
-            self._line_up([row for row in free if self._line.waiting_at(row) is None], catalog_ms)
+            try:
+                if pipe_id not in self._epochs:
+                    self._adopt(pipe_id, timed=timers.owns(pipe_id))
+                    continue
+                free = [row for row in some if row.state is ClaimState.FREE]
+                new = [row for row in free if self._line.waiting_at(row) is None]
+                self._line_up(new, catalog_ms)
+            except UNREADABLE as exc:
+                self._claimer.window.pass_over(pipe_id, exc)
+                if pipe_id in self._epochs:
+                    self._forget()
+                    return
 
     def _take_waiting(self, due: Sequence[Segment]) -> None:
         """Segments are due: take them, unless they are dead letters by now, or gone."""
+        try:
+            self._take_or_see_off(due)
+        except BaseException:
+            self._forget()  # they are in line no more
+            raise
+
+    def _take_or_see_off(self, due: Sequence[Segment]) -> None:
         wanted: list[Segment] = []
         for segment in due:
             row = segment.row
@@ -463,7 +455,7 @@ class Lane(Keeper):
                 self._look_again(segment)
             else:
                 wanted.append(segment)
-        taken = self._taken(wanted)
+        taken = self._take_over.taken(wanted, self._epochs)
         for segment in wanted:
             if segment in taken:
                 self._own(segment, taken[segment])
@@ -474,7 +466,12 @@ class Lane(Keeper):
     def _see_off(self, segment: Segment) -> None:
         """Make a dead letter of a segment's message, or see whether somebody else did."""
         row = segment.row
-        if not claims.is_leaving(row) and self._claimer.dead_letter(row):
+        try:
+            done = not claims.is_leaving(row) and self._claimer.dead_letter(row)
+        except UNREADABLE as exc:
+            self._claimer.window.pass_over(row.pipe_id, exc)
+            done = False
+        if done:
             self._line.gone(segment, row.left)
         else:
             self._look_again(segment)
@@ -495,8 +492,9 @@ class Lane(Keeper):
         if len(found) == 1 and found[0].left == left:
             segment.row = found[0]
             free = found[0].state is ClaimState.FREE and not claims.is_leaving(found[0])
+            again = free and found[0].version != row.version
             later_ms = self._catalog.now_ms() + LATER_MS
-            self._line.wait(segment, found[0].due_ms if free else later_ms)
+            self._line.wait(segment, found[0].due_ms if again else later_ms)
         else:
             self._forget()  # somebody cut it up
 

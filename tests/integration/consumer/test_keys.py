@@ -16,7 +16,7 @@ import cassq
 from cassq.base.clock import ManualClock
 from cassq.consumer import lane
 from cassq.consumer.delivery import Message
-from cassq.errors import ClaimLostError, ConfigError, UsageError
+from cassq.errors import ClaimLostError, ConfigError, CorruptionError, UsageError
 from tests.integration.places import Place
 from tests.integration.stage import Connect, alone
 from tests.integration.timed import clock, timed
@@ -361,6 +361,33 @@ def test_attempts_are_exact_after_a_kill(client: cassq.Client, place: Place) -> 
         found |= {message.payload: message.attempts for message in messages}
         popper.commit(messages)
     assert found == {b"a2": 1, b"b1": 2, b"c1": 2, b"d1": 1, b"e1": 1}
+
+
+def test_a_damaged_pipe_holds_up_its_pusher_and_no_other(
+    timed: cassq.Client, clock: ManualClock, place: Place
+) -> None:
+    queue = timed.create_queue("jobs", max_pushes_per_pipe=4)
+    queue.create_group("keyed", order="key")
+    push(queue, ["a1", "a2", "b1", "a-damaged", "a3", "b2"])  # two pipes
+    push(queue, ["c1", "c2"])
+    first = queue.popper("keyed")
+    assert texts(first.pop(10)) == ["a1", "b1", "c1"]  # all of it is claimed
+    first.close()
+    damaged = place.damage(b"a-damaged")
+    popper = queue.popper("keyed")
+    for text in ("c1", "c2"):
+        messages = popper.pop(10)
+        assert texts(messages) == [text]
+        popper.commit(messages)
+    with pytest.raises(CorruptionError, match=damaged):
+        popper.pop(10)
+    push(queue, ["d1", "d2"])  # by another pusher
+    assert drained(popper) == ["d1", "d2"]
+    assert queue.skip_damage(damaged).groups["keyed"].lost == 1
+    assert texts(popper.pop(10)) == []  # it is tried again after a while
+    pass_time(clock, popper, 6)
+    assert by_key(drained(popper)) == {"a": ["a1", "a2", "a3"], "b": ["b1", "b2"]}
+    assert counts(queue) == (0, 9, 0)
 
 
 def test_messages_of_a_keyed_group_have_no_receipts(keyed: cassq.Queue) -> None:
