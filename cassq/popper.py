@@ -19,6 +19,7 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import NoReturn
 
 from cassq.base.arguments import (
@@ -43,6 +44,7 @@ from cassq.consumer.delivery import (
     by_delivery,
 )
 from cassq.consumer.lane import Lane, Says
+from cassq.consumer.limits import Limits
 from cassq.consumer.settling import Settler
 from cassq.doorbell import LOOK_AGAIN_SECONDS, Doorbell
 from cassq.errors import ClaimLostError, ClosedError, GroupNotFoundError, QueueNotFoundError
@@ -101,6 +103,7 @@ class Popper:
             says = Says(self._flush, self._waiter.wake, doorbell.ring)
             parts = self._claimer, self._settler, self._acknowledger
             self._lane = Lane(ports, queue, group, *parts, says, self._keep_alive_ms)
+        self._limits = Limits(ports, group().id, self._claimer.name, self.tally, self._in_hand)
         self._buffer: Prefetched = Prefetched()
         self._ahead: threading.Thread | None = None  # the thread that did so last
         self._taken_ms = 0  # when a message was last taken from the buffer
@@ -126,11 +129,11 @@ class Popper:
     def pop(self, max_messages: int = 1, wait: float = 0.0) -> Messages:
         """At most `max_messages` messages; empty if none arrive within `wait` seconds.
 
-        If many messages are waiting, it prefetches for the next calls, as an iteration does; but if
-        several threads call this, each claims only as many as it asks for.
+        If many messages are waiting, it prefetches for the next calls, as an iteration does; but
+        not if several threads call this, nor in a group with limits.
 
         Cost: none for prefetched messages; otherwise one unsynced catalog transaction and one read
-        of the pipe, for any number of messages.
+        of the pipe, for any number of messages; with limits another read and transaction for each.
         Raises CorruptionError or ExtentMissingError once for a pipe that cannot be read.
         """
         if type(max_messages) is not int or not 1 <= max_messages <= POP_MAX:
@@ -164,15 +167,15 @@ class Popper:
         while True:
             with self._entered(), self._lock:
                 messages = self._pop_now(max_messages)
-                if messages or self._stopping:
-                    return messages
                 left = wait - (clock.boot_ms() - began_ms) / 1000 if wait else 0.0
-                if left <= 0:
+                if messages or self._stopping or left <= 0:
                     return messages
                 self._flush()
                 self._claimer.health.record_success()
                 source = self._lane or self._claimer
                 left = min(left, source.until_due(LOOK_AGAIN_SECONDS))
+                if self._claimer.rules.limited:
+                    left = self._limits.until(left)
             with life.wait():
                 self._waiter.wait(left, self._has_news)
 
@@ -203,17 +206,23 @@ class Popper:
         self.tally.popped += len(found)
         return found
 
+    def _in_hand(self) -> tuple[int, int]:
+        """How many messages consumers have, and until when the last of them is claimed."""
+        lane = self._lane
+        return (lane.in_hand(), 0) if lane else self._settler.in_hand(len(self._buffer))
+
     def _prefetch_limit(self) -> int:
-        """How many messages to claim where plenty wait. In order no more than in a short turn: what
-        is claimed is done before another popper has its turn."""
+        """How many messages to claim where plenty wait: in order no more than in a short turn, and
+        none where they are counted as they are handed out, in keyed groups and under limits."""
+        if self._lane is not None or self._claimer.rules.limited:
+            return 0
         if self._claimer.exclusive:
             return self._pace.ahead()
         return self._pace.prefetch_limit(self._catalog.now_ms())
 
     def _is_shared_with(self, thread: threading.Thread) -> None:
-        """Note that another thread calls `pop`. Threads that share a popper do not prefetch for
-        each other: one that ended with a message in hand would keep it while another lives, as a
-        claim is kept alive as a whole."""
+        """Note that another thread calls `pop`. They do not prefetch for each other: a claim is
+        kept alive as a whole, so one that ended would keep its message while another lives."""
         if self._consumer is not None and self._consumer.is_alive():
             self._shared = True
             self._give_back_ahead()
@@ -240,15 +249,23 @@ class Popper:
             if self._buffer.parts and claimer.overstays():
                 self._give_back_ahead()
         if self._buffer.parts:
-            self._forget_stale()
+            now_ms = self._taken_ms = self._catalog.now_ms()
+            self._buffer.forget_stale(now_ms)
         return True
 
-    def _claim(self, max_messages: int, prefetch_limit: int = 0) -> Messages:
+    def _claim(
+        self, max_messages: int, prefetch_limit: int = 0, *, allowed: bool = False
+    ) -> Messages:
+        """allowed: by the group's limits."""
         rules, pace = self._claimer.rules, self._pace
         if max_messages > 1:
             max_messages = pace.allowed(max_messages, rules.claim_timeout_ms)
         if prefetch_limit > 1:
             prefetch_limit = pace.allowed(prefetch_limit, rules.claim_timeout_ms)
+        if rules.limited and not allowed:
+            self._run_within(self.tend, self._limits.tend_within(rules))
+            claim = partial(self._claim, allowed=True)
+            return self._limits.claim(max_messages, pace.ahead(), rules, claim)
         began_ms, took_ms = self._clock.boot_ms(), 0
         try:
             if self._lane is not None:
@@ -272,9 +289,9 @@ class Popper:
             if keep_at_ms < self._keep_at_ms:
                 self._keep_at_ms = keep_at_ms
                 self._run_within(self.tend, look_ms / 1000)
-        tend_within = self._claimer.tend_within() if found and self._claimer.exclusive else None
-        if tend_within is not None:
-            self._run_within(self.tend, tend_within)
+        within = self._claimer.tend_within() if found and self._claimer.exclusive else None
+        if within is not None:
+            self._run_within(self.tend, within)
         return Messages(
             [DeliveredRun(delivery, *piece) for delivery, pieces in found for piece in pieces]
         )
@@ -303,8 +320,8 @@ class Popper:
                 if self._stopping or not self._may_hand_out():
                     return None
                 if not self._buffer.parts:
-                    ahead = self._pace.ahead() if self._lane is None else 1  # all are counted
-                    self._keep(self._claim(ahead, self._prefetch_limit()))
+                    limit = self._prefetch_limit()
+                    self._keep(self._claim(self._pace.ahead() if limit else 1, limit))
                 if self._stopping or not self._buffer.parts:
                     return None
                 self.tally.popped += 1
@@ -322,21 +339,10 @@ class Popper:
         if self._buffer.parts:
             self._run_within(self.tend, UNUSED_MS / 1000)
 
-    def _forget_stale(self) -> None:
-        """Drop prefetched messages that another popper has, or may have, by now."""
-        now_ms = self._taken_ms = self._catalog.now_ms()
-        while self._buffer.parts:
-            delivery = self._buffer.first
-            if not delivery.lost and delivery.due_ms > now_ms:
-                return
-            self._buffer.forget_first()
-
     @contextmanager
     def transaction(self, max_messages: int = 1, wait: float = 0.0) -> Iterator[Messages]:
-        """Pop for a `with` block: commits at its end, rolls back if it raises.
-
-        Messages that were acked or given back inside the block stay so.
-        """
+        """Pop for a `with` block: commits at its end, rolls back if it raises, both without the
+        messages that were acked or given back inside."""
         messages = self.pop(max_messages, wait)
         try:
             yield messages
@@ -438,8 +444,7 @@ class Popper:
 
     @operation
     def _roll_back_open(self, messages: Iterable[Message], error: str) -> None:
-        """Give back what is still open when a block fails. Messages lost meanwhile are delivered
-        again anyway, and must not hide why the block failed."""
+        """Give back what is still open when a block fails. Lost messages come again anyway."""
         with self._lock:
             if self._closed:
                 return
@@ -541,19 +546,21 @@ class Popper:
     def tend(self) -> float:
         """Write acks that are old enough, keep claims alive, close the files of retired pipes.
         Returns the seconds until the next time."""
-        # Without the lock: a consumer does not wait for what is done here with kept locks.
+        # Without the lock, as a consumer must not wait for this.
         turns = self._claimer.tend_turns(leave=self._stopping or self._closed)
         with self._lock:
             if self._closed:
                 return _NEVER
             if self._stopping:
                 self._give_back_ahead()
+                self._limits.give_back()
             self._flush_old()
             self._claimer.close_dropped()
             left_ms = self._settler.until_flush_ms(self._catalog.now_ms())
             again = left_ms / 1000 if self._settler.unwritten else TEND_SECONDS
             again = min(again, turns, self._give_back_unused(), self._keep_claims_alive())
-            return min(again, self._lane.tend(leave=self._stopping) if self._lane else _NEVER)
+            lane = self._lane.tend(leave=self._stopping) if self._lane else _NEVER
+            return min(again, lane, self._limits.tend(self._claimer.rules))
 
     def _give_back_unused(self) -> float:
         """Give back what was prefetched if nobody takes from it; seconds until the next check."""
@@ -588,9 +595,9 @@ class Popper:
         """Deliver no more messages. Safe in a signal handler and from any thread: takes no lock,
         and returns at once.
 
-        An iteration ends after the current message, whose ack still counts. A `pop` that waits or
-        begins later returns nothing once in each thread, so that a loop can check `stopped`, then
-        raises ClosedError. Prefetched messages are given back, uncounted.
+        An iteration ends after the current message, whose ack still counts. A `pop` returns nothing
+        once in each thread, so that a loop can check `stopped`, then raises ClosedError. Prefetched
+        messages are given back, uncounted.
         """
         if self._life.forked:
             return  # it belongs to the parent
@@ -624,6 +631,7 @@ class Popper:
                 for delivery in list(self._settler.deliveries):
                     self._give_up(delivery)
                 self._flush()
+                self._limits.close()
                 self._claimer.put_away_owed()
                 self._claimer.health.record_success(at_once=True)
             except (QueueNotFoundError, GroupNotFoundError):
@@ -641,13 +649,8 @@ class Popper:
         self._waiter.close()
 
     def _give_back_ahead(self, claimed_by_ms: float = math.inf) -> None:
-        """Give back, uncounted, what was prefetched by then and never handed out. The lock is
-        held."""
-        ahead = {
-            delivery: seqs
-            for delivery, seqs in self._buffer.seqs().items()
-            if delivery.claimed_ms <= claimed_by_ms
-        }
+        """Give back, uncounted, what was prefetched by then. The lock is held."""
+        ahead = self._buffer.seqs(claimed_by_ms)
         if not ahead:
             return
         self._buffer.forget(ahead)

@@ -52,6 +52,8 @@ class QueueSettings(TypedDict, total=False):
     push_paused: bool
     pop_paused: bool
     dedup_window: float
+    rate: str | None
+    concurrency: int | None
     owner: str
     alert_no_consumer: float | None
     alert_oldest_age: float | None
@@ -70,6 +72,8 @@ class GroupSettings(TypedDict, total=False):
     retry_jitter: float | None
     sick_check: bool | None
     sick_hold: float | None
+    rate: str | None
+    concurrency: int | None
     order: Order
     limit_per_key: int | None
     rate_per_key: str | None

@@ -17,7 +17,7 @@ from cassq.errors import is_outage
 COUNTS = (
     *("pushed", "spilled", "forwarded", "found", "carried_over", "doubtful", "refused"),
     *("written_bytes", "popped", "redelivered", "committed"),
-    *("rolled_back", "released", "dead", "lost"),
+    *("rolled_back", "released", "dead", "lost", "limited"),
 )
 
 
@@ -29,7 +29,8 @@ class Tally:
     those, they may be in both. refused: not pushed, as the storage did not answer. written_bytes:
     of frames, compressed if the queue's are. popped: delivered; redelivered: claimed again.
     committed: durably. rolled_back, released, dead: given back as failed, as untried, as dead
-    letters. lost: their claim was lost. push_failures: messages not pushed, by error. failures:
+    letters. lost: their claim was lost. limited: pops that got less than they asked for because of
+    their group's limits. push_failures: messages not pushed, by error. failures:
     operations, by (name, error).
     """
 
@@ -50,6 +51,7 @@ class Tally:
     released: int
     dead: int
     lost: int
+    limited: int
 
     def __init__(self, group: str = "") -> None:
         self.group: str = group

@@ -364,6 +364,11 @@ class Claims(abc.ABC):
         return self.all_overdue({group_id: deliveries}, now_ms, limit)[group_id]
 
 
+def limit_names(group_id: str) -> tuple[str, str]:
+    """The names of the texts that the poppers of a group share: of its rate, and of its permits."""
+    return f"rate:{group_id}", f"permits:{group_id}"
+
+
 class Leases(abc.ABC):
     """Leases, for the `lease` locker and the reaper's passes."""
 
@@ -379,6 +384,19 @@ class Leases(abc.ABC):
     @abc.abstractmethod
     def owner(self, name: str) -> str | None:
         """Who holds a lease, as a hint: it may be over, or another's, by the time of the answer."""
+
+    # --- what the poppers of a group share ------------------------------------------------------
+
+    @abc.abstractmethod
+    def shared(self, name: str) -> str:
+        """The text that clients share under a name, which is no lease's; empty if there is none.
+        Cost: one read."""
+
+    @abc.abstractmethod
+    def swap(self, name: str, old: str, new: str) -> bool:
+        """Put `new` in place of `old`; False if the text is not `old` any more. An empty text is
+        none. Nobody else may write the same `new`. Not durable: a crash of the machine may undo it.
+        Cost: one conditional write."""
 
 
 class Catalog(abc.ABC):

@@ -7,6 +7,7 @@ open, and the claim rows as last written. It does no I/O: the popper writes.
 from __future__ import annotations
 
 import abc
+import math
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -579,9 +580,13 @@ class Prefetched:
             limit -= len(opened)
         return Messages(taken)
 
-    def forget_first(self) -> None:
-        """Drop the first messages, all of one delivery; there are some."""
-        self.parts.popleft()
+    def forget_stale(self, now_ms: int) -> None:
+        """Drop the first messages as far as another popper has, or may have, them by now."""
+        while self.parts:
+            delivery = self.first
+            if not delivery.lost and delivery.due_ms > now_ms:
+                return
+            self.parts.popleft()
 
     def forget(self, deliveries: Container[Delivery]) -> None:
         """Drop all messages of these deliveries."""
@@ -592,12 +597,13 @@ class Prefetched:
                 kept.add(Messages([run]))
         self.parts = kept.parts
 
-    def seqs(self) -> dict[Delivery, RangeSet]:
-        """What there is of each delivery."""
+    def seqs(self, claimed_by_ms: float = math.inf) -> dict[Delivery, RangeSet]:
+        """What there is of each delivery that was claimed by then."""
         found: dict[Delivery, list[RangeSet]] = {}
         for _, part in self.parts:
             run = part if isinstance(part, DeliveredRun) else as_run(part)
-            found.setdefault(run.delivery, []).append(run.seqs)
+            if run.delivery.claimed_ms <= claimed_by_ms:
+                found.setdefault(run.delivery, []).append(run.seqs)
         return {delivery: RangeSet.joined(sets) for delivery, sets in found.items()}
 
 

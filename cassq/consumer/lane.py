@@ -566,7 +566,7 @@ class Lane(Keeper):
             return _NEVER
         now_ms, timeout_ms = self._clock.boot_ms(), self._claimer.rules.claim_timeout_ms
         leave = leave or now_ms - self._used_ms >= IDLE_MS
-        if leave and not self._in_hand():
+        if leave and not self.in_hand():
             self.leave({})
             return _NEVER
         self._keep_in_time()
@@ -585,8 +585,9 @@ class Lane(Keeper):
         enough = row.due_ms - now_ms >= timeout_ms
         return row.due_ms if enough else now_ms + HELD_FOR * timeout_ms
 
-    def _in_hand(self) -> bool:
-        return any(segment.out for segment in self._segments.values())
+    def in_hand(self) -> int:
+        """How many messages consumers have. Cost: linear in the rows held."""
+        return sum(len(segment.out) for segment in self._segments.values())
 
     def _keep(self, timeout_ms: int) -> None:
         assert self._lock is not None

@@ -103,6 +103,12 @@ class Settler:
         """How many messages are claimed and neither acked nor given back."""
         return sum(delivery.left for delivery in self.deliveries)
 
+    def in_hand(self, ahead: int) -> tuple[int, int]:
+        """How many messages consumers have, if `ahead` were not handed out yet, and until when the
+        last of them is claimed."""
+        due_ms = max((delivery.due_ms for delivery in self.deliveries), default=0)
+        return self.open_count - ahead, due_ms
+
     # --- acks ---------------------------------------------------------------------------------
 
     def note(self, delivery: Delivery, seqs: RangeSet, now_ms: int) -> None:

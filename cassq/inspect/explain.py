@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
 
+from cassq.catalog.port import limit_names
 from cassq.errors import CorruptionError, MessageNotFoundError, UsageError
 from cassq.extents.port import ExtentMissingError, ExtentReader
 from cassq.inspect.peeking import to_wall
@@ -27,7 +28,7 @@ from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.sealing import live_pipe, seen_end
 from cassq.message.frames import Place
 from cassq.message.importance import importance_of
-from cassq.model.queues import dead_letter_name, is_dead_letter_name, origin_of
+from cassq.model.queues import dead_letter_name, is_dead_letter_name, origin_of, rules_of
 from cassq.model.rows import (
     Claim,
     Cursor,
@@ -214,7 +215,15 @@ class _Tracer:
             removed=next((r for r in removals if r.start <= seq < r.end), None),
             content=_content(self._ports, pipe, spot, near),
             success_ms=catalog.records.success_ms(group.id),
+            shared=self._shared(queue, group),
         )
+
+    def _shared(self, queue: QueueRow, group: GroupRow) -> tuple[str, str]:
+        """What the group's poppers share of its limits. Cost: two reads if it has any."""
+        if not rules_of(queue.policy, group.policy).limited:
+            return "", ""
+        rate, permits = map(self._catalog.leases.shared, limit_names(group.id))
+        return rate, permits
 
     def _onward(
         self, there: MessageState, seen: set[Spot]

@@ -161,6 +161,8 @@ def client_metrics(totals: Mapping[tuple[str, str], Tally]) -> list[Metric]:
     of_poppers = [({QUEUE: queue, GROUP: group}, t) for (queue, group), t in poppers.items()]
     messages = "cassq_client_{}_messages_total"
     metrics += _of_each(_OF_PUSHERS, messages, COUNTER, of_pushers)
+    limited = [("limited", "Pops that got less because of their group's limits.")]
+    metrics += _of_each(limited, "cassq_client_{}_pops_total", COUNTER, of_poppers)
     return metrics + _of_each(_OF_POPPERS, messages, COUNTER, of_poppers)
 
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from cassq.lifecycle.retries import DEATH_HEADER
 from cassq.model.claims import consumer_of, hold_ends_ms, is_doomed, is_moving, is_sick, is_spent
 from cassq.model.ledger import UNFINISHED, Fate, GroupView, fates, tally_retired
+from cassq.model.limits import next_us_of, permits_of
 from cassq.model.queues import is_dead_letter_name, rules_of
 from cassq.model.rows import (
     Claim,
@@ -109,7 +110,8 @@ def said(when: datetime) -> str:
 @dataclass(frozen=True, slots=True)
 class MessageState:
     """The state of a message at one place, for a group. pipe: None if it was retired; `retired`
-    then has its totals. success_ms: when the group last succeeded, 0 for never."""
+    then has its totals. success_ms: when the group last succeeded, 0 for never. shared:
+    what the group's poppers share of its limits, of the rate and the permits."""
 
     queue: QueueRow
     group: GroupRow
@@ -124,6 +126,7 @@ class MessageState:
     retired: Retired | None = None
     content: Content | None = None
     success_ms: int = 0
+    shared: tuple[str, str] = ("", "")
 
     def fate(self, now_ms: int) -> Fate | None:
         """Its fate for the group; None: there is no such message. One that was never claimed counts
@@ -328,12 +331,32 @@ def _limits(there: MessageState, times: Times) -> list[str]:
     text, policy = [], there.queue.policy
     if policy.pop_paused:
         text.append("The queue is paused: nothing is delivered until it is resumed.")
+    text += _group_limits(there, times)
     limit_ms = policy.age_limit_ms
     if limit_ms is not None and there.content is not None and there.pipe is not None:
         since_ms = there.content.due_ms
         if since_ms is None:
             since_ms = max(there.content.pushed_ms - times.to_wall_ms, there.pipe.created_ms)
         text.append(f"It expires at {times.shown(since_ms + limit_ms)}.")
+    return text
+
+
+def _group_limits(there: MessageState, times: Times) -> list[str]:
+    """Which limits of its group are used up now."""
+    rules, text = rules_of(there.queue.policy, there.group.policy), []
+    permits = permits_of(there.shared[1], times.now_ms)
+    used = sum(count for count, _ in permits.values())
+    if rules.concurrency is not None and used >= rules.concurrency:
+        text.append(
+            f"Consumers of group {there.group.name} have, or are about to take, as many messages as"
+            f" they may at once (concurrency is {rules.concurrency:,}): it waits for one of these."
+        )
+    next_ms = next_us_of(there.shared[0]) // 1000
+    if rules.rate is not None and next_ms > times.now_ms:
+        text.append(
+            f"Group {there.group.name} gets at most {rules.rate} (rate): the next slot is at"
+            f" {times.shown(next_ms)}."
+        )
     return text
 
 

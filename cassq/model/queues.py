@@ -136,6 +136,10 @@ class QueuePolicy:
     pop_paused: bool = False
     # Seconds within which pushes with the same `dedup_id` are one message.
     dedup_window: float = 0.0
+    # How many messages each group gets at most, such as "500/s", over all processes ...
+    rate: str | None = None
+    # ... and how many of a group's messages may be in consumers' hands at once.
+    concurrency: int | None = None
     # Who is responsible for the queue: alerts are routed by it.
     owner: str = ""
     # Alert when messages have waited this many seconds and no consumer has come ...
@@ -182,6 +186,7 @@ class QueuePolicy:
                 _check_seconds(self, name, 0.001, KEPT_SECONDS_MAX)
         if self.max_length is not None:
             _check_count(self, "max_length", 1_000_000_000_000)
+        _check_group_limits(self)
         _check_seconds(self, "retain_consumed", 0.0, KEPT_SECONDS_MAX)
         _check_seconds(self, "dedup_window", 0.0, KEPT_SECONDS_MAX)
         _check_flag(self, "push_paused")
@@ -222,6 +227,8 @@ class GroupPolicy:
     retry_jitter: float | None = None
     sick_check: bool | None = None
     sick_hold: float | None = None
+    rate: str | None = None
+    concurrency: int | None = None
     # "key": messages of one key are delivered one after another, in the order in which they were
     # pushed, and none while an earlier one is unsettled. "any": any message at any time.
     order: Order = "any"
@@ -234,6 +241,7 @@ class GroupPolicy:
 
     def __post_init__(self) -> None:
         self._check_keys()
+        _check_group_limits(self)
         _check_flag(self, "exclusive")
         _check_schedule(self)
         if self.sick_check is not None:
@@ -289,6 +297,9 @@ class Rules:
     sick_check: bool
     sick_hold_ms: int
     age_limit_ms: int | None = None  # older messages are not delivered
+    rate: str | None = None
+    concurrency: int | None = None
+    limited: bool = False  # whether there is either of these
 
     def retry_ms(self, failures: int, chance: float) -> int:
         """How long a message waits after this many failures. chance: random, from 0 to 1."""
@@ -313,6 +324,9 @@ def rules_of(queue: QueuePolicy, group: GroupPolicy) -> Rules:
         ruling("sick_check"),
         round(ruling("sick_hold") * 1000),
         queue.age_limit_ms,
+        rate := ruling("rate"),
+        concurrency := ruling("concurrency"),
+        rate is not None or concurrency is not None,
     )
 
 
@@ -373,13 +387,20 @@ def differences(old: Policy, new: Policy) -> dict[str, tuple[Any, Any]]:
 def interval_ms(rate: str) -> int:
     """How many milliseconds apart messages come at a rate such as "10/s", rounded up. Raises
     ConfigError for what is not a rate."""
+    count, unit_ms = rate_of(rate)
+    return -(-unit_ms // count)
+
+
+def rate_of(rate: str) -> tuple[int, int]:
+    """How many messages come in how many milliseconds at a rate such as "10/s". Raises ConfigError
+    for what is not a rate."""
     match = _RATE.fullmatch(rate) if isinstance(rate, str) else None
     if match is None:
         raise ConfigError(
             f"{rate!r} is not a rate",
             hint='give a number of messages in a second, minute or hour: "10/s", "5/m" or "100/h"',
         )
-    return -(-_RATE_MS[match[2]] // int(match[1]))
+    return int(match[1]), _RATE_MS[match[2]]
 
 
 def as_text(found: Mapping[str, tuple[Any, Any]]) -> str:
@@ -394,6 +415,14 @@ def _check_seconds(policy: Policy, name: str, least: float, most: float) -> None
     if not least <= value <= most:
         raise ConfigError(f"{name} must be between {least} and {most} seconds, not {value}")
     object.__setattr__(policy, name, float(value))
+
+
+def _check_group_limits(policy: Policy) -> None:
+    """Check `rate` and `concurrency`; None means no limit."""
+    if policy.rate is not None:
+        rate_of(policy.rate)
+    if policy.concurrency is not None:
+        _check_count(policy, "concurrency", 1_000_000)
 
 
 def _check_flag(policy: Policy, name: str) -> None:

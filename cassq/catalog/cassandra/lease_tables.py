@@ -14,6 +14,7 @@ NEXT_LEASE = (
     "UPDATE leases SET owner = ?, epoch = ?, due_ms = ? WHERE name = ?"
     " IF owner = ? AND epoch = ? AND due_ms = ?"
 )
+SWAP = "UPDATE leases SET owner = ? WHERE name = ? IF owner = ?"
 DROP_LEASE = "UPDATE leases SET owner = '', due_ms = 0 WHERE name = ? IF owner = ?"
 FORGET_LEASE = "DELETE FROM leases WHERE name = ? IF EXISTS"
 FORGET_FREE_LEASE = "DELETE FROM leases WHERE name = ? IF owner = ''"
@@ -88,6 +89,26 @@ class CassandraLeases(Leases):
         """Cost: one read."""
         rows = self._cql.read(LEASE, (name,))
         return rows[0][0] or None if rows and rows[0][2] > self._rows.keyspace.now_ms() else None
+
+    # --- what the poppers of a group share ------------------------------------------------------
+
+    def shared(self, name: str) -> str:
+        rows = self._cql.read(LEASE, (name,))
+        return str(rows[0][0]) if rows else ""
+
+    def swap(self, name: str, old: str, new: str) -> bool:
+        values: tuple[str | int, ...] = (new, name, old)
+        statement = SWAP
+        if not old:
+            statement, values = FIRST_LEASE, (name, new, 0, 0)
+        elif not new:
+            statement, values = DROP_REQUEST, (name, old)
+
+        def is_done() -> bool:
+            rows = self._cql.read(LEASE, (name,), serial=True)
+            return (str(rows[0][0]) if rows else "") == new
+
+        return self._cql.apply_settled(statement, values, is_done)
 
     def forget(self, names: Collection[str]) -> None:
         """Remove the leases of pipes that are gone. Cost: a conditional write each."""

@@ -19,6 +19,7 @@ from cassq.base.ids import made_at_ms
 from cassq.cassandra.session import Statement, settled
 from cassq.cassandra.tries import contended
 from cassq.catalog.cassandra.claims.cursor_tables import Cursors
+from cassq.catalog.cassandra.lease_tables import FORGET_LEASE
 from cassq.catalog.cassandra.partition.catalog_rows import CatalogRows
 from cassq.catalog.cassandra.partition.queue_rows import (
     PLACE,
@@ -32,7 +33,7 @@ from cassq.catalog.cassandra.partition.queue_rows import (
 from cassq.catalog.cassandra.pipes.pipe_tables import CassandraPipes
 from cassq.catalog.cassandra.record_tables import CassandraRecords
 from cassq.catalog.cassandra.replication import least_replicas
-from cassq.catalog.port import Queues
+from cassq.catalog.port import Queues, limit_names
 from cassq.message.frames import Place
 from cassq.model.queues import OWN, GroupPolicy, QueuePolicy, to_json
 from cassq.model.rows import GroupRow, PipeRow, QueueRow, Sample
@@ -366,6 +367,7 @@ class CassandraQueues(Queues):
         self._pipes.consume_of_group(queue_id, group_id)
         self._records.forget_group(group_id)
         self._cql.write(UNNOTE_PLACE, (group_id,))
+        self._cql.apply_many([(FORGET_LEASE, (name,)) for name in limit_names(group_id)])
 
     # --- candidates for the reaper ----------------------------------------------------------------
 

@@ -9,6 +9,12 @@ from cassq.catalog.sqlite.database import Database
 FORGET_LOCK = """
 DELETE FROM leases WHERE name = ?1
 AND NOT EXISTS (SELECT 1 FROM pipes WHERE id = ?2 AND state < 3)"""
+# A text that poppers share. After a crash of the machine those of before are empty.
+ADD_SHARED = (
+    "INSERT INTO leases (name, owner, epoch, due_ms) VALUES (?1, ?2, 0, 0)"
+    " ON CONFLICT (name) DO UPDATE SET owner = ?2 WHERE owner = ''"
+)
+SWAP = "UPDATE leases SET owner = ? WHERE name = ? AND owner = ?"
 
 
 class SqliteLeases(Leases):
@@ -50,6 +56,20 @@ class SqliteLeases(Leases):
                 tx.execute(FORGET_LOCK, (name, name.rpartition(":")[2]))
             elif name.startswith(("turn:", "lane:")):
                 tx.execute("DELETE FROM leases WHERE name = ? AND owner = ''", (name,))
+
+    def shared(self, name: str) -> str:
+        rows = self._db.read("SELECT owner FROM leases WHERE name = ?", (name,))
+        return str(rows[0][0]) if rows else ""
+
+    def swap(self, name: str, old: str, new: str) -> bool:
+        with self._db.lock, self._db.write(synced=False) as tx:
+            if not old:
+                done = tx.execute(ADD_SHARED, (name, new))
+            elif not new:
+                done = tx.execute("DELETE FROM leases WHERE name = ? AND owner = ?", (name, old))
+            else:
+                done = tx.execute(SWAP, (new, name, old))
+            return done.rowcount == 1
 
     def owner(self, name: str) -> str | None:
         rows = self._db.read("SELECT owner, due_ms FROM leases WHERE name = ?", (name,))

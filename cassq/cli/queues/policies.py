@@ -103,6 +103,10 @@ QUEUE_HELP = {
     "push_paused": "Refuse pushes; see also `cassq queue pause`.",
     "pop_paused": "Let pops find nothing; see also `cassq queue pause`.",
     "dedup_window": "How long a repeated push of the same dedup id counts as the first one.",
+    "rate": "How many messages each group gets at most, over all processes, as in 500/s, 5/m or"
+    " 100/h.",
+    "concurrency": "How many messages of each group may be in consumers' hands at once, over all"
+    " processes.",
     "owner": "Who is responsible for the queue; alerts are routed by this.",
     "alert_no_consumer": "Alert when messages have waited this long and no consumer has come.",
     "alert_oldest_age": "Alert when the oldest uncommitted message is this old.",
@@ -122,6 +126,8 @@ GROUP_HELP = {
     " letters.",
     "sick_hold": "How long sick_check keeps a failing message if nothing in the group has ever"
     " succeeded.",
+    "rate": "How many messages the group gets at most, over all processes, as in 500/s.",
+    "concurrency": "How many messages of the group may be in consumers' hands at once.",
     "order": "With `key`, messages of one key are delivered in order, none while an earlier one is"
     " unsettled.",
     "limit_per_key": "How many messages of one key may be unsettled at once.",

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cassq.base.clock import ManualClock
-from cassq.catalog.port import Catalog
+from cassq.catalog.port import Catalog, limit_names
 from cassq.inspect.history import HOUR_MS
 from cassq.model.queues import GroupPolicy, QueuePolicy
 from cassq.model.rows import GroupRow, PipeState, Sample
@@ -412,3 +412,30 @@ def test_a_jump_of_the_wall_clock_ends_no_lease_and_keeps_none(
     assert other.leases.take("l", "you", 1000) is None
     clock.advance(1)
     assert other.leases.take("l", "you", 1000) == 2
+
+
+# --- what the poppers of a group share ----------------------------------------------------------
+
+
+def test_a_shared_text_is_swapped_only_by_who_knows_it(catalog: Catalog, other: Catalog) -> None:
+    assert catalog.leases.shared("rate:g") == ""
+    assert catalog.leases.swap("rate:g", "", "1 a")
+    assert other.leases.shared("rate:g") == "1 a"
+    assert not other.leases.swap("rate:g", "", "2 b")
+    assert other.leases.swap("rate:g", "1 a", "2 b")
+    assert not catalog.leases.swap("rate:g", "1 a", "3 a")
+    assert catalog.leases.shared("rate:g") == "2 b"
+    assert not catalog.leases.swap("rate:g", "1 a", "")
+    assert catalog.leases.swap("rate:g", "2 b", "")
+    assert other.leases.shared("rate:g") == ""
+    assert other.leases.swap("rate:g", "", "4 b")
+
+
+def test_what_a_group_shared_goes_with_it(catalog: Catalog) -> None:
+    make_queue(catalog)
+    make_group(catalog, "a")
+    names = limit_names("q/a")
+    for name in names:
+        assert catalog.leases.swap(name, "", "1 a")
+    assert catalog.queues.delete_group("q/a")
+    assert [catalog.leases.shared(name) for name in names] == ["", ""]

@@ -126,6 +126,7 @@ def test_pushes_and_pops_have_the_names_of_opentelemetry() -> None:
 
 def test_what_poppers_did_is_reported_by_group() -> None:
     one = tally("g", redelivered=1, committed=2, rolled_back=3, released=4, dead=5, lost=6)
+    one.limited = 8
     one.failures["pop", "BackendTimeoutError"] = 7
     metrics = client_metrics({("mail", "g"): one})
     for number, name in enumerate(
@@ -133,6 +134,7 @@ def test_what_poppers_did_is_reported_by_group() -> None:
     ):
         found = values(metrics, f"cassq_client_{name}_messages_total")
         assert found == [({QUEUE: "mail", GROUP: "g"}, number)]
+    assert values(metrics, "cassq_client_limited_pops_total") == [({QUEUE: "mail", GROUP: "g"}, 8)]
     ((labels, count),) = values(metrics, "cassq_client_failures_total")
     assert count == 7
     assert labels["messaging_operation_name"] == "pop"

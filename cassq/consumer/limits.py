@@ -1,0 +1,215 @@
+"""How a popper keeps within the limits of its group, which hold for all of its poppers together
+(`cassq.model.limits` says what they share).
+
+A popper reserves slots of the rate as it needs them, and keeps permits while its consumer uses
+them. One that is killed leaves at most a quarter of a second of the rate unused, and its permits
+for two claim timeouts.
+
+Invariants:
+1. Nothing is claimed to be handed out without a slot, which is used up by it, and a permit.
+2. A popper has permits for what its consumer has in hand, and for longer than its claims of it
+   last.
+
+Not thread-safe: `cassq.popper` holds its lock around every call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from cassq.base.counters import Tally
+from cassq.catalog.port import limit_names
+from cassq.consumer.delivery import Messages
+from cassq.lifecycle.ports import Ports
+from cassq.model import limits
+from cassq.model.limits import NONE_RESERVED, Permits, Slots
+from cassq.model.queues import Rules
+
+# How often what is shared is read and written again when others change it at the same time.
+TRIES_MAX = 8
+# When to look again for permits that others have, in seconds: in a directory, and over a network.
+LOOK_SECONDS = 0.05
+LOOK_BESIDE_SECONDS = 0.25
+UNUSED_MS = 500  # permits that are not used for so long go back
+_NEVER = 3600.0
+
+
+class Limits:
+    """The share of one popper in its group's limits.
+
+    name, tally: the popper's. in_hand: how many messages its consumer has, and until when the last
+    of them is claimed, in catalog time.
+    """
+
+    def __init__(
+        self,
+        ports: Ports,
+        group_id: str,
+        name: str,
+        tally: Tally,
+        in_hand: Callable[[], tuple[int, int]],
+    ) -> None:
+        self._tally = tally
+        self._catalog = ports.catalog
+        self._leases = ports.catalog.leases
+        self._look_seconds = LOOK_SECONDS if ports.sharing is None else LOOK_BESIDE_SECONDS
+        self._rate_name, self._permits_name = limit_names(group_id)
+        self._name = name
+        self._in_hand = in_hand
+        self._rate: str | None = None
+        self._slots: Slots | None = None
+        self._reserved = NONE_RESERVED
+        self._permits = 0
+        self._until_ms = 0  # when the permits are over
+        self._used_ms = 0  # when all of them were last in use
+        self._again = 0.0  # in how many seconds there may be more; 0: there was enough
+
+    def claim(
+        self, wanted: int, likely: int, rules: Rules, claim: Callable[[int], Messages]
+    ) -> Messages:
+        """What `claim` finds of as many messages as are allowed; arguments as of `_allowed`. If
+        that is nothing, what was reserved goes back: others may find some."""
+        allowed = self._allowed(wanted, likely, rules)
+        self._tally.limited += allowed < wanted
+        if not allowed:
+            return Messages()
+        found = claim(allowed)
+        self._reserved = replace(self._reserved, left=max(0, self._reserved.left - len(found)))
+        if not found:
+            self.give_back()
+        return found
+
+    def _allowed(self, wanted: int, likely: int, rules: Rules) -> int:
+        """How many messages may be claimed and handed out now, at most `wanted`. likely: how many
+        this popper will have finished in a tenth of a second. Cost: a read and a conditional write
+        for each limit, unless it has what it needs already."""
+        self._again = 0.0
+        if rules.concurrency is not None:
+            wanted = self._permitted(wanted, rules.concurrency, rules.claim_timeout_ms)
+        if wanted and rules.rate is not None:
+            wanted = self._slots_now(wanted, likely, rules.rate)
+        return wanted
+
+    def give_back(self) -> None:
+        """Give back what is not used. Cost: a read and two conditional writes at most."""
+        self._give_back_slots()
+        count, _ = self._in_hand()
+        if self._permits > count:
+            self._keep_permits(count, self._until_ms)
+
+    def close(self) -> None:
+        """Give everything back."""
+        self._give_back_slots()
+        if self._permits:
+            self._keep_permits(0, 0)
+
+    def until(self, most: float) -> float:
+        """Seconds until there may be more, as the last `claim` found; at most `most`."""
+        return min(most, self._again) if self._again else most
+
+    def tend_within(self, rules: Rules) -> float:
+        """In how many seconds `tend` is due after a call of `claim`."""
+        return min(UNUSED_MS, rules.claim_timeout_ms / 3) / 1000
+
+    def tend(self, rules: Rules) -> float:
+        """Keep the permits that are in use, and give the others back; seconds until the next
+        time. Cost: a read and a conditional write, where there is something to do."""
+        if not self._permits:
+            return _NEVER
+        if rules.concurrency is None:
+            self._keep_permits(0, 0)
+            return _NEVER
+        now_ms, timeout_ms = self._catalog.now_ms(), rules.claim_timeout_ms
+        count, due_ms = self._in_hand()
+        unused = count < self._permits and now_ms - self._used_ms >= UNUSED_MS
+        if unused or self._until_ms < max(due_ms, now_ms + timeout_ms * 4 // 3):
+            until_ms = max(due_ms, now_ms + 2 * timeout_ms)
+            self._keep_permits(count if unused else self._permits, until_ms)
+        return self.tend_within(rules)
+
+    # --- the rate -------------------------------------------------------------------------------
+
+    def _slots_now(self, wanted: int, likely: int, rate: str) -> int:
+        if rate != self._rate or self._slots is None:
+            self._rate, self._slots, self._reserved = rate, limits.slots_of(rate), NONE_RESERVED
+        now_us = self._catalog.now_ms() * 1000
+        if not self._reserved.left or now_us > self._reserved.end_us:
+            likely = likely * self._slots.late_us // 200_000
+            self._reserve(self._slots, max(wanted, likely), now_us)
+            now_us = self._catalog.now_ms() * 1000
+        reserved = self._reserved
+        if not reserved.left or now_us > reserved.end_us:
+            return 0
+        if now_us < reserved.begin_us:
+            self._again = (reserved.begin_us - now_us) / 1e6
+            return 0
+        return min(wanted, reserved.left)
+
+    def _reserve(self, slots: Slots, wanted: int, now_us: int) -> None:
+        self._reserved = NONE_RESERVED
+        for _ in range(TRIES_MAX):
+            text = self._leases.shared(self._rate_name)
+            next_us = limits.next_us_of(text)
+            found = limits.reserved(slots, next_us, now_us, wanted)
+            if found is None:
+                self._again = (next_us - now_us - limits.AHEAD_US) / 1e6 + 0.001
+                return
+            new = limits.next_as_text(found.next_us, self._name)
+            if self._leases.swap(self._rate_name, text, new):
+                self._reserved = found
+                return
+        self._again = self._look_seconds
+
+    def _give_back_slots(self) -> None:
+        """Give back the slots that are left, unless somebody reserved later ones."""
+        reserved, slots = self._reserved, self._slots
+        self._reserved = NONE_RESERVED
+        if reserved.left and slots is not None:
+            old = limits.next_as_text(reserved.next_us, self._name)
+            next_us = reserved.next_us - reserved.left * slots.slot_us
+            new = limits.next_as_text(next_us, f"{self._name}-")
+            self._leases.swap(self._rate_name, old, new)
+
+    # --- concurrency ----------------------------------------------------------------------------
+
+    def _permitted(self, wanted: int, most: int, timeout_ms: int) -> int:
+        now_ms = self._catalog.now_ms()
+        count, due_ms = self._in_hand()
+        if count + wanted > self._permits or self._until_ms < now_ms + timeout_ms:
+            until_ms = max(due_ms, now_ms + 2 * timeout_ms)
+            self._change_permits(
+                lambda permits: limits.permitted(
+                    permits, self._name, count + wanted, most, until_ms
+                ),
+                now_ms + timeout_ms,
+            )
+        room = max(0, min(self._permits, most) - count)
+        if room <= wanted:
+            self._used_ms = now_ms
+        if not room:
+            self._again = self._look_seconds
+        return min(wanted, room)
+
+    def _keep_permits(self, most: int, until_ms: int) -> None:
+        self._change_permits(
+            lambda permits: limits.kept(permits, self._name, most, until_ms), until_ms
+        )
+
+    def _change_permits(self, change: Callable[[Permits], Permits], least_ms: int) -> None:
+        """Change the permits of all poppers; nothing is written if that leaves ours as they are, at
+        least until then. Where others are quicker again and again, it stays at what it is."""
+        for _ in range(TRIES_MAX):
+            text = self._leases.shared(self._permits_name)
+            old = limits.permits_of(text, self._catalog.now_ms())
+            new = change(old)
+            before, after = old.get(self._name, (0, 0)), new.get(self._name, (0, 0))
+            enough = before[0] == after[0] and (not after[0] or before[1] >= least_ms)
+            if enough:
+                after = before
+            elif not self._leases.swap(
+                self._permits_name, text, limits.permits_as_text(new, self._name)
+            ):
+                continue
+            self._permits, self._until_ms = after
+            return

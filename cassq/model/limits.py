@@ -1,0 +1,114 @@
+"""Limits of a group: how many messages it gets in a time, and how many are in hand at once, over
+all processes. What is shared is one short text for each limit, which poppers change by
+compare-and-set. Pure.
+
+**Rates.** A reservation takes the next *slots* of the group's time; they lie `slot_us` apart, and
+each allows one message. They may be used from the first one's time on, so up to `early_us` before
+their own, until `late_us` after the first one's. So what is used within any unit, such as a second,
+has slots within `unit + early + late`: no more than the rate allows, as slots lie as much further
+apart. That costs 7 % of the rate.
+
+**Concurrency.** Each popper has a number of *permits*, until a time that it moves on while it
+lives; together they never have more than the limit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cassq.model.queues import rate_of
+
+EARLY_SHARE = 0.03
+LATE_SHARE = 0.04
+AHEAD_US = 250_000  # how long before its time a slot may be reserved
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """The slots of a rate. Times are microseconds."""
+
+    slot_us: int
+    early_us: int
+    late_us: int
+
+    @property
+    def most(self) -> int:
+        """How many one reservation takes at most."""
+        return 1 + self.early_us // self.slot_us
+
+
+def slots_of(rate: str) -> Slots:
+    """The slots of a rate such as "10/s"."""
+    count, unit_ms = rate_of(rate)
+    unit_us = unit_ms * 1000
+    early_us, late_us = round(EARLY_SHARE * unit_us), round(LATE_SHARE * unit_us)
+    return Slots(-(-(unit_us + early_us + late_us) // count), early_us, late_us)
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """What a popper has reserved: `left` slots, the first of which may be used from `begin_us` on,
+    and none after `end_us`. next_us: the time after the last of them."""
+
+    begin_us: int
+    end_us: int
+    next_us: int
+    left: int
+
+
+NONE_RESERVED = Reserved(0, 0, 0, 0)
+
+
+def reserved(slots: Slots, next_us: int, now_us: int, wanted: int) -> Reserved | None:
+    """The next slots, at most `wanted`, where `next_us` is the time of the first one that nobody
+    has; None if they are too far ahead."""
+    begin_us = max(next_us, now_us)
+    if begin_us - now_us > AHEAD_US:
+        return None
+    count = min(wanted, slots.most)
+    end_us = begin_us + slots.late_us
+    return Reserved(begin_us, end_us, begin_us + count * slots.slot_us, count)
+
+
+def next_as_text(next_us: int, popper: str) -> str:
+    """The shared text of a rate. popper: who changes it, so that no two write the same."""
+    return f"{next_us} {popper}"
+
+
+def next_us_of(text: str) -> int:
+    """The time of the first slot that nobody has, from the shared text; 0 if it is empty."""
+    return int(text.partition(" ")[0] or 0)
+
+
+# Permits by popper: how many, and until when.
+Permits = dict[str, tuple[int, int]]
+
+
+def permits_as_text(permits: Mapping[str, tuple[int, int]], popper: str) -> str:
+    """The shared text of permits; empty if there are none. popper: who changes it."""
+    return json.dumps({"by": popper, **permits}, separators=(",", ":")) if permits else ""
+
+
+def permits_of(text: str, now_ms: int) -> Permits:
+    """Those permits of the shared text that are not over."""
+    found: dict[str, list[int]] = json.loads(text) if text else {}
+    found.pop("by", None)
+    return {
+        name: (count, until_ms) for name, (count, until_ms) in found.items() if until_ms > now_ms
+    }
+
+
+def permitted(permits: Permits, popper: str, wanted: int, most: int, until_ms: int) -> Permits:
+    """The permits when a popper has as many as it wants, or as there are of `most`."""
+    others = {name: each for name, each in permits.items() if name != popper}
+    count = max(0, min(wanted, most - sum(count for count, _ in others.values())))
+    return {**others, popper: (count, until_ms)} if count else others
+
+
+def kept(permits: Permits, popper: str, most: int, until_ms: int) -> Permits:
+    """The permits when a popper keeps `most` of those that it has."""
+    others = {name: each for name, each in permits.items() if name != popper}
+    count = min(most, permits.get(popper, (0, 0))[0])
+    return {**others, popper: (count, until_ms)} if count else others

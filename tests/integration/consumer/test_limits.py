@@ -1,0 +1,313 @@
+"""Limits of a group: a rate, and how many messages are in hand, over all of its poppers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+
+import cassq
+from cassq.base.clock import ManualClock
+from cassq.catalog.port import limit_names
+from cassq.errors import ConfigError
+from tests.integration.places import Place
+from tests.integration.stage import Connect
+from tests.integration.timed import clock, timed
+
+__all__ = ["clock", "timed"]
+
+
+def push(queue: cassq.Queue, count: int, key: bytes | None = None) -> None:
+    with queue.pusher() as pusher:
+        pusher.push_many([b"%d" % number for number in range(count)], keys=key and [key] * count)
+
+
+def pass_time(clock: ManualClock, popper: cassq.Popper, ms: int) -> None:
+    """Let time pass, in which a popper's housekeeper does its work."""
+    for _ in range(ms // 100):
+        clock.advance(0.1)
+        popper.tend()
+
+
+# --- concurrency --------------------------------------------------------------------------------
+
+
+def test_poppers_together_never_have_more_in_hand(queue: cassq.Queue, connect: Connect) -> None:
+    queue.update(concurrency=3)
+    push(queue, 20)
+    first = queue.popper()
+    second = connect().queue("jobs").popper()
+    held = [*first.pop(2), *second.pop(10)]
+    assert len(held) == 3
+    assert [*first.pop(10), *second.pop(10)] == []
+    held[2].ack()
+    assert len(second.pop(10)) == 1
+    first.commit(held[:2])
+    assert len(first.pop(10)) == 2
+
+
+def test_all_of_them_are_used_and_all_messages_come(queue: cassq.Queue, connect: Connect) -> None:
+    queue.update(concurrency=4)
+    push(queue, 400)
+    inside, most, done = 0, 0, Counter[bytes]()
+    mutex = threading.Lock()
+    met = threading.Barrier(4, timeout=60)
+
+    def work() -> None:
+        nonlocal inside, most
+        popper = connect().queue("jobs").popper()
+        while messages := popper.pop(1, wait=2):
+            with mutex:
+                inside += 1
+                most = max(most, inside)
+                first = len(done) < 4
+                done[messages[0].payload] += 1
+            if first:
+                met.wait()  # so many are in hand at once
+            with mutex:
+                inside -= 1
+            messages[0].ack()
+        popper.close()
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == 4
+    assert len(done) == done.total() == 400
+
+
+def test_an_iteration_claims_nothing_ahead(queue: cassq.Queue, connect: Connect) -> None:
+    queue.update(concurrency=5)
+    push(queue, 50)
+    popper = queue.popper()
+    seen = iter(popper)
+    for _ in range(20):
+        next(seen).ack()
+    message = next(seen)
+    popper.flush()
+    assert queue.stats().groups["default"].pending == 1
+    assert len(connect().queue("jobs").popper().pop(10)) == 4
+    message.ack()
+
+
+def test_a_popper_that_closes_leaves_its_permits(queue: cassq.Queue, connect: Connect) -> None:
+    queue.update(concurrency=2)
+    push(queue, 10)
+    first = queue.popper()
+    second = connect().queue("jobs").popper()
+    assert len(first.pop(2)) == 2
+    assert second.pop(2) == []
+    first.close()
+    assert len(second.pop(2)) == 2
+
+
+def test_a_popper_that_finds_nothing_leaves_its_permits(
+    queue: cassq.Queue, connect: Connect
+) -> None:
+    queue.create_group("keyed", order="key", concurrency=1)
+    queue.delete_group("default")
+    push(queue, 2, key=b"a")
+    first = queue.popper("keyed")
+    (message,) = first.pop(5)
+    message.ack()
+    first.flush()
+    second = connect().queue("jobs").popper("keyed")
+    for _ in range(5):
+        assert second.pop(5) == []  # the first one has the lane
+    assert len(first.pop(5)) == 1
+
+
+def test_permits_that_are_not_used_go_back(timed: cassq.Client, clock: ManualClock) -> None:
+    queue = timed.create_queue("jobs", concurrency=4)
+    push(queue, 20)
+    first, second = queue.popper(), queue.popper()
+    messages = first.pop(4)
+    for message in messages[1:]:
+        message.ack()
+    first.flush()
+    assert second.pop(4) == []
+    pass_time(clock, first, 1000)
+    assert len(second.pop(4)) == 3
+
+
+def test_a_long_task_keeps_its_permit(timed: cassq.Client, clock: ManualClock) -> None:
+    queue = timed.create_queue("jobs", concurrency=1, claim_timeout=2)
+    push(queue, 2)
+    first, second = queue.popper(), queue.popper()
+    (message,) = first.pop(1)
+    for _ in range(100):
+        pass_time(clock, first, 200)
+        assert second.pop(1) == []
+    message.ack()
+    first.close()
+    assert len(second.pop(1)) == 1
+
+
+KILLED = """
+import os, sys, cassq
+popper = cassq.connect(sys.argv[1]).queue("jobs").popper()
+print(len(popper.pop(2)), flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_the_permits_of_a_killed_popper_come_back(client: cassq.Client, place: Place) -> None:
+    queue = client.create_queue("jobs", concurrency=2, claim_timeout=0.5)
+    push(queue, 4)
+    child = subprocess.run([sys.executable, "-c", KILLED, place.url], capture_output=True)
+    assert child.stdout == b"2\n", child.stderr
+    popper = queue.popper()
+    done: set[bytes] = set()
+    while len(done) < 4:
+        messages = popper.pop(4, wait=60)
+        assert 1 <= len(messages) <= 2
+        done |= {message.payload for message in messages}
+        popper.commit(messages)
+
+
+def test_a_limit_can_come_and_go_while_there_are_poppers(
+    timed: cassq.Client, clock: ManualClock
+) -> None:
+    queue = timed.create_queue("jobs")
+    push(queue, 30)
+    popper = queue.popper()
+    assert len(popper.pop(10)) == 10
+    queue.update(concurrency=12)
+    assert len(popper.pop(10)) == 2
+    queue.update(concurrency=None)
+    assert len(popper.pop(10)) == 10
+    popper.tend()
+    shared = limit_names(queue.popper()._group().id)[1]
+    assert timed.ports.catalog.leases.shared(shared) == ""
+
+
+def test_a_group_has_its_own_limit_or_that_of_its_queue(queue: cassq.Queue) -> None:
+    queue.update(concurrency=2)
+    queue.create_group("many", concurrency=5)
+    push(queue, 10)
+    assert len(queue.popper().pop(10)) == 2
+    assert len(queue.popper("many").pop(10)) == 5
+
+
+# --- the rate -----------------------------------------------------------------------------------
+
+
+def taken_at(clock: ManualClock, poppers: list[cassq.Popper], ms: int, most: int) -> list[int]:
+    """When messages came, in milliseconds, of poppers that take all they can get."""
+    times: list[int] = []
+    for at_ms in range(ms):
+        for popper in poppers:
+            messages = popper.pop(most)
+            popper.commit(messages)
+            times += [at_ms] * len(messages)
+        clock.advance(0.001)
+    return times
+
+
+@pytest.mark.parametrize("most", [1, 100])
+def test_poppers_together_never_get_more_than_the_rate(
+    timed: cassq.Client, clock: ManualClock, most: int
+) -> None:
+    queue = timed.create_queue("jobs", rate="100/s")
+    push(queue, 1000)
+    times = taken_at(clock, [queue.popper() for _ in range(3)], 3000, most)
+    assert all(last - first >= 1000 for first, last in zip(times, times[100:], strict=False))
+    assert len(times) >= 0.9 * 300
+
+
+def test_slow_rates_are_kept_by_poppers_that_come_and_go(
+    timed: cassq.Client, clock: ManualClock
+) -> None:
+    queue = timed.create_queue("jobs", rate="2/m")
+    push(queue, 20)
+    times: list[int] = []
+    for second in range(300):
+        with queue.popper() as popper:
+            messages = popper.pop(5)
+            popper.commit(messages)
+        times += [second] * len(messages)
+        clock.advance(1)
+    assert all(last - first >= 60 for first, last in zip(times, times[2:], strict=False))
+    assert len(times) >= 9
+
+
+def test_a_popper_waits_until_the_rate_allows_more(queue: cassq.Queue) -> None:
+    queue.update(rate="20/s")
+    push(queue, 5)
+    popper = queue.popper()
+    at_ms: list[int] = []
+    for _ in range(5):
+        (message,) = popper.pop(1, wait=60)
+        at_ms.append(message._delivery.claimed_ms)
+        message.ack()
+    slot_ms = 53  # each message has its own, unless it comes late
+    assert all(last - first >= slot_ms - 40 for first, last in pairwise(at_ms))
+    assert at_ms[-1] - at_ms[0] >= 4 * slot_ms - 40
+
+
+def test_a_pop_that_finds_nothing_uses_nothing_up(timed: cassq.Client, clock: ManualClock) -> None:
+    queue = timed.create_queue("jobs", rate="1/m")
+    poppers = [queue.popper(), queue.popper()]
+    for popper in poppers * 5:
+        assert popper.pop(1) == []
+    push(queue, 2)
+    assert sum(len(popper.pop(2)) for popper in poppers) == 1
+
+
+def test_retries_and_keys_count_as_well(timed: cassq.Client, clock: ManualClock) -> None:
+    queue = timed.create_queue("jobs")
+    queue.create_group("keyed", order="key", rate="3/m")
+    push(queue, 3, key=b"a")
+    popper = queue.popper("keyed")
+    found: list[bytes] = []
+    for _ in range(60):
+        for message in popper.pop(1):
+            found.append(message.payload)
+            message.nack(delay=0)
+            popper.flush()
+        pass_time(clock, popper, 1000)
+    assert found == [b"0"] * 3
+
+
+# --- how one sees it ----------------------------------------------------------------------------
+
+
+def test_what_waits_for_a_limit_is_explained_and_counted(
+    timed: cassq.Client, clock: ManualClock
+) -> None:
+    queue = timed.create_queue("jobs", concurrency=1, rate="1/h")
+    with queue.pusher() as pusher:
+        message_id = pusher.push_many([b"first", b"second"])[1]
+    assert "concurrency" not in str(queue.explain(message_id))
+    popper = queue.popper()
+    assert len(popper.pop(5)) == 1
+    said = str(queue.explain(message_id).sentences())
+    assert "may at once (concurrency is 1): it waits for one of these" in said
+    assert "gets at most 1/h (rate): the next slot is at" in said
+    assert popper.pop(5) == []
+    assert popper.tally.limited == 2
+
+
+# --- bad input ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"rate": "fast"}, "'fast' is not a rate"),
+        ({"rate": 5}, "5 is not a rate"),
+        ({"rate": "0/s"}, "'0/s' is not a rate"),
+        ({"concurrency": 0}, "concurrency must be a whole number between 1 and"),
+        ({"concurrency": 1.5}, "concurrency must be a whole number"),
+    ],
+)
+def test_bad_limits_are_named(queue: cassq.Queue, settings: dict[str, object], said: str) -> None:
+    for change in (queue.update, lambda **given: queue.create_group("g", **given)):
+        with pytest.raises(ConfigError, match=said):
+            change(**settings)  # type: ignore[arg-type]

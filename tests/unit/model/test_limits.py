@@ -1,0 +1,116 @@
+"""The limits of a group: whatever poppers do, no more than is allowed in any time."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cassq.model import limits
+from cassq.model.limits import Permits
+from cassq.model.queues import rate_of
+
+RATES = ["1/s", "3/s", "10/s", "500/s", "20000/s", "7/m", "100/h"]
+
+
+def used_at(rate: str, rng: random.Random, enough: int, poppers: int = 4) -> list[int]:
+    """When poppers use the slots of a rate that they reserve, at the worst of times: each of them
+    waits, and uses what it has at the beginning, or at the last moment."""
+    slots, next_us, now_us = limits.slots_of(rate), 0, 1_000_000_000
+    used: list[int] = []
+    while len(used) < enough:
+        found = limits.reserved(slots, next_us, now_us, rng.randint(1, 2 * slots.most))
+        if found is None:
+            now_us += rng.randint(1, slots.slot_us)
+            continue
+        next_us = found.next_us
+        at_us = rng.choice([max(now_us, found.begin_us), found.end_us])
+        used += [at_us] * rng.randint(0, found.left)
+        now_us += rng.choice([0, 0, slots.slot_us * found.left // poppers])
+    return sorted(used)
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_in_no_unit_of_time_are_more_used_than_the_rate_allows(rate: str) -> None:
+    count, unit_ms = rate_of(rate)
+    for seed in range(5):
+        used = used_at(rate, random.Random(seed), 3 * count + 100)
+        for first, last in zip(used, used[count:], strict=False):
+            assert last - first >= unit_ms * 1000
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_one_popper_that_is_never_late_uses_over_nine_tenths_of_it(rate: str) -> None:
+    count, unit_ms = rate_of(rate)
+    slots, next_us, now_us = limits.slots_of(rate), 0, 1_000_000_000
+    begun_us, used = now_us, 0
+    while used < 3 * count:
+        found = limits.reserved(slots, next_us, now_us, slots.most)
+        if found is None:
+            now_us += slots.slot_us // 2
+            continue
+        next_us, now_us = found.next_us, max(now_us, found.begin_us)
+        used += found.left
+    took_us = next_us - begun_us
+    assert used / took_us >= 0.92 * count / (unit_ms * 1000)
+
+
+def test_slots_are_reserved_one_after_the_other() -> None:
+    slots = limits.slots_of("500/s")
+    first = limits.reserved(slots, 0, 1_000_000, 3)
+    assert first is not None
+    second = limits.reserved(slots, first.next_us, 1_000_000, 3)
+    assert second is not None
+    assert (first.left, second.left) == (3, 3)
+    assert second.begin_us == first.next_us == 1_000_000 + 3 * slots.slot_us
+
+
+def test_nobody_reserves_far_ahead() -> None:
+    slots = limits.slots_of("1/m")
+    assert limits.reserved(slots, 64_200_000, 0, 1) is None
+    assert limits.reserved(slots, 64_200_000, 64_000_000, 1) is not None
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abcd"), st.integers(0, 30), st.booleans(), st.integers(0, 50)),
+        max_size=40,
+    ),
+    st.integers(1, 20),
+)
+def test_poppers_together_never_have_more_permits_than_there_are(
+    steps: list[tuple[str, int, bool, int]], most: int
+) -> None:
+    permits: Permits = {}
+    now_ms = 0
+    for popper, wanted, less, passed_ms in steps:
+        now_ms += passed_ms
+        permits = limits.permits_of(limits.permits_as_text(permits, "a"), now_ms)
+        before = dict(permits)
+        if less:
+            permits = limits.kept(permits, popper, wanted, now_ms + 100)
+        else:
+            permits = limits.permitted(permits, popper, wanted, most, now_ms + 100)
+        assert sum(count for count, _ in permits.values()) <= most
+        others = {name: each for name, each in permits.items() if name != popper}
+        assert others == {name: each for name, each in before.items() if name != popper}
+        mine = permits.get(popper, (0, 0))[0]
+        assert mine <= wanted
+        free = most - sum(count for count, _ in before.values())
+        assert less or mine == min(wanted, free + before.get(popper, (0, 0))[0])
+
+
+def test_permits_that_are_over_are_free() -> None:
+    text = limits.permits_as_text({"a": (3, 100), "b": (2, 200)}, "a")
+    assert limits.permits_of(text, 99) == {"a": (3, 100), "b": (2, 200)}
+    assert limits.permits_of(text, 100) == {"b": (2, 200)}
+    assert limits.permits_of("", 0) == {}
+    assert limits.permits_as_text({}, "a") == ""
+
+
+def test_the_next_slot_is_read_from_the_shared_text() -> None:
+    times = [0, 1, 1_700_000_000_000_000]
+    assert [limits.next_us_of(limits.next_as_text(each, "p")) for each in times] == times
+    assert limits.next_us_of("") == 0
