@@ -15,6 +15,7 @@ from tests.simulation.worlds.scenario import (
     draw_scenario,
     with_desk,
     with_keys,
+    with_limits,
     with_receipts,
     with_writers,
 )
@@ -24,6 +25,7 @@ SEEDS = range(25)
 SEEDS_OF_WRITERS = range(15)
 SEEDS_OF_RECEIPTS = range(15)
 SEEDS_OF_KEYS = range(12)
+SEEDS_OF_LIMITS = range(10)
 SEEDS_OF_CALM = range(15)
 SEEDS_OF_PURGES = range(8)
 
@@ -87,6 +89,17 @@ def world_of_keys(seed: int) -> World:
 @pytest.mark.parametrize("seed", SEEDS_OF_KEYS)
 def test_no_message_passes_an_unsettled_one_of_its_key(seed: int) -> None:
     failure = run_world(world_of_keys(seed))
+    assert failure is None, str(failure)
+
+
+def world_of_limits(seed: int) -> World:
+    rng = random.Random(f"limits {seed}")
+    return World(seed, with_limits(draw_scenario(rng), rng))
+
+
+@pytest.mark.parametrize("seed", SEEDS_OF_LIMITS)
+def test_no_group_gets_more_than_its_limits_allow(seed: int) -> None:
+    failure = run_world(world_of_limits(seed))
     assert failure is None, str(failure)
 
 

@@ -19,7 +19,7 @@ from cassq.consumer.delivery import Message
 from cassq.lifecycle.retries import DEATH_HEADER
 from cassq.message.message_ids import SpilledId
 from cassq.message.ranges import RangeSet
-from cassq.model.queues import is_dead_letter_name
+from cassq.model.queues import is_dead_letter_name, rate_of
 from tests.simulation.checks.ledger import BrokenPromiseError
 from tests.simulation.checks.lookout import Lookout
 from tests.simulation.checks.model import NEVER, Delivery, GroupView, Place, Sent, place_of
@@ -192,12 +192,35 @@ class Checker(Lookout):
             self._check_neighbours(delivery)
             group.deliveries[delivery.place].append(delivery)
             self._check_first(delivery)
+        self._check_limits(group, len(deliveries))
         if group.strict:
             self._check_order(deliveries)
         if group.keyed:
             for delivery in deliveries:
                 self._check_key(delivery, deliveries)
         return deliveries
+
+    def _check_limits(self, group: GroupView, count: int) -> None:
+        """No more came in any second, or minute, than the group's rate allows, and no more are in
+        consumers' hands at once; `count` came just now."""
+        policy = self._world.scenario.policy.get(group.queue, {})
+        rate, concurrency = policy.get("rate"), policy.get("concurrency")
+        now_ms = self._world.scheduler.clock.boot_ms()
+        group.came_ms += [now_ms] * count
+        if rate is not None:
+            most, unit_ms = rate_of(rate)
+            lately = [came_ms for came_ms in group.came_ms if now_ms - came_ms < unit_ms]
+            if len(lately) > most:
+                raise BrokenPromiseError(f"{len(lately)} came to {group.name} at {rate}: {lately}")
+        if concurrency is not None:
+            out = [
+                each.place
+                for deliveries in group.deliveries.values()
+                for each in deliveries
+                if each.settling == each.given == NEVER and now_ms < each.due_ms
+            ]
+            if len(out) > concurrency:
+                raise BrokenPromiseError(f"{group.name} has {out}, and may have {concurrency}")
 
     def _check_key(self, new: Delivery, batch: Sequence[Delivery]) -> None:
         """Nothing of its key that was pushed before, by the same pusher or on a cp queue, is

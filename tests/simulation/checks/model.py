@@ -120,6 +120,7 @@ class GroupView:
     firsts: dict[tuple[object, str], int] = field(default_factory=dict)
     forgotten: dict[Place, int] = field(default_factory=lambda: defaultdict(int))
     frontier: int = 0
+    came_ms: list[int] = field(default_factory=list)  # when each delivery was handed out: boot time
     # Boot times: since when somebody has claims of it, and since when, before that, nobody had.
     held_ms: int | None = None
     quiet_ms: int = 0

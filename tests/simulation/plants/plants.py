@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.simulation.plants import wrong_keys as keys
+from tests.simulation.plants import wrong_limits as limits
 from tests.simulation.plants import wrong_moves as moved
 from tests.simulation.plants import wrong_parts as wrong
 from tests.simulation.plants import wrong_writes as writes
@@ -75,6 +76,10 @@ REFUSES: dict[str, Any] = {
 }  # fmt: skip
 RECEIPTS: dict[str, Any] = {"receipts": 0.7, "clumsiness": 0.9, "catalog_lost": False}
 KEYS: dict[str, Any] = {"keys": 3, "clumsiness": 0.9, "catalog_lost": False, "cuts": 0}
+LIMITS: dict[str, Any] = {
+    "policy": {"rate": "8/s", "concurrency": 2}, "roles": {"popper": 3}, "clumsiness": 0.9,
+    "catalog_lost": False, "cuts": 0, "pause_rate": 0.0,
+}  # fmt: skip
 WRITES: dict[str, Any] = {"writers": 3, "catalog_lost": False, "switches": 500}
 
 PLANTS = [
@@ -140,6 +145,12 @@ PLANTS = [
           KEYS, ["ap"], patch=keys.reads_all_pipes_at_once),
     Plant("tried-unwritten", "a keyed group hands out what its rows do not say is tried", 40,
           KEYS | PAUSES | CRASHES, ["ap"], patch=keys.notes_no_try),
+    Plant("permits-unread", "a popper counts its own messages alone", 20,
+          LIMITS, ["ap"], patch=limits.reads_no_permits),
+    Plant("permits-over-early", "a killed popper's permits end before its claims", 20,
+          LIMITS | CRASHES, ["ap"], patch=limits.frees_permits_early),
+    Plant("slots-unread", "a popper counts its own deliveries alone", 20,
+          LIMITS, ["ap"], patch=limits.reads_no_slots),
     Plant("turn-behind-a-nack", "a turn goes on behind what its popper gave back", 20,
           {"turns": True, "clumsiness": 0.9, "roles": {"popper": 2}}, ["cp"],
           patch=wrong.goes_on_behind_a_nack),

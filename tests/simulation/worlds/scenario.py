@@ -200,6 +200,22 @@ def with_keys(scenario: Scenario, rng: random.Random) -> Scenario:
     )
 
 
+def with_limits(scenario: Scenario, rng: random.Random) -> Scenario:
+    """The scenario with limits of each group. No process is stopped where there is a rate: what it
+    claimed in time may come late."""
+    limits = {"concurrency": rng.choice((None, 1, 2, 5)), "rate": rng.choice((None, "8/s", "90/m"))}
+    return replace(
+        scenario,
+        policy={name: settings | limits for name, settings in scenario.policy.items()},
+        keys=rng.choice((0, 0, 3)),
+        popping_threads=rng.choice((0, 0, 2)),
+        clumsiness=rng.choice((0.1, 0.5, 0.9)),
+        pause_rate=0.0 if limits["rate"] else scenario.pause_rate,
+        cuts=0,
+        catalog_lost=False,
+    )
+
+
 def broad(drawn: Scenario, seed: int) -> Scenario:
     """A scenario of a seed with whatever else there may be in it, or not."""
     at_desks = with_desk(drawn, random.Random(f"desk {seed}"))
