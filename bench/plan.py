@@ -45,6 +45,9 @@ class Plan:
     failing_s: float = 4.0
     # Messages with keys, which pass each group.
     keys_messages: int = 200_000
+    # Fair groups: for how long consumers work, and behind how many messages of one key.
+    fair_s: float = 30.0
+    fair_backlog: int = 1_000_000
     # Messages pushed ahead of their time.
     delayed_messages: int = 1_000_000
     # Queues, or pipes of one, over which the reaper passes; how often its daemon does. A pusher is
@@ -102,6 +105,8 @@ class Plan:
             endurance_backlog=50_000,
             failing_s=1.0,
             keys_messages=50_000,
+            fair_s=5.0,
+            fair_backlog=200_000,
             delayed_messages=100_000,
             reap_count=2_000,
             reap_every_s=2.0,
@@ -143,6 +148,8 @@ class Plan:
             endurance_backlog=4_000,
             failing_s=0.1,
             keys_messages=5_000,
+            fair_s=0.5,
+            fair_backlog=10_000,
             delayed_messages=4_000,
             reap_count=20,
             reap_every_s=0.2,

@@ -43,7 +43,7 @@ from cassq.consumer.delivery import (
     Prefetched,
     by_delivery,
 )
-from cassq.consumer.lane import Lane, Says
+from cassq.consumer.keyed.lane import Lane, Says
 from cassq.consumer.limits import Limits
 from cassq.consumer.settling import Settler
 from cassq.doorbell import LOOK_AGAIN_SECONDS, Doorbell

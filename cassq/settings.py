@@ -77,4 +77,5 @@ class GroupSettings(TypedDict, total=False):
     order: Order
     limit_per_key: int | None
     rate_per_key: str | None
+    fair: bool
     group_expires: float | None

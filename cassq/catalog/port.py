@@ -389,7 +389,7 @@ class Leases(abc.ABC):
 
     @abc.abstractmethod
     def shared(self, name: str) -> str:
-        """The text that clients share under a name, which is no lease's; empty if there is none.
+        """The text that clients share under a name, not that of a lease; empty if there is none.
         Cost: one read."""
 
     @abc.abstractmethod

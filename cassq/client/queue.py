@@ -337,7 +337,7 @@ class Queue:
         others. The time of `group_expires` begins anew."""
         row = self._group(name)
         new = _checked_for(name, changed(row.policy, policy))
-        for setting in ("exclusive", "order", "limit_per_key", "rate_per_key"):
+        for setting in ("exclusive", "order", "limit_per_key", "rate_per_key", "fair"):
             if getattr(new, setting) != getattr(row.policy, setting):
                 raise ConfigError(f"{setting} cannot be changed", hint="create another group")
         if new.group_expires is not None or row.policy.group_expires is not None:

@@ -473,7 +473,7 @@ class Settler:
         found: dict[Delivery, int] = {}
         for delivery in self.deliveries:
             if delivery.hold is not None:
-                continue  # `cassq.consumer.lane` keeps it
+                continue  # `cassq.consumer.keyed.lane` keeps it
             rest_ms = delivery.due_ms - now_ms
             left_ms = min(timeout_ms, delivery.claimed_ms + cap_ms - now_ms)
             if left_ms > rest_ms and rest_ms < EXTENDED_BELOW * timeout_ms and delivery.is_attended:

@@ -45,6 +45,10 @@ def encode_column(entries: Sequence[bytes | None]) -> bytes:
 def decode_column(body: bytes, at: int, count: int) -> tuple[list[bytes | None], int]:
     lengths = from_little("I", body[at : at + 4 * count], count)
     at += 4 * count
+    length = lengths[0] if count else ABSENT
+    end = at + length * count
+    if length != ABSENT and end <= len(body) and lengths.count(length) == count:
+        return _even(body, at, end, length, count), end
     entries: list[bytes | None] = []
     for length in lengths:
         if length == ABSENT:
@@ -53,6 +57,14 @@ def decode_column(body: bytes, at: int, count: int) -> tuple[list[bytes | None],
             entries.append(body[at : at + length])
             at += length
     return entries, at
+
+
+def _even(body: bytes, at: int, end: int, length: int, count: int) -> list[bytes | None]:
+    """Entries that are all of one length."""
+    first = body[at : at + length]
+    if body[at:end] == first * count:
+        return [first] * count
+    return [body[i : i + length] for i in range(at, end, length)]
 
 
 def to_little(column: array[int]) -> bytes:

@@ -236,6 +236,9 @@ class GroupPolicy:
     limit_per_key: int | None = None
     # How many messages of one key are delivered at most, such as "10/s"; None: any number.
     rate_per_key: str | None = None
+    # Whether the key with the least share of what is in hand, and of the processing time, comes
+    # first: nobody's backlog delays the others.
+    fair: bool = False
     # Seconds without a popper after which the group is removed; None: it stays.
     group_expires: float | None = None
 
@@ -243,6 +246,7 @@ class GroupPolicy:
         self._check_keys()
         _check_group_limits(self)
         _check_flag(self, "exclusive")
+        _check_flag(self, "fair")
         _check_schedule(self)
         if self.sick_check is not None:
             _check_flag(self, "sick_check")
@@ -275,7 +279,7 @@ class GroupPolicy:
     def keyed(self) -> bool:
         """Whether it matters which messages have the same key."""
         limited = self.limit_per_key is not None or self.rate_per_key is not None
-        return self.order == "key" or limited
+        return self.order == "key" or limited or self.fair
 
     @property
     def interval_per_key_ms(self) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,29 @@ from tests.simulation.plants.plants import Plant
 from tests.simulation.plants.sidecar_plants import SidecarPlant
 from tests.simulation.run import run_seed, run_world
 from tests.simulation.worlds.world import World
+
+# Plants that take longest to be caught, in seconds of a processor.
+SLOW = {
+    "end-overwritten": 40, "publish-unfenced": 30, "seal-by-one": 18, "ack-majority": 16,
+    "seal-largest": 13, "losers-kept": 13, "spill-unnoted": 11, "ack-fenced": 11,
+    "no-directory-sync": 10, "damaged-counts": 7, "deadline-of-all": 7, "seal-in-the-middle": 7,
+    "seal-unseen": 6, "cancel-delivered": 6, "spill-unsynced": 6, "read-one": 5,
+    "merge-doubles": 5, "merge-loses": 5,
+}  # fmt: skip
+
+
+def params(plants: Sequence[Plant | SidecarPlant]) -> list[Any]:
+    """Plants as parameters of a test; the slow ones are not for the gate."""
+    return [
+        pytest.param(
+            plant,
+            id=plant.name,
+            marks=[pytest.mark.long(reason=f"{SLOW[plant.name]} s until it is caught")]
+            if plant.name in SLOW
+            else [],
+        )
+        for plant in plants
+    ]
 
 
 def check_caught(plant: Plant | SidecarPlant) -> None:

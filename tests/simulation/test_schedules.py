@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.planted import check_caught, check_determined
+from tests.simulation.planted import check_caught, check_determined, params
 from tests.simulation.plants.schedule_plants import SCHEDULE_PLANTS, SchedulePlant
 from tests.simulation.run import run_world
 from tests.simulation.worlds.schedule_world import ScheduleWorld
@@ -20,7 +20,7 @@ def test_each_tick_is_one_message(seed: int) -> None:
     assert world.seen, "there were no ticks"
 
 
-@pytest.mark.parametrize("plant", SCHEDULE_PLANTS, ids=lambda plant: plant.name)
+@pytest.mark.parametrize("plant", params(SCHEDULE_PLANTS))
 def test_a_planted_bug_is_caught(plant: SchedulePlant) -> None:
     """And the seed that catches it passes without it."""
     check_caught(plant)

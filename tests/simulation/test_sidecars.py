@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.planted import check_caught, check_determined
+from tests.simulation.planted import check_caught, check_determined, params
 from tests.simulation.plants.sidecar_plants import SIDECAR_PLANTS, SidecarPlant
 from tests.simulation.run import run_seed
 from tests.simulation.worlds.sidecar_world import SidecarWorld
@@ -19,7 +19,7 @@ def test_every_promise_is_kept_whatever_happens_to_sidecars(seed: int) -> None:
     assert failure is None, str(failure)
 
 
-@pytest.mark.parametrize("plant", SIDECAR_PLANTS, ids=lambda plant: plant.name)
+@pytest.mark.parametrize("plant", params(SIDECAR_PLANTS))
 def test_a_planted_bug_is_caught(plant: SidecarPlant) -> None:
     """And the seed that catches it passes without it."""
     check_caught(plant)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.simulation.planted import check_caught, check_determined
+from tests.simulation.planted import check_caught, check_determined, params
 from tests.simulation.plants.plants import PLANTS, Plant, plant_named
 from tests.simulation.run import run_seed, run_world
 from tests.simulation.worlds.scenario import (
@@ -142,7 +142,7 @@ def test_purged_messages_do_not_return_after_a_power_cut() -> None:
     assert failure is None, str(failure)
 
 
-@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.name)
+@pytest.mark.parametrize("plant", params(PLANTS))
 def test_a_planted_bug_is_caught(plant: Plant) -> None:
     """And the seed that catches it passes without it."""
     check_caught(plant)

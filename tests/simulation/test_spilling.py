@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.planted import check_caught, check_determined
+from tests.simulation.planted import check_caught, check_determined, params
 from tests.simulation.plants.spill_plants import SPILL_PLANTS, SpillPlant
 from tests.simulation.run import run_seed
 from tests.simulation.worlds.spill_world import SpillWorld
@@ -18,7 +18,7 @@ def test_every_promise_is_kept_whichever_side_is_cut_off(seed: int) -> None:
     assert failure is None, str(failure)
 
 
-@pytest.mark.parametrize("plant", SPILL_PLANTS, ids=lambda plant: plant.name)
+@pytest.mark.parametrize("plant", params(SPILL_PLANTS))
 def test_a_planted_bug_is_caught(plant: SpillPlant) -> None:
     """And the seed that catches it passes without it."""
     check_caught(plant)

@@ -103,6 +103,7 @@ def test_a_second_action_on_the_same_rdd_does_not_double(
     assert_holds(client, queue, 3000)
 
 
+@pytest.mark.long(reason="two Spark jobs")
 def test_a_job_that_is_started_again_after_it_published_pushes_nothing(
     spark: Any, client: cassq.Client, queue: cassq.Queue
 ) -> None:

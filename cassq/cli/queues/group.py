@@ -119,7 +119,9 @@ def list_(call: Invocation, queue: str, expired: bool) -> None:
 )
 @queue_argument("queue")
 @click.argument("name")
-@group_options(leave_out=("exclusive", "order", "limit_per_key", "rate_per_key"), defaults=False)
+@group_options(
+    leave_out=("exclusive", "order", "limit_per_key", "rate_per_key", "fair"), defaults=False
+)
 @click.pass_obj
 def update(call: Invocation, /, queue: str, name: str, **settings: Any) -> None:
     """Change settings of a group; the others stay as they are.

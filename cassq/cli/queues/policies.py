@@ -132,6 +132,8 @@ GROUP_HELP = {
     " unsettled.",
     "limit_per_key": "How many messages of one key may be unsettled at once.",
     "rate_per_key": "How many messages of one key are delivered at most, as in 10/s, 5/m or 100/h.",
+    "fair": "Deliver messages of the key with the least share of work first, so that no backlog of"
+    " one key delays the others.",
     "group_expires": "Remove the group, with its position and claims, when it has had no popper for"
     " this long, at least 15s; not for the group `default`.",
 }

@@ -225,6 +225,7 @@ def test_each_group_has_its_own_left_to_do(catalog: Catalog) -> None:
     assert unclaimed(catalog, group_row("default", "r")) == []
 
 
+@pytest.mark.long(reason="hundreds of pipes")
 @pytest.mark.parametrize("ask", [unclaimed, unacked])
 def test_many_pipes_done_hide_none_that_is_not(catalog: Catalog, ask: object) -> None:
     """More than what a catalog may skip by a stored bound: what it skips must be done."""

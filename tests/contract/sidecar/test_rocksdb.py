@@ -182,6 +182,7 @@ def test_no_flipped_bit_in_a_table_is_given_out(place: RocksPlace) -> None:
     assert look(place.engine, PIPE, OTHER) == {PIPE: False, OTHER: False}
 
 
+@pytest.mark.long(reason="an engine is opened for each bit")
 def test_no_flipped_bit_in_the_marks_makes_a_replica_merely_shorter(place: RocksPlace) -> None:
     fill(place, PIPE, OTHER)
     place.halt()

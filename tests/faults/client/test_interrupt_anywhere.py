@@ -261,11 +261,16 @@ def close_client(scene: Scene) -> Act:
 
 CALLS = [
     push, push_many, push_once, push_delayed, push_soon, pop, iterate, ack, nack, commit, rollback,
-    transaction, extend, close_pusher, close_popper, close_client,
+    transaction, extend, close_pusher, close_popper,
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
+CLOSING = pytest.param(
+    close_client, id="close_client", marks=pytest.mark.long(reason="a client for each interrupt")
+)
+
+
+@pytest.mark.parametrize("call", [*CALLS, CLOSING], ids=lambda call: call.__name__)
 def test_wherever_a_call_is_interrupted_all_threads_go_on(
     directory: Path, call: Callable[[Scene], Act]
 ) -> None:

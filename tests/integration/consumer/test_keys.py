@@ -14,8 +14,8 @@ import pytest
 
 import cassq
 from cassq.base.clock import ManualClock
-from cassq.consumer import lane
 from cassq.consumer.delivery import Message
+from cassq.consumer.keyed import lane
 from cassq.errors import ClaimLostError, ConfigError, CorruptionError, UsageError
 from tests.integration.places import Place
 from tests.integration.stage import Connect, alone

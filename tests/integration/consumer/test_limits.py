@@ -171,6 +171,17 @@ def test_the_permits_of_a_killed_popper_come_back(client: cassq.Client, place: P
         popper.commit(messages)
 
 
+def test_what_a_closed_popper_left_with_a_deadline_does_not_count(queue: cassq.Queue) -> None:
+    queue.update(concurrency=1)
+    push(queue, 2)
+    with queue.popper() as first:
+        receipt = first.pop(1)[0].receipt
+        queue.settle(receipt).extend(600)
+    (second,) = queue.popper().pop(2)
+    assert second.payload == b"1"
+    queue.settle(receipt).ack()
+
+
 def test_a_limit_can_come_and_go_while_there_are_poppers(
     timed: cassq.Client, clock: ManualClock
 ) -> None:

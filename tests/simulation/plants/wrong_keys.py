@@ -9,8 +9,9 @@ from unittest.mock import patch
 
 from cassq.consumer.candidates import CandidatePipes, PipeView
 from cassq.consumer.delivery import Delivery
-from cassq.consumer.keys import Line, Segment
-from cassq.consumer.lane import Lane
+from cassq.consumer.keyed.keys import Line
+from cassq.consumer.keyed.lane import Lane
+from cassq.consumer.keyed.segments import Segment
 from cassq.consumer.settling import Settler
 from cassq.model.rows import Claim
 

@@ -42,6 +42,7 @@ class Scenario:
     append_bytes: int = 0  # after which an append has had enough; 0: as it is
     receipts: float = 0.0  # share of what is out that is settled by receipt, by whoever comes
     keys: int = 0  # of the messages, for a group in their order; 0: there is none
+    fair: bool = False  # whether that group is fair
     turns: bool = False  # poppers keep their locks, as on Cassandra; not where threads share them
 
     def age_limit(self, queue: str) -> float | None:
@@ -197,6 +198,7 @@ def with_keys(scenario: Scenario, rng: random.Random) -> Scenario:
         popping_threads=rng.choice((0, 0, 1, 3)),
         clumsiness=rng.choice((0.1, 0.5, 0.9)),
         catalog_lost=False,
+        fair=rng.random() < 0.4,
     )
 
 

@@ -204,7 +204,7 @@ class World:
             for group, exclusive in self.scenario.groups[name]:
                 queue.create_group(group, exclusive=exclusive)
             if self.scenario.keys:
-                queue.create_group("keyed", order="key")
+                queue.create_group("keyed", order="key", fair=self.scenario.fair)
         client.close()
         self.commits.keeping = self.cuts_left > 0
         self.commits.tick, self.commits.watch = self.checker.tick, self.checker.look

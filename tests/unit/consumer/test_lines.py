@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cassq.consumer.delivery import Acknowledger, Delivery
-from cassq.consumer.keys import Entry, Line, Segment
+from cassq.consumer.keyed.keys import Line
+from cassq.consumer.keyed.segments import Entry, Segment
 from cassq.message.bundles import Bundle, BundleSlice
 from cassq.message.ranges import RangeSet
 from cassq.model.rows import Claim, ClaimState

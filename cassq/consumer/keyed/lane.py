@@ -2,7 +2,7 @@
 its key.
 
 One popper at a time has the group's *lane*, by a lock. It claims runs of messages ahead of what it
-hands out, in rows of at most `ROW_MESSAGES`, and keeps them in line by key (`cassq.consumer.keys`):
+hands out, in rows of at most `ROW_MESSAGES`, and keeps them in line by key (`keys.py` beside this):
 so as many consumers as there are keys can work side by side, as threads that share the popper.
 
 Invariants:
@@ -36,15 +36,16 @@ from cassq.consumer.delivery import (
     Messages,
     NackOptions,
 )
-from cassq.consumer.keys import Entry, Keeper, Line, Segment, SegmentHold
+from cassq.consumer.keyed.fairness import FairReady
+from cassq.consumer.keyed.keys import Keeper, Line, SegmentHold
+from cassq.consumer.keyed.segments import Entry, Segment, delivery_of, runs_of
+from cassq.consumer.keyed.take_over import HELD_FOR, TakeOver
 from cassq.consumer.new_claims import ClaimRequest
 from cassq.consumer.settling import Settler
-from cassq.consumer.take_over import HELD_FOR, TakeOver
 from cassq.errors import ClaimLostError
 from cassq.lifecycle.ports import Ports
 from cassq.locks.port import Lock
-from cassq.message.bitsets import BitSet
-from cassq.message.bundles import Bundle, BundleSlice
+from cassq.message.bundles import BundleSlice
 from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model import claims
 from cassq.model.rows import Claim, ClaimState, Cursor, GroupRow, PipeRow, QueueRow
@@ -53,6 +54,11 @@ ROW_MESSAGES = 8192
 # How many messages may stand in line: until so many wait for their keys, more are claimed.
 LINE_MESSAGES = 10_000
 LINE_MESSAGES_MAX = 100_000  # while none of them is ready
+LINE_BYTES_MAX = 256 * 1024 * 1024
+FAIR_MESSAGES_MAX = 1_000_000  # in a fair group, which must know of all keys
+ROWS_AHEAD = 4  # how many rows a call claims ahead in a fair group ...
+AHEAD_MS = 20  # ... and how often it looks if there is news, and if there seems to be none
+AHEAD_IDLE_MS = 200
 IDLE_MS = 2000  # how long a popper that takes nothing keeps the lane
 IN_LINE_SECONDS = 0.1  # how often a popper without the lane tries to get it
 HANDED_MAX = 64  # how many pops from a row are remembered before those that are over are dropped
@@ -104,9 +110,12 @@ class Lane(Keeper):
         self._held_up: set[str] = set()  # the chains that they hold up
         self._epochs: dict[str, int] = {}  # what each pipe's epoch was raised to
         self._segments: dict[Delivery, Segment] = {}
+        self._bytes = 0  # of their messages
         self._after: list[tuple[Segment, bytes]] = []  # where acks are not written, and their keys
         self._goes_on = False  # some ready messages follow others whose acks are not written
         self._looked_ms = self._kept_ms = self._used_ms = 0
+        self._more_ahead = False  # whether the last look found more to claim
+        self._ahead_ms = 0  # when it did not
         self._hungry = False  # the last call found nothing that was ready
 
     # --- taking -------------------------------------------------------------------------------
@@ -150,7 +159,7 @@ class Lane(Keeper):
         are in the same row, without a flush, as one write then says both that a message is acked,
         and that the next of its key is tried."""
         before = len(self._line.ready)
-        one_row = all(len(_delivery_of(segment).rows) == 1 for segment, _ in self._after)
+        one_row = all(len(delivery_of(segment).rows) == 1 for segment, _ in self._after)
         if one_row:
             self._after = self._line.go_on(self._after, limit)
         if one_row and len(self._line.ready) > before:
@@ -162,11 +171,11 @@ class Lane(Keeper):
         """Hand out messages just taken from the line, once their rows say so."""
         if not entries:
             return Messages()
-        runs = _runs(entries)
+        runs = runs_of(entries)
         tried: dict[Segment, list[RangeSet]] = {}
         for segment, _, seqs in runs:
             tried.setdefault(segment, []).append(seqs)
-        deliveries = [_delivery_of(segment) for segment in tried]
+        deliveries = [delivery_of(segment) for segment in tried]
         try:
             for segment, sets in tried.items():
                 segment.trying = RangeSet.joined(sets)
@@ -199,15 +208,31 @@ class Lane(Keeper):
                 ]
             segment.handed.append((now_ms, RangeSet.joined(sets)))
         return Messages(
-            [DeliveredRun(_delivery_of(segment), bundle, seqs) for segment, bundle, seqs in runs]
+            [DeliveredRun(delivery_of(segment), bundle, seqs) for segment, bundle, seqs in runs]
         )
 
     def _fill(self, wanted: int, now_ms: int) -> None:
         """Claim more, until enough are ready, or too many wait."""
         line = self._line
+        if line.fair is not None:
+            self._look_ahead(now_ms)
         while len(line.ready) < wanted and self._known:
             most = LINE_MESSAGES if line.ready else LINE_MESSAGES_MAX
-            if line.count >= most or not self._claim_more(now_ms):
+            full = line.count >= most or self._bytes >= LINE_BYTES_MAX
+            if full or not self._claim_more(now_ms):
+                return
+
+    def _look_ahead(self, now_ms: int) -> None:
+        """Claim what others may have pushed behind what is in line already: their keys may come
+        first. Some at a time, as consumers wait meanwhile."""
+        news = self._more_ahead or self._claimer.has_news()
+        if now_ms - self._ahead_ms < (AHEAD_MS if news else AHEAD_IDLE_MS):
+            return
+        for _ in range(ROWS_AHEAD):
+            room = self._line.count < FAIR_MESSAGES_MAX and self._bytes < LINE_BYTES_MAX
+            self._more_ahead = room and self._known and self._claim_more(now_ms)
+            if not self._more_ahead:
+                self._ahead_ms = now_ms
                 return
 
     def _claim_more(self, now_ms: int) -> bool:
@@ -278,6 +303,8 @@ class Lane(Keeper):
         reader = self._claimer.window.readers.get(delivery.pipe_id)
         segment.synced = delivery.deliveries > 1 or reader.earlier_boot
         self._segments[delivery] = segment
+        segment.size = sum(bundle.size for bundle, _ in segment.pieces)
+        self._bytes += segment.size
         self._settler.take(delivery, segment.pieces, delivery.claimed_ms)
 
     # --- the lane -----------------------------------------------------------------------------
@@ -298,6 +325,7 @@ class Lane(Keeper):
             ordered=ordered,
             interval_ms=policy.interval_per_key_ms,
             begun_ms=self._catalog.now_ms(),
+            fair=FairReady(self._catalog.now_ms) if policy.fair else None,
         )
         self._looked_ms = now_ms - LOOK_BESIDE_MS
         try:
@@ -392,6 +420,7 @@ class Lane(Keeper):
     def _clear(self) -> None:
         self._known = False
         self._segments.clear()
+        self._bytes = 0
         self._epochs.clear()
         self._after.clear()
         self._goes_on = False
@@ -500,14 +529,16 @@ class Lane(Keeper):
 
     # --- what the consumers say -----------------------------------------------------------------
 
-    def acked(self, segment: Segment, keys: Iterable[bytes | None]) -> None:
+    def acked(self, segment: Segment, keys: Sequence[bytes | None]) -> None:
+        self._line.finished(keys)
         self._after += [(segment, key) for key in keys if key is not None]
         if self._hungry and self._after:
             self._hungry = False
             self._wake()
 
     def over(self, delivery: Delivery) -> None:
-        self._segments.pop(delivery, None)
+        segment = self._segments.pop(delivery, None)
+        self._bytes -= segment.size if segment is not None else 0
 
     def finished(self, count: int, since_ms: int) -> None:
         self._settler.pace.finished.append((count, self._catalog.now_ms() - since_ms))
@@ -527,7 +558,7 @@ class Lane(Keeper):
                 self.put_back([(segment, segment.bundle_of(seq), seq) for seq in left])
 
     def failed(self, row: Claim, entries: list[Entry]) -> None:
-        pieces = [BundleSlice(bundle, seqs).kept(seqs) for _, bundle, seqs in _runs(entries)]
+        pieces = [BundleSlice(bundle, seqs).kept(seqs) for _, bundle, seqs in runs_of(entries)]
         segment = Segment(row, pieces)
         self._line.failed(segment, [(segment, bundle, s) for bundle, seqs in pieces for s in seqs])
 
@@ -603,19 +634,10 @@ class Lane(Keeper):
         now_ms = self._catalog.now_ms()
         took = False
         for delivery, segment in list(self._segments.items()):
-            over: list[int] = []
-            until_ms = segment.until_ms
-            newer: RangeSet = EMPTY  # what was released, and handed out again
-            for since_ms, handed in reversed(segment.handed):
-                seqs, newer = handed - newer, newer | handed
-                kept = delivery.is_attended and now_ms - since_ms < self._keep_alive_ms
-                if not kept and (until_ms or now_ms - since_ms >= timeout_ms):
-                    then_ms = since_ms + timeout_ms
-                    out = [seq for seq in seqs if seq in segment.out]
-                    over += [seq for seq in out if until_ms.get(seq, then_ms) <= now_ms]
-            if over:
+            kept_ms = self._keep_alive_ms if delivery.is_attended else 0
+            seqs = segment.overdue(now_ms, timeout_ms, kept_ms)
+            if seqs:
                 took = True
-                seqs = RangeSet.of(sorted(over))
                 if delivery.hold is not None:
                     delivery.hold.failed(seqs)
                 self._settler.give_up(delivery, seqs, NackOptions(None, reason="expired"))
@@ -668,19 +690,3 @@ class Lane(Keeper):
 def lane_lock(group_id: str) -> str:
     """The name of the lock of a group's lane."""
     return f"lane:{group_id}"
-
-
-def _delivery_of(segment: Segment) -> Delivery:
-    assert segment.delivery is not None
-    return segment.delivery
-
-
-def _runs(entries: Iterable[Entry]) -> list[tuple[Segment, Bundle, RangeSet]]:
-    """Messages as runs of their rows and bundles, in the order of the first of each run."""
-    found: dict[tuple[int, int], tuple[Segment, Bundle, list[int]]] = {}
-    last: tuple[Segment, Bundle, list[int]] | None = None
-    for segment, bundle, seq in entries:
-        if last is None or bundle is not last[1] or segment is not last[0]:
-            last = found.setdefault((id(segment), id(bundle)), (segment, bundle, []))
-        last[2].append(seq)
-    return [(each, bundle, BitSet.of(seqs)) for each, bundle, seqs in found.values()]

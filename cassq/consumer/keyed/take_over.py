@@ -1,7 +1,7 @@
 """Taking over what an earlier holder of a keyed group's lane left unsettled: its claim rows are
 freed, read, and taken when they are due.
 
-Not thread-safe, as `cassq.consumer.lane`, which decides what stands in line.
+Not thread-safe, as `cassq.consumer.keyed.lane`, which decides what stands in line.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import groupby
 
 from cassq.consumer.claimer import Claimer
 from cassq.consumer.delivery import Acknowledger, Delivery
-from cassq.consumer.keys import Segment
+from cassq.consumer.keyed.segments import Segment
 from cassq.consumer.redelivery import read_left
 from cassq.lifecycle.ports import Ports
 from cassq.message.frames import Place

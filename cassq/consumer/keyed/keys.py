@@ -2,7 +2,8 @@
 
 Messages stand in line in the order in which they are added. A message may be handed out while
 fewer than `limit` of its key are unsettled; in an ordered line that is one, so the messages of a
-key come one after another. Messages without a key never wait.
+key come one after another. Messages without a key never wait. Of those that may be handed out, the
+first in line comes first; in a fair line that of the key with the least share.
 
 Pure bookkeeping in memory. Cost: constant for each message, however long the line is.
 """
@@ -15,76 +16,37 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from cassq.consumer.delivery import Delivery, Hold
+from cassq.consumer.keyed.fairness import FairReady
+from cassq.consumer.keyed.segments import Entry, Segment
 from cassq.errors import ClaimLostError
 from cassq.message.bundles import Bundle, BundleSlice
-from cassq.message.ranges import EMPTY, RangeSet
+from cassq.message.ranges import RangeSet
 from cassq.model.rows import Claim
 
 PACED_KEPT = 10_000  # keys of which times are kept before those that are over are dropped
-
-# A message in the line: what it belongs to, where its bytes are, its seq.
-Entry = tuple["Segment", Bundle, int]
-
-
-class Segment:
-    """The messages of one claim row.
-
-    delivery: by which they are handed out; None while they must wait, as `row` is free and not due.
-    out: those in a consumer's hands, with their keys. handed: when which were handed out, in
-    catalog time. until_ms: those whose consumer asked for more time, and until when. trying: those
-    that are handed out as soon as the row says so. heads: while the segment waits, those of its
-    messages that nothing of their key stands before. gone: those settled by somebody else. synced:
-    whether a crash of the machine must not make us forget that they were tried.
-    """
-
-    __slots__ = (
-        "delivery",
-        "gone",
-        "handed",
-        "heads",
-        "out",
-        "pieces",
-        "row",
-        "synced",
-        "trying",
-        "until_ms",
-    )
-
-    def __init__(
-        self, row: Claim, pieces: Iterable[BundleSlice], delivery: Delivery | None = None
-    ) -> None:
-        self.row: Claim = row
-        self.pieces: list[BundleSlice] = list(pieces)
-        self.delivery: Delivery | None = delivery
-        self.heads: list[Entry] = []
-        self.out: dict[int, bytes | None] = {}
-        self.handed: list[tuple[int, RangeSet]] = []
-        self.until_ms: dict[int, int] = {}
-        self.trying: RangeSet = EMPTY
-        self.gone: RangeSet = EMPTY
-        self.synced: bool = True
-
-    def bundle_of(self, seq: int) -> Bundle:
-        """Where the bytes of a message are."""
-        for bundle, seqs in self.pieces:
-            if seq in seqs:
-                return bundle
-        raise KeyError(seq)
 
 
 class Line:
     """Messages in line. limit: how many of a key may be unsettled at once; 0: any number. ordered:
     whether a message that failed holds its key until it is settled. interval_ms: how far apart the
-    messages of a key are taken; before `begun_ms` some may have been. Times are catalog time."""
+    messages of a key are taken; before `begun_ms` some may have been. fair: what chooses between
+    keys. Times are catalog time."""
 
     def __init__(
-        self, limit: int = 1, *, ordered: bool = True, interval_ms: int = 0, begun_ms: int = 0
+        self,
+        limit: int = 1,
+        *,
+        ordered: bool = True,
+        interval_ms: int = 0,
+        begun_ms: int = 0,
+        fair: FairReady | None = None,
     ) -> None:
         self._interval_ms = interval_ms
         self._first_ms = begun_ms + interval_ms
         self._next_ms: dict[bytes, int] = {}  # by key: when its next message may be taken
         self._paced: list[tuple[int, int, Entry]] = []  # those that wait for that time
-        self.ready: deque[Entry] = deque()
+        self.fair: FairReady | None = fair
+        self.ready: deque[Entry] | FairReady = deque() if fair is None else fair
         self.count: int = 0  # how many are in line, ready ones included
         self._limit = limit
         self._ordered = ordered
@@ -103,6 +65,9 @@ class Line:
         for bundle, seqs in segment.pieces:
             keys, base = bundle.keys, bundle.base_seq
             self.count += len(seqs)
+            if self.fair is not None and not (self._ordered or self._limit):
+                self.fair.add(segment, bundle, seqs)
+                continue
             if not keys:
                 self._deal_all([(segment, bundle, seq) for seq in seqs])
                 continue
@@ -143,6 +108,8 @@ class Line:
     def take(self, limit: int, now_ms: int = 0) -> list[Entry]:
         """The first ready messages, `limit` at most: they are in hand now."""
         ready = self.ready
+        if self.fair is not None:
+            self.fair.begin()
         if self._interval_ms:
             taken = self._paced_out(limit, now_ms)
         else:
@@ -173,6 +140,7 @@ class Line:
             if next_ms > now_ms:
                 self._numbers += 1
                 heapq.heappush(self._paced, (next_ms, self._numbers, entry))
+                self.finished([key])
                 continue
             if key is not None:
                 self._next_ms[key] = now_ms + self._interval_ms
@@ -182,10 +150,16 @@ class Line:
     def put_back(self, entries: list[Entry]) -> None:
         """Messages in hand are ready again, before all others."""
         for segment, _, seq in entries:
-            segment.out.pop(seq, None)
+            if seq in segment.out:
+                self.finished([segment.out.pop(seq)])
             segment.until_ms.pop(seq, None)
         self.ready.extendleft(reversed(entries))
         self.count += len(entries)
+
+    def finished(self, keys: Iterable[bytes | None]) -> None:
+        """Messages of these keys are in consumers' hands no more."""
+        if self.fair is not None:
+            self.fair.finished(keys)
 
     def settled(self, key: bytes | None) -> None:
         """A message of a key is settled: the next one is at the head."""
@@ -234,6 +208,7 @@ class Line:
 
     def failed(self, segment: Segment, entries: list[Entry]) -> None:
         """Messages in hand were given back: they are in a free row now, that of `segment`."""
+        self.finished(bundle.key_at(seq - bundle.base_seq) for _, bundle, seq in entries)
         if self._ordered:
             self.count += len(entries)
             segment.heads += entries
@@ -260,6 +235,8 @@ class Line:
         """A segment that waited is ours now: its heads are ready, before all others."""
         segment.delivery = delivery
         if not self._ordered:
+            left = [BundleSlice(bundle, seqs - segment.gone) for bundle, seqs in segment.pieces]
+            segment.pieces = [piece for piece in left if piece.seqs]
             self.add(segment)
             return
         heads, segment.heads = segment.heads, []
@@ -284,7 +261,7 @@ class Keeper(abc.ABC):
     """Keeps the messages of a keyed group, and follows what becomes of them."""
 
     @abc.abstractmethod
-    def acked(self, segment: Segment, keys: Iterable[bytes | None]) -> None:
+    def acked(self, segment: Segment, keys: Sequence[bytes | None]) -> None:
         """Messages of a segment were acked, which is not written yet."""
 
     @abc.abstractmethod

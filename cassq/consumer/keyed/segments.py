@@ -1,0 +1,95 @@
+"""Segments: the messages of a keyed group's claim rows, and which of them consumers have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cassq.consumer.delivery import Delivery
+from cassq.message.bitsets import BitSet
+from cassq.message.bundles import Bundle, BundleSlice
+from cassq.message.ranges import EMPTY, RangeSet
+from cassq.model.rows import Claim
+
+# A message in the line: what it belongs to, where its bytes are, its seq.
+Entry = tuple["Segment", Bundle, int]
+
+
+class Segment:
+    """The messages of one claim row.
+
+    delivery: by which they are handed out; None while they must wait, as `row` is free and not due.
+    out: those in a consumer's hands, with their keys. handed: when which were handed out, in
+    catalog time. until_ms: those whose consumer asked for more time, and until when. trying: those
+    that are handed out as soon as the row says so. heads: while the segment waits, those of its
+    messages that nothing of their key stands before. gone: those settled by somebody else. synced:
+    whether a crash of the machine must not make us forget that they were tried. size: in bytes,
+    once it is ours.
+    """
+
+    __slots__ = (
+        "delivery",
+        "gone",
+        "handed",
+        "heads",
+        "out",
+        "pieces",
+        "row",
+        "size",
+        "synced",
+        "trying",
+        "until_ms",
+    )
+
+    def __init__(
+        self, row: Claim, pieces: Iterable[BundleSlice], delivery: Delivery | None = None
+    ) -> None:
+        self.row: Claim = row
+        self.pieces: list[BundleSlice] = list(pieces)
+        self.delivery: Delivery | None = delivery
+        self.heads: list[Entry] = []
+        self.out: dict[int, bytes | None] = {}
+        self.handed: list[tuple[int, RangeSet]] = []
+        self.until_ms: dict[int, int] = {}
+        self.trying: RangeSet = EMPTY
+        self.gone: RangeSet = EMPTY
+        self.synced: bool = True
+        self.size: int = 0
+
+    def bundle_of(self, seq: int) -> Bundle:
+        """Where the bytes of a message are."""
+        for bundle, seqs in self.pieces:
+            if seq in seqs:
+                return bundle
+        raise KeyError(seq)
+
+    def overdue(self, now_ms: int, timeout_ms: int, kept_ms: float) -> RangeSet:
+        """What consumers have had for too long: for the timeout, unless they asked for more time,
+        or messages are kept for longer."""
+        over: list[int] = []
+        until_ms = self.until_ms
+        newer: RangeSet = EMPTY  # what was released, and handed out again
+        for since_ms, handed in reversed(self.handed):
+            seqs, newer = handed - newer, newer | handed
+            kept = now_ms - since_ms < kept_ms
+            if not kept and (until_ms or now_ms - since_ms >= timeout_ms):
+                then_ms = since_ms + timeout_ms
+                out = [seq for seq in seqs if seq in self.out]
+                over += [seq for seq in out if until_ms.get(seq, then_ms) <= now_ms]
+        return RangeSet.of(sorted(over))
+
+
+def delivery_of(segment: Segment) -> Delivery:
+    """The delivery of a segment that is ours."""
+    assert segment.delivery is not None
+    return segment.delivery
+
+
+def runs_of(entries: Iterable[Entry]) -> list[tuple[Segment, Bundle, RangeSet]]:
+    """Messages as runs of their rows and bundles, in the order of the first of each run."""
+    found: dict[tuple[int, int], tuple[Segment, Bundle, list[int]]] = {}
+    last: tuple[Segment, Bundle, list[int]] | None = None
+    for segment, bundle, seq in entries:
+        if last is None or bundle is not last[1] or segment is not last[0]:
+            last = found.setdefault((id(segment), id(bundle)), (segment, bundle, []))
+        last[2].append(seq)
+    return [(each, bundle, BitSet.of(seqs)) for each, bundle, seqs in found.values()]
