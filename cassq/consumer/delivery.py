@@ -74,8 +74,9 @@ class Hold(abc.ABC):
         """Messages were given back, which is not written yet."""
 
     @abc.abstractmethod
-    def trying(self, row: Claim) -> RangeSet:
-        """Which of a row's messages are about to be handed out: the row says so first."""
+    def tried(self, row: Claim) -> RangeSet | None:
+        """Which of a row's messages are handed out, if that is not what the row says. It must say
+        so before they are, and as soon as they are not any more."""
 
     @abc.abstractmethod
     def due_ms(self, row: Claim) -> int:

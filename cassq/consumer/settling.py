@@ -197,17 +197,17 @@ class Settler:
             changes: list[Change] = []
             for delivery in some:
                 for row in delivery.rows:
-                    trying, due_ms = _trying(delivery, row)
-                    if trying:
+                    tried, due_ms = _tried(delivery, row)
+                    if tried is not None:
                         new = claims.resolved(
-                            row, EMPTY, [], self._version, trying=trying, due_ms=due_ms
+                            row, EMPTY, [], self._version, tried=tried, due_ms=due_ms
                         )
                         changes.append((delivery, row, new))
             if changes:
                 self._write(changes, epoch, [], synced=synced)
 
     def will_write(self, delivery: Delivery) -> None:
-        """Write with the next flush what a keyed group is about to hand out of a claim."""
+        """Write with the next flush what a keyed group hands out of a claim, or does no more."""
         self._note(delivery, self._catalog.now_ms())
 
     def _changes(self, delivery: Delivery, gives: list[GiveBack]) -> list[Change]:
@@ -224,9 +224,9 @@ class Settler:
         changes: list[Change] = []
         for row, mine in zip(rows, given, strict=True):
             acks = delivery.pending.within(row.start, row.end)
-            trying, due_ms = _trying(delivery, row)
-            if acks or mine or trying:
-                new = claims.resolved(row, acks, mine, self._version, trying=trying, due_ms=due_ms)
+            tried, due_ms = _tried(delivery, row)
+            if acks or mine or tried is not None:
+                new = claims.resolved(row, acks, mine, self._version, tried=tried, due_ms=due_ms)
                 changes.append((delivery, row, new))
         return changes
 
@@ -343,6 +343,7 @@ class Settler:
             delivery.hold.check(seqs)
             if not back.counted:
                 delivery.hold.released(seqs)
+                self.will_write(delivery)
                 self.tally.given(len(seqs), counted=False, doomed=False)
                 return
             delivery.hold.failed(seqs)
@@ -506,7 +507,7 @@ def _by_epoch(deliveries: Sequence[Delivery]) -> Iterator[tuple[int, Iterator[De
     return groupby(sorted(deliveries, key=epoch), epoch)
 
 
-def _trying(delivery: Delivery, row: Claim) -> tuple[RangeSet, int]:
-    """What of a row is about to be handed out, and until when the row must be held then."""
+def _tried(delivery: Delivery, row: Claim) -> tuple[RangeSet | None, int]:
+    """What a row must say is handed out, if that changes, and until when it must be held then."""
     hold = delivery.hold
-    return (EMPTY, 0) if hold is None else (hold.trying(row), hold.due_ms(row))
+    return (None, 0) if hold is None else (hold.tried(row), hold.due_ms(row))

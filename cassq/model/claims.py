@@ -133,16 +133,15 @@ def resolved(
     gives: Sequence[GiveBack],
     version: Version,
     *,
-    trying: RangeSet = EMPTY,
+    tried: RangeSet | None = None,
     due_ms: int = 0,
 ) -> list[Claim]:
-    """A held claim after its holder acked `acks`, gave back `gives`, and is about to hand out
-    `trying`, in a keyed group, which it keeps until `due_ms` at least.
+    """A held claim after its holder acked `acks` and gave back `gives`. tried: in a keyed group,
+    what is handed out now, if that changes; then it keeps the claim until `due_ms` at least.
 
     The rest stays held. Without `gives` the claim stays one row.
     """
-    if trying:
-        tried = (claim.tried or EMPTY) | trying
+    if tried is not None:
         claim = replace(claim, tried=tried, due_ms=max(claim.due_ms, due_ms))
     held = claim.left - acks
     if not held:

@@ -20,7 +20,7 @@ from cassq.consumer.keyed.fairness import FairReady
 from cassq.consumer.keyed.segments import Entry, Segment
 from cassq.errors import ClaimLostError
 from cassq.message.bundles import Bundle, BundleSlice
-from cassq.message.ranges import RangeSet
+from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model.rows import Claim
 
 PACED_KEPT = 10_000  # keys of which times are kept before those that are over are dropped
@@ -319,6 +319,7 @@ class SegmentHold(Hold):
 
     def released(self, seqs: RangeSet) -> None:
         segment = self.segment
+        segment.untried |= seqs
         self._keeper.put_back([(segment, segment.bundle_of(seq), seq) for seq in seqs])
 
     def failed(self, seqs: RangeSet) -> None:
@@ -327,9 +328,11 @@ class SegmentHold(Hold):
             segment.out.pop(seq, None)
             self._failed[seq] = segment, segment.bundle_of(seq), seq
 
-    def trying(self, row: Claim) -> RangeSet:
-        trying = self.segment.trying.within(row.start, row.end)
-        return trying if row.tried is None else trying - row.tried
+    def tried(self, row: Claim) -> RangeSet | None:
+        known = EMPTY if row.tried is None else row.tried
+        trying = self.segment.trying.within(row.start, row.end) - known
+        untried = self.segment.untried & known
+        return (known | trying) - untried if trying or untried else None
 
     def over(self) -> None:
         self._keeper.over(self._delivery)

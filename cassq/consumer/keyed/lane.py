@@ -179,6 +179,7 @@ class Lane(Keeper):
         try:
             for segment, sets in tried.items():
                 segment.trying = RangeSet.joined(sets)
+                segment.untried -= segment.trying
             if self._goes_on:
                 for delivery in deliveries:
                     self._settler.will_write(delivery)
@@ -554,8 +555,10 @@ class Lane(Keeper):
         for delivery, seqs in ahead.items():
             segment = self._segments.get(delivery)
             if segment is not None:
-                left = [seq for seq in seqs if seq in segment.out]
-                self.put_back([(segment, segment.bundle_of(seq), seq) for seq in left])
+                left = RangeSet.of([seq for seq in seqs if seq in segment.out])
+                if left and delivery.hold is not None:
+                    delivery.hold.released(left)
+                    self._settler.will_write(delivery)
 
     def failed(self, row: Claim, entries: list[Entry]) -> None:
         pieces = [BundleSlice(bundle, seqs).kept(seqs) for _, bundle, seqs in runs_of(entries)]

@@ -20,10 +20,10 @@ class Segment:
     delivery: by which they are handed out; None while they must wait, as `row` is free and not due.
     out: those in a consumer's hands, with their keys. handed: when which were handed out, in
     catalog time. until_ms: those whose consumer asked for more time, and until when. trying: those
-    that are handed out as soon as the row says so. heads: while the segment waits, those of its
-    messages that nothing of their key stands before. gone: those settled by somebody else. synced:
-    whether a crash of the machine must not make us forget that they were tried. size: in bytes,
-    once it is ours.
+    that are handed out as soon as the row says so. untried: those that were released since. heads:
+    while the segment waits, those of its messages that nothing of their key stands before. gone:
+    those settled by somebody else. synced: whether a crash of the machine must not make us forget
+    that they were tried. size: in bytes, once it is ours.
     """
 
     __slots__ = (
@@ -38,6 +38,7 @@ class Segment:
         "synced",
         "trying",
         "until_ms",
+        "untried",
     )
 
     def __init__(
@@ -51,6 +52,7 @@ class Segment:
         self.handed: list[tuple[int, RangeSet]] = []
         self.until_ms: dict[int, int] = {}
         self.trying: RangeSet = EMPTY
+        self.untried: RangeSet = EMPTY
         self.gone: RangeSet = EMPTY
         self.synced: bool = True
         self.size: int = 0

@@ -242,6 +242,20 @@ def test_a_released_message_comes_first_and_does_not_count(keyed: cassq.Queue) -
     assert drained(popper) == ["a2"]
 
 
+def test_a_release_is_durable(timed: cassq.Client, clock: ManualClock) -> None:
+    queue = timed.create_queue("jobs", claim_timeout=1)
+    queue.create_group("keyed", order="key")
+    push(queue, ["a1", "b1", "c1"])
+    dies = queue.popper("keyed")
+    first, second, _ = dies.pop(3)
+    first.release()
+    dies.release([second])
+    popper = queue.popper("keyed")  # the other one is never heard of again
+    pass_time(clock, popper, 5)
+    found = {message.payload: message.attempts for message in popper.pop(10)}
+    assert found == {b"a1": 1, b"b1": 1, b"c1": 2}
+
+
 def test_a_message_kept_too_long_is_taken_away(timed: cassq.Client, clock: ManualClock) -> None:
     queue = timed.create_queue("jobs", claim_timeout=30, sick_check=False)
     queue.create_group("keyed", order="key")

@@ -1,0 +1,212 @@
+"""A model of keyed groups: whatever pushers, consumers and poppers do, what is handed out keeps to
+the group's rules, attempts are exact, and in the end everything was committed once."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+import cassq
+from cassq.base.clock import ManualClock
+from cassq.consumer.delivery import Message
+from cassq.errors import ClaimLostError
+from tests.integration.places import DirectoryPlace
+
+TIMEOUT = 2.0
+KEYS = [None, b"a", b"b", b"c"]
+
+
+@dataclass(eq=False)
+class Sent:
+    """A message. tries: how often it was handed out and not released. until: while it is in the
+    future, a consumer has it. latest: as it was handed out last."""
+
+    key: bytes | None
+    pusher: int
+    number: int
+    tries: int = 0
+    until: float = 0.0
+    done: bool = False
+    latest: Message | None = None
+
+
+@dataclass(eq=False)
+class Member:
+    """A popper, and what its consumers have."""
+
+    popper: cassq.Popper
+    hands: list[tuple[Message, Sent]] = field(default_factory=list)
+
+
+class KeyedGroup(RuleBasedStateMachine):
+    """Two pushers, and up to three members of a group."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._directory = tempfile.TemporaryDirectory(prefix="cassq-model-")
+        self.clock = ManualClock()
+        place = DirectoryPlace(Path(self._directory.name) / "data")
+        self.client = cassq.Client(place.url, place.open(self.clock), self.clock)
+        self.client.runtime.housekeeper.stop()
+        self.sent: dict[bytes, Sent] = {}
+        self.members: list[Member] = []
+        self.by_line: dict[tuple[int, bytes | None], list[Sent]] = defaultdict(list)
+
+    @initialize(
+        group=st.sampled_from(
+            [{"order": "key"}, {"order": "key", "fair": True}, {"limit_per_key": 2}, {"fair": True}]
+        ),
+        pipe=st.sampled_from([2, 5, 1000]),
+    )
+    def begin(self, group: dict[str, object], pipe: int) -> None:
+        self.group = group
+        self.queue = self.client.create_queue(
+            "jobs",
+            claim_timeout=TIMEOUT,
+            max_deliveries=1000,
+            sick_check=False,
+            max_pushes_per_pipe=pipe,
+        )
+        self.queue.create_group("keyed", **group)  # type: ignore[arg-type]
+        self.pushers = [self.queue.pusher() for _ in range(2)]
+        self.join()
+
+    # --- what may happen --------------------------------------------------------------------------
+
+    @rule(pusher=st.integers(0, 1), keys=st.lists(st.sampled_from(KEYS), min_size=1, max_size=6))
+    def push(self, pusher: int, keys: list[bytes | None]) -> None:
+        payloads = [b"%d" % (len(self.sent) + at) for at in range(len(keys))]
+        self.pushers[pusher].push_many(payloads, keys=keys)
+        for payload, key in zip(payloads, keys, strict=True):
+            line = self.by_line[pusher, key]
+            self.sent[payload] = Sent(key, pusher, len(line))
+            line.append(self.sent[payload])
+
+    @precondition(lambda self: len(self.members) < 3)
+    @rule()
+    def join(self) -> None:
+        self.members.append(Member(self.queue.popper("keyed", keep_alive=None)))
+
+    @rule(at=st.integers(0, 2), count=st.integers(1, 9))
+    def pop(self, at: int, count: int) -> None:
+        member = self.members[at % len(self.members)]
+        for message in member.popper.pop(count):
+            sent = self.sent[message.payload]
+            self._check(message, sent)
+            sent.tries += 1
+            sent.until = self._now() + TIMEOUT
+            sent.latest = message
+            member.hands.append((message, sent))
+
+    @rule(
+        at=st.integers(0, 2),
+        verb=st.sampled_from(["ack", "ack", "nack", "release"]),
+        n=st.randoms(),
+    )
+    def settle(self, at: int, verb: str, n: random.Random) -> None:
+        member = self.members[at % len(self.members)]
+        if not member.hands:
+            return
+        message, sent = member.hands.pop(n.randrange(len(member.hands)))
+        try:
+            if verb == "nack":
+                message.nack(delay=n.choice([0, 1, 5]))
+            else:
+                getattr(message, verb)()
+            member.popper.flush()
+        except ClaimLostError:
+            early = sent.latest is message and sent.until > self._now()
+            assert not early, "it was taken from its consumer too early"
+            return
+        assert sent.latest is message, "an earlier delivery of it was settled"
+        sent.until = 0.0
+        sent.done |= verb == "ack"
+        sent.tries -= verb == "release"
+
+    @rule(seconds=st.sampled_from([1, 1, 3, 10]))
+    def wait(self, seconds: int) -> None:
+        for _ in range(2 * seconds):
+            self.clock.advance(0.5)
+            for member in self.members:
+                member.popper.tend()
+
+    @precondition(lambda self: len(self.members) > 1)
+    @rule(at=st.integers(0, 2), killed=st.booleans())
+    def leave(self, at: int, killed: bool) -> None:
+        """A popper closes, or is never heard of again."""
+        member = self.members.pop(at % len(self.members))
+        if not killed:
+            member.popper.close()
+            for _, sent in member.hands:
+                sent.until = 0.0
+
+    # --- what must hold ---------------------------------------------------------------------------
+
+    def _now(self) -> float:
+        return self.clock.boot_ms() / 1000
+
+    def _check(self, message: Message, sent: Sent) -> None:
+        assert not sent.done, "it was committed, and came again"
+        assert message.attempts == sent.tries + 1
+        out = [
+            each
+            for each in self.sent.values()
+            if each.key == sent.key and each is not sent and not each.done
+            if each.until > self._now()
+        ]
+        if sent.key is None:
+            return
+        if self.group.get("order") == "key":
+            earlier = self.by_line[sent.pusher, sent.key][: sent.number]
+            assert all(each.done for each in earlier), "an earlier one of its key is unsettled"
+            assert not out, "another one of its key is in hand"
+        elif "limit_per_key" in self.group:
+            assert len(out) < 2
+
+    def teardown(self) -> None:
+        """Everything that is left comes, and is committed; nothing is lost on the way."""
+        try:
+            if hasattr(self, "queue"):
+                self._drain()
+        finally:
+            self.client.close()
+            self._directory.cleanup()
+
+    def _drain(self) -> None:
+        for member in self.members:
+            member.popper.close()
+            for _, sent in member.hands:
+                sent.until = 0.0
+        self.members.clear()
+        self.join()
+        (member,) = self.members
+        for _ in range(200):
+            if all(sent.done for sent in self.sent.values()):
+                break
+            self.pop(0, 9)
+            if member.hands:
+                member.popper.commit([message for message, _ in member.hands])
+                for _, sent in member.hands:
+                    sent.done = True
+                member.hands.clear()
+            else:
+                self.wait(1)
+        assert all(sent.done for sent in self.sent.values()), "some never came"
+        assert self.queue.stats().groups["keyed"].committed == len(self.sent)
+        assert self.queue.audit().findings == []
+
+
+KeyedGroup.TestCase.settings = settings(
+    max_examples=30,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+TestKeyedGroup = KeyedGroup.TestCase
