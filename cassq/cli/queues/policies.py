@@ -71,6 +71,7 @@ FLAGS = {"group_expires": "--expires"}
 
 # Numbers that are not seconds.
 SHARES = ("retry_jitter",)
+RATES = ("rate", "rate_per_key")
 
 QUEUE_HELP = {
     "consistency": "ap: many pipes side by side, order within each. cp: one order for all.",
@@ -194,6 +195,8 @@ def _option(name: str, kind: Any, text: str, absent: str) -> Callable[[F], F]:
     convert, metavar = _CONVERT[plain]
     if name in SHARES:
         convert, metavar = _share, "SHARE"
+    if name in RATES:
+        metavar = "COUNT/s"
     if inherited:
         convert, metavar = _or_absent(convert, absent), f"{metavar}|{absent}"
     return click.option(flag, name, type=convert, metavar=metavar, help=text)
