@@ -77,6 +77,7 @@ class Popper:
         run_within: Callable[[Tend, float], None],
         soon: Callable[[], None],
         keep_alive: float | None = KEEP_ALIVE_SECONDS,
+        shared: bool = False,
     ) -> None:
         if keep_alive is not None:
             check_seconds("keep_alive", keep_alive, WAIT_MAX_SECONDS)
@@ -86,6 +87,7 @@ class Popper:
         self._queue = queue
         self._group = group
         self._claimer = Claimer(ports, queue, group, dead_letter)
+        self.name: str = self._claimer.name
         self._settler = Settler(ports, self._claimer, self._finished, group().name)
         self._acknowledger = Acknowledger(self.ack_held, self.give_held, self.extend_held)
         self.tally: Tally = self._settler.tally
@@ -105,7 +107,7 @@ class Popper:
         self._ahead: threading.Thread | None = None  # the thread that did so last
         self._taken_ms = 0  # when a message was last taken from the buffer
         self._consumer: threading.Thread | None = None  # the thread that called `pop` last
-        self._shared = False  # whether several threads do
+        self._shared = shared  # several threads do, or will: nothing is prefetched
         self._pace = self._settler.pace
         self._closed = False
         self._stopping = False

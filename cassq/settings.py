@@ -74,3 +74,13 @@ class GroupSettings(TypedDict, total=False):
     limit_per_key: int | None
     rate_per_key: str | None
     group_expires: float | None
+
+
+class WorkerSettings(TypedDict, total=False):
+    """The arguments of `Queue.worker`, times in seconds."""
+
+    group: str
+    concurrency: int
+    grace: float
+    time_limit: float | None
+    max_tasks: int | None
