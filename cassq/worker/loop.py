@@ -46,6 +46,8 @@ TASKS_MAX = 10**12
 GRACE_SECONDS = 30.0
 TIME_LIMIT_SECONDS_MIN = 0.001
 BEAT_SECONDS = 1.0
+# Why a worker leaves by itself.
+MAX_TASKS, TIME_LIMIT = "max_tasks", "time_limit"
 
 # Opens the popper of a worker. Its argument: for how many seconds claims are kept alive.
 OpenPopper = Callable[[float], Popper]
@@ -99,7 +101,7 @@ class Worker:
     def __init__(self, source: Source, handler: Handler, settings: Settings) -> None:
         self._source = source
         self._handler = check_handler(handler)
-        self._settings = settings.checked()
+        self.settings: Settings = settings.checked()
         self.hooks: Hooks = Hooks()
         self.journal: Journal = Journal(source.queue, source.group)
         self._lock = threading.Lock()
@@ -133,16 +135,16 @@ class Worker:
             raise UsageError("a worker runs once", hint="get another from queue.worker(...)")
         self._began = True
         with Wakeup() as self._wakeup, handled(self._wakeup, self._take_signal):
-            keep_alive = max(KEEP_ALIVE_SECONDS, self._settings.time_limit or 0.0)
+            keep_alive = max(KEEP_ALIVE_SECONDS, self.settings.time_limit or 0.0)
             popper = self._popper = self._source.open_popper(keep_alive)
             feed = self._feed = Feed(
-                popper, one_at_a_time=self._source.in_order, most=self._settings.max_tasks
+                popper, one_at_a_time=self._source.in_order, most=self.settings.max_tasks
             )
             if self._stopping:
                 popper.stop()  # it was stopped before there was a popper
             try:
                 self.hooks.ready(popper.name)
-                for _ in range(self._settings.concurrency):
+                for _ in range(self.settings.concurrency):
                     self._start_thread(feed)
                 self._watch(feed)
             finally:
@@ -193,7 +195,7 @@ class Worker:
                 if not self._do(Task(message, thread)):
                     return  # another thread has its place
             if feed.is_spent:
-                self._leave("max_tasks")
+                self._leave(MAX_TASKS)
         except BaseException as exc:
             self._fail(exc)
         finally:
@@ -260,7 +262,7 @@ class Worker:
             first, self._leaving = not self._leaving, True
         if first and not self._stopping:
             self.hooks.leaving(why)
-        if self._popper is not None and why != "max_tasks":  # then nothing is taken anyway
+        if self._popper is not None and why != MAX_TASKS:  # then nothing is taken anyway
             self._popper.stop()
 
     # --- watching them --------------------------------------------------------------------------
@@ -278,7 +280,7 @@ class Worker:
                     return
             left = self._until_next()
             if grace is not None:
-                left_of_grace = self._settings.grace - grace.seconds()
+                left_of_grace = self.settings.grace - grace.seconds()
                 if left_of_grace <= 0:
                     return
                 left = min(left, left_of_grace)
@@ -290,7 +292,7 @@ class Worker:
     def _until_next(self) -> float:
         """Seconds until there is something to look after, unless it is woken before."""
         seconds = WAIT_MAX_SECONDS / 365 if self.hooks.beat is None else BEAT_SECONDS
-        limit = self._settings.time_limit
+        limit = self.settings.time_limit
         if limit is None:
             return seconds
         with self._lock:
@@ -298,7 +300,7 @@ class Worker:
         return min(seconds, limit - longest)  # one that begins now has the whole limit
 
     def _check_time_limits(self, feed: Feed) -> None:
-        limit = self._settings.time_limit
+        limit = self.settings.time_limit
         if limit is None:
             return
         with self._lock:
@@ -314,14 +316,14 @@ class Worker:
             if self._stopping or self._leaving:
                 continue
             if stuck > self._stuck_max:
-                self._leave("time_limit")
+                self._leave(TIME_LIMIT)
             else:
                 self._start_thread(feed)
 
     @property
     def _stuck_max(self) -> int:
-        most = self._settings.stuck_max
-        return self._settings.concurrency if most is None else most
+        most = self.settings.stuck_max
+        return self.settings.concurrency if most is None else most
 
     # --- the end --------------------------------------------------------------------------------
 
@@ -330,7 +332,7 @@ class Worker:
         self.stop()
         with self._lock:
             left = list(self._running)
-        grace = f"it still ran {self._settings.grace:g} s after its worker was stopped"
+        grace = f"it still ran {self.settings.grace:g} s after its worker was stopped"
         for task in left:
             if self._take_over(task):
                 with self._lock:
