@@ -47,7 +47,7 @@ class Feed:
         return self._left == 0
 
     def take(self) -> Message | None:
-        """The next message for this thread; waits for it. None when there is to be no other: the
+        """The next message for this thread; waits for it. None when there will be no other: the
         popper was stopped, or the feed is spent.
 
         Raises CassqError if there can be none, as when the queue was deleted.

@@ -8,8 +8,8 @@ A thread takes a message from the feed, calls the handler and settles the messag
     ran for too long            nacked ("time limit"); the thread is left, another takes its place
     still ran after the grace   nacked; the thread is left
 
-The thread that called `run` watches the others. Whoever removes a task from those that run, the
-thread that ran it or the one that watches, settles its message, so each is settled once.
+The thread that called `run` watches the others. The thread that removes a task from those
+that run, which is its own or the one that watches, settles its message, so each is settled once.
 
 A thread cannot be ended from outside. One that ignores its time limit goes on beside its
 replacement; when more than `stuck_max` do, the worker stops, and says so by `AbandonedTasksError`.
@@ -63,6 +63,10 @@ class Settings(NamedTuple):
     time_limit: float | None = None
     max_tasks: int | None = None
     stuck_max: int | None = None
+
+    def as_arguments(self) -> dict[str, Any]:
+        """As keyword arguments of `Queue.worker`."""
+        return {name: value for name, value in self._asdict().items() if name != "stuck_max"}
 
     def checked(self) -> Settings:
         """These settings. Raises UsageError, which names one that is not valid."""
@@ -127,8 +131,8 @@ class Worker:
         When it was stopped it takes no more. What runs may go on for `grace` seconds; what was not
         begun goes back uncounted. Returns when all is settled, durably. A worker runs once.
 
-        Raises AbandonedTasksError if tasks were still running after that, or so many ignore their
-        time limit that it had to stop; their messages were nacked. Raises what keeps it from taking
+        Raises AbandonedTasksError if tasks were still running after that, or too many ignore
+        their time limit; their messages were nacked. Raises what keeps it from taking
         messages, such as QueueNotFoundError when the queue is deleted.
         """
         if self._began:

@@ -1,7 +1,7 @@
 """Source files that a worker has loaded, to start anew when one of them changes.
 
 Only the program's own are watched: files below the current directory that are not installed
-packages. They are looked at again and again, which costs a system call for each, and works on every
+packages. They are looked at in intervals, which costs a system call for each and works on every
 file system.
 """
 

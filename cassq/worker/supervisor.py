@@ -45,8 +45,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 
 
 class Plan(NamedTuple):
-    """What to run. command: starts a process. orders: what each is told. The rest as
-    `cassq worker` has it."""
+    """What to run. command: starts a process. orders: what each reads from its
+    standard input. The rest: options of `cassq worker`."""
 
     command: Sequence[str]
     orders: Mapping[str, Any]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from functools import partial
+from typing import Any, NamedTuple
 
 import click
 
@@ -25,6 +27,13 @@ from cassq.worker.supervisor import Plan, Supervisor
 
 PROCESSES_MAX = 1000
 CHILD = "cassq.cli.worker.child"
+
+
+class Place(NamedTuple):
+    """Where messages are taken from."""
+
+    queue: str
+    group: str
 
 
 @click.command(
@@ -134,6 +143,7 @@ def worker(
     form = form or (JSON if call.as_json else TEXT)
     settings = Settings(threads, grace, time_limit, max_tasks_per_child).checked()
     address = None if listen is None else _address(listen)
+    place = Place(queue, group)
     with call.connect() as client:
         found = client.queue(queue)
         _check_group(found, group)
@@ -141,13 +151,7 @@ def worker(
             "url": call.url or os.environ.get("CASSQ_URL") or DEFAULT_URL,
             "handler": handler,
             "queue": queue,
-            "settings": {
-                "group": group,
-                "concurrency": settings.concurrency,
-                "grace": settings.grace,
-                "time_limit": settings.time_limit,
-                "max_tasks": settings.max_tasks,
-            },
+            "settings": {"group": group, **settings.as_arguments()},
             "reload": reload,
             "log": form,
         }
@@ -156,18 +160,22 @@ def worker(
         supervisor = Supervisor(plan, partial(_free, client, found, group), Notices())
         log_tasks(form)
         if address is not None:
-            _serve(client, supervisor, address, queue=queue, group=group)
+            _serve(client, supervisor, address, place)
         code = supervisor.run()
     if supervisor.failed is not None:
-        failed = supervisor.failed
-        if failed["traceback"]:
-            output.note(failed["traceback"].rstrip())
-        error: CassqError = getattr(errors, failed["kind"], CassqError)(
-            failed["message"], hint=failed["hint"]
-        )
-        error.exit_code = failed["exit_code"]
-        raise error
+        raise _failure(supervisor.failed)
     ctx.exit(code)
+
+
+def _failure(failed: Mapping[str, Any]) -> CassqError:
+    """The error of a process that could not start, as one of this process."""
+    if failed["traceback"]:
+        output.note(failed["traceback"].rstrip())
+    error: CassqError = getattr(errors, failed["kind"], CassqError)(
+        failed["message"], hint=failed["hint"]
+    )
+    error.exit_code = failed["exit_code"]
+    return error
 
 
 def _address(listen: str) -> tuple[str, int]:
@@ -196,15 +204,13 @@ def _free(client: Client, queue: Queue, group: str, popper: str) -> None:
         logger.warning("what a process had comes again when its claims expire: %s", exc)
 
 
-def _serve(
-    client: Client, supervisor: Supervisor, address: tuple[str, int], *, queue: str, group: str
-) -> None:
+def _serve(client: Client, supervisor: Supervisor, address: tuple[str, int], place: Place) -> None:
     host, port = address
     served = client.serve_metrics(
         port,
         host,
         health=supervisor.facts,
-        also=lambda: worker_metrics(supervisor.facts(), queue=queue, group=group),
+        also=lambda: worker_metrics(supervisor.facts(), queue=place.queue, group=place.group),
     )
     at = f"http://{host}:{served.port}"
     output.note(f"metrics at {at}/metrics, health at {at}/health")
