@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import json
 import os
+import select
+import threading
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,22 +31,30 @@ _OURS = str(Path(__file__).resolve().parents[1])
 
 
 class Reporter:
-    """Writes reports. fd: the pipe's end; what this process starts does not get it.
+    """Writes reports, whole lines each. Thread-safe. fd: the pipe's end; what this process starts
+    does not get it.
 
-    Each line is written by one system call, so lines of several threads do not mix. If nobody reads
-    any more, reports are dropped: the worker then learns from its other pipe that it is alone.
+    It waits for nobody: if the supervisor stands still, and the pipe is full, reports are dropped.
+    If there is no supervisor, the worker learns that from its standard input.
     """
 
     def __init__(self, fd: int) -> None:
         os.set_inheritable(fd, False)
+        os.set_blocking(fd, False)
         self._fd = fd
+        self._mutex = threading.Lock()
 
     def send(self, report: str, **facts: Any) -> None:
         """Report. facts: must be JSON."""
-        try:
-            os.write(self._fd, json.dumps({"report": report, **facts}).encode() + b"\n")
-        except BrokenPipeError:
-            return
+        left = json.dumps({"report": report, **facts}).encode() + b"\n"
+        with self._mutex:
+            try:
+                left = left[os.write(self._fd, left) :]
+                while left:  # the rest of a long line: the other reports are of no use without it
+                    select.select([], [self._fd], [])
+                    left = left[os.write(self._fd, left) :]
+            except (BlockingIOError, BrokenPipeError):
+                return
 
     def failed(self, exc: BaseException, files: Mapping[str, Any]) -> None:
         """Report that nothing can be done because of this error. files: what was loaded."""

@@ -147,7 +147,13 @@ class Supervisor:
         for slot in self._slots:
             due = slot.due_ms is not None and slot.due_ms <= now_ms
             if slot.child is None and due and not self._stopping:
-                slot.child = Child(self._plan.command, self._plan.orders, now_ms)
+                try:
+                    slot.child = Child(self._plan.command, self._plan.orders, now_ms)
+                except OSError as exc:
+                    slot.crashes += 1
+                    pause = max(PAUSE_SECONDS, pause_after(slot.crashes))
+                    slot.due_ms = now_ms + round(pause * 1000)
+                    logger.error("no process can be started: %s; again in %g s", exc, pause)
 
     def _look_after(self, children: Sequence[Child]) -> None:
         now_ms = self._clock.boot_ms()

@@ -28,6 +28,8 @@ def main() -> NoReturn:
     orders, lifeline = _orders()
     reporter = Reporter(orders["report_fd"])
     log_tasks(orders["log"])
+    # Python takes byte code for current if its source has the same size and the same second.
+    sys.dont_write_bytecode = sys.dont_write_bytecode or orders["reload"]
     try:
         handler = load_handler(orders["handler"])
     except BaseException as exc:  # a module may raise anything, SystemExit too

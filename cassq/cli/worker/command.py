@@ -17,8 +17,9 @@ from cassq.cli.worker.logs import FORMS, JSON, TEXT, log_tasks
 from cassq.client.client import Client
 from cassq.client.connecting import DEFAULT_URL
 from cassq.client.queue import Queue
-from cassq.consumer.bereaved import free_claims_of
-from cassq.errors import BackendError, CassqError, UsageError
+from cassq.consumer.bereaved import free_all_of
+from cassq.errors import CassqError, UsageError
+from cassq.model.queues import is_dead_letter_name
 from cassq.worker.figures import worker_metrics
 from cassq.worker.journal import logger
 from cassq.worker.loop import CONCURRENCY_MAX, TASKS_MAX, Settings
@@ -50,10 +51,10 @@ class Place(NamedTuple):
 @click.argument("handler", metavar="MODULE:OBJECT")
 @click.option(
     "--queue",
+    "name",
     metavar="QUEUE",
-    required=True,
     shell_complete=complete_queue,
-    help="The queue to take messages from.",
+    help="The queue to take messages from.  [default: the only one there is]",
 )
 @click.option(
     "--group", default="default", show_default=True, help="The consumer group to work for."
@@ -111,7 +112,7 @@ class Place(NamedTuple):
 def worker(
     ctx: click.Context,
     handler: str,
-    queue: str,
+    name: str | None,
     group: str,
     processes: int,
     threads: int,
@@ -143,24 +144,23 @@ def worker(
     form = form or (JSON if call.as_json else TEXT)
     settings = Settings(threads, grace, time_limit, max_tasks_per_child).checked()
     address = None if listen is None else _address(listen)
-    place = Place(queue, group)
     with call.connect() as client:
-        found = client.queue(queue)
-        _check_group(found, group)
+        queue = _queue(client, name)
+        _check_group(queue, group)
         orders = {
             "url": call.url or os.environ.get("CASSQ_URL") or DEFAULT_URL,
             "handler": handler,
-            "queue": queue,
+            "queue": queue.name,
             "settings": {"group": group, **settings.as_arguments()},
             "reload": reload,
             "log": form,
         }
         command = [sys.executable, "-m", CHILD]
         plan = Plan(command, orders, processes, grace, time_limit, reload)
-        supervisor = Supervisor(plan, partial(_free, client, found, group), Notices())
+        supervisor = Supervisor(plan, partial(_free, client, queue, group), Notices())
         log_tasks(form)
         if address is not None:
-            _serve(client, supervisor, address, place)
+            _serve(client, supervisor, address, Place(queue.name, group))
         code = supervisor.run()
     if supervisor.failed is not None:
         raise _failure(supervisor.failed)
@@ -187,6 +187,17 @@ def _address(listen: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
+def _queue(client: Client, name: str | None) -> Queue:
+    """The queue of this name, or the only one, not counting those of dead letters."""
+    if name is not None:
+        return client.queue(name)
+    names = [each.name for each in client.queues() if not is_dead_letter_name(each.name)]
+    if len(names) != 1:
+        shown = ", ".join(names[:10]) if names else "none"
+        raise UsageError(f"--queue is needed: the queues are {shown}", hint="add --queue QUEUE")
+    return client.queue(names[0])
+
+
 def _check_group(queue: Queue, group: str) -> None:
     """Raise GroupNotFoundError, before anything is started, unless the queue has the group."""
     queue.worker(lambda _: None, group=group)
@@ -198,9 +209,9 @@ def _free(client: Client, queue: Queue, group: str, popper: str) -> None:
         row = queue.row
         rows = client.ports.catalog.queues.groups(row.id)
         of_group = next((each for each in rows if each.name == group), None)
-        if of_group is not None and free_claims_of(client.ports, row, of_group, popper):
+        if of_group is not None and free_all_of(client.ports, row, of_group, popper):
             client.runtime.doorbell(row.id).ring()
-    except (BackendError, UsageError) as exc:
+    except CassqError as exc:
         logger.warning("what a process had comes again when its claims expire: %s", exc)
 
 

@@ -54,6 +54,29 @@ def test_what_a_killed_process_had_comes_again_at_once_counted_as_lost(
     assert queue.audit().balanced
 
 
+@pytest.mark.parametrize("order", ["strict", "keys"])
+def test_a_killed_process_holds_up_no_order(home: Home, order: str) -> None:
+    with cassq.connect(home.url) as client:
+        queue = client.create_queue(
+            "ordered", claim_timeout=3600, consistency="cp" if order == "strict" else "ap"
+        )
+        if order == "keys":
+            queue.create_group("keys", order="key")
+        group = "keys" if order == "keys" else "default"
+        with queue.pusher() as pusher:
+            for payload in (b"gate-1", b"quick-2", b"quick-3"):
+                pusher.push(payload, key=b"k")
+        with WorkerProcess(home, "--queue", "ordered", "--group", group) as worker:
+            (line,) = home.until("begun", 1)
+            os.kill(line.pid, signal.SIGKILL)
+            assert home.until("begun", 2)[1].attempts == 2
+            home.open_gate(3)
+            assert worker.terminate() == 0
+        done = [line.payload for line in home.lines if line.kind == "done"]
+        assert done == ["gate-1", "quick-2", "quick-3"]
+        assert queue.stats().groups[group].committed == 3
+
+
 @pytest.mark.parametrize("way", ["crash", "exit"])
 def test_a_message_that_kills_its_process_is_a_dead_letter_in_the_end_and_others_are_done(
     home: Home, queue: cassq.Queue, way: str

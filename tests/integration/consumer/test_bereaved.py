@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import cassq
-from cassq.consumer.bereaved import free_claims_of
+from cassq.consumer.bereaved import free_all_of
 from cassq.errors import ClaimLostError
 from cassq.model.rows import GroupRow
 from tests.integration.stage import Connect, numbers, payloads, push
@@ -17,7 +17,7 @@ def group_row(client: cassq.Client, queue: cassq.Queue) -> GroupRow:
 
 
 def free(client: cassq.Client, queue: cassq.Queue, popper: cassq.Popper) -> int:
-    return free_claims_of(client.ports, queue.row, group_row(client, queue), popper.name)
+    return free_all_of(client.ports, queue.row, group_row(client, queue), popper.name)
 
 
 def test_what_a_dead_popper_had_is_free_at_once_and_counted(
@@ -28,7 +28,7 @@ def test_what_a_dead_popper_had_is_free_at_once_and_counted(
     dead, other = connect().queue("left").popper(), queue.popper()
     theirs = dead.pop(3)
     others = other.pop(2)
-    assert free(client, queue, dead) == 3
+    assert free(client, queue, dead) == 1
     again = queue.popper().pop(10, wait=30)
     assert payloads(again) == payloads(theirs)
     assert {message.attempts for message in again} == {2}
@@ -61,15 +61,21 @@ def test_a_deadline_by_receipt_outlives_the_popper(client: cassq.Client, connect
 
 
 @pytest.mark.parametrize("settings", [{"exclusive": True}, {"order": "key"}])
-def test_where_a_lock_decides_claims_are_left_to_its_next_holder(
+def test_where_a_lock_keeps_the_order_the_lock_is_free_at_once(
     client: cassq.Client, connect: Connect, settings: dict[str, object]
 ) -> None:
     queue = client.create_queue("locked", claim_timeout=3600)
     queue.create_group("one", **settings)  # type: ignore[arg-type]
     push(queue, *numbers(2))
-    popper = connect().queue("locked").popper("one")
-    held = popper.pop(1)
+    dead = connect().queue("locked").popper("one")
+    assert payloads(dead.pop(1)) == [b"0"]
+    other = queue.popper("one")
+    assert other.pop(1) == []
     rows = client.ports.catalog.queues.groups(queue.row.id)
     row = next(each for each in rows if each.name == "one")
-    assert free_claims_of(client.ports, queue.row, row, popper.name) == 0
-    popper.commit(held)
+    assert free_all_of(client.ports, queue.row, row, other.name) == 0  # of another client
+    assert free_all_of(client.ports, queue.row, row, dead.name) == 1
+    (again,) = other.pop(1, wait=30)
+    assert (again.payload, again.attempts) == (b"0", 2)
+    again.ack()
+    assert payloads(other.pop(1, wait=30)) == [b"1"]

@@ -96,7 +96,6 @@ def test_what_cannot_be_loaded_ends_the_command_with_the_reason(
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ([], "Missing option '--queue'"),
         (["--queue", "jobs", "--group", "none"], "no group 'none'"),
         (["--queue", "none"], "there is no queue 'none'"),
         (["--queue", "jobs", "--listen", "9465"], "--listen: '9465' is not an address"),
@@ -110,6 +109,18 @@ def test_a_wrong_call_is_refused_before_anything_starts(
     with WorkerProcess(home, *options) as worker:
         assert worker.wait() == 2
     assert says in worker.errors
+
+
+def test_the_only_queue_need_not_be_named(home: Home, queue: cassq.Queue) -> None:
+    push(queue, b"raise", b"quick")
+    with WorkerProcess(home) as worker:
+        eventually("there is a queue of dead letters too", lambda: counts(queue) == (1, 0, 0, 1))
+        assert worker.terminate() == 0
+    with cassq.connect(home.url) as client:
+        client.create_queue("other")
+    with WorkerProcess(home) as worker:
+        assert worker.wait() == 2
+    assert "--queue is needed: the queues are jobs, other" in worker.errors
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])

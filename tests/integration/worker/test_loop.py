@@ -325,3 +325,23 @@ def test_a_setting_that_is_not_valid_is_named(
 ) -> None:
     with pytest.raises(UsageError, match=says):
         queue.worker(lambda _: None, **wrong)  # type: ignore[arg-type]
+
+
+def test_keys_run_beside_each_other_and_each_in_order(client: cassq.Client) -> None:
+    queue = client.create_queue("keyed")
+    queue.create_group("keys", order="key")
+    together = threading.Barrier(3, timeout=100)
+    seen: dict[bytes, list[bytes]] = {b"a": [], b"b": [], b"c": []}
+
+    def handle(message: cassq.Message) -> None:
+        assert message.key is not None
+        together.wait()  # one message of each key
+        seen[message.key].append(message.payload)
+
+    with queue.pusher() as pusher:
+        for number in numbers(4):
+            for key in seen:
+                pusher.push(number, key=key)
+    with running(queue.worker(handle, group="keys", concurrency=6)):
+        eventually("all are acked", lambda: queue.stats().groups["keys"].committed == 12)
+    assert list(seen.values()) == [numbers(4)] * 3
