@@ -45,6 +45,8 @@ class Plan:
     failing_s: float = 4.0
     # Messages with keys, which pass each group.
     keys_messages: int = 200_000
+    # Messages for each of which a function is called, in each way.
+    handler_messages: int = 40_000
     # Messages pushed ahead of their time.
     delayed_messages: int = 1_000_000
     # Queues, or pipes of one, over which the reaper passes; how often its daemon does. A pusher is
@@ -102,6 +104,7 @@ class Plan:
             endurance_backlog=50_000,
             failing_s=1.0,
             keys_messages=50_000,
+            handler_messages=8_000,
             delayed_messages=100_000,
             reap_count=2_000,
             reap_every_s=2.0,
@@ -143,6 +146,7 @@ class Plan:
             endurance_backlog=4_000,
             failing_s=0.1,
             keys_messages=5_000,
+            handler_messages=1_000,
             delayed_messages=4_000,
             reap_count=20,
             reap_every_s=0.2,
