@@ -118,11 +118,13 @@ def test_a_handler_that_settles_the_message_itself_is_respected(client: cassq.Cl
                     message.nack(delay=0)
 
     push(queue, *numbers(3))
-    with running(queue.worker(handle, concurrency=2)):
+    worker = queue.worker(handle, concurrency=2)
+    with running(worker):
         eventually("the rest is acked", all_acked(queue, 2))
     stats = queue.stats().groups["default"]
     assert (stats.committed, stats.dead, stats.waiting, stats.pending) == (2, 1, 0, 0)
     assert attempts == [1, 2]
+    assert worker.facts()["outcomes"] == {"settled": 3, "done": 1}
 
 
 def test_exits_and_results_that_were_not_run_are_failures(

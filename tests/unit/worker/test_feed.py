@@ -147,6 +147,17 @@ def test_an_ack_that_a_full_disk_refuses_is_counted_as_unwritten(
     assert "unwritten after" in caplog.text
 
 
+@pytest.mark.parametrize(("one_at_a_time", "asked"), [(True, 1), (False, 4)])
+def test_it_asks_for_all_free_threads_unless_order_demands_one(
+    one_at_a_time: bool, asked: int
+) -> None:
+    popper = ScriptedPopper(Found([FailingMessage()]))
+    feed = feed_of(popper, one_at_a_time=one_at_a_time)
+    feed._free |= {-1, -2, -3}  # three others wait
+    assert feed.take() is not None
+    assert popper.asked == [asked]
+
+
 def test_it_takes_no_more_than_it_may_and_then_nothing() -> None:
     popper = ScriptedPopper(Found([FailingMessage()]), Found([FailingMessage()]))
     feed = feed_of(popper, most=1)
