@@ -32,7 +32,7 @@ class Child:
         read_end, write_end = os.pipe()
         try:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, pass_fds=(write_end,), process_group=0
+                command, bufsize=0, stdin=subprocess.PIPE, pass_fds=(write_end,), process_group=0
             )
         except BaseException:
             os.close(read_end)
@@ -51,9 +51,8 @@ class Child:
         self.killed: str = ""  # why the supervisor killed it
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(json.dumps({**orders, "report_fd": write_end}).encode())
-            self._process.stdin.write(b"\n")
-            self._process.stdin.flush()
+            line = json.dumps({**orders, "report_fd": write_end}).encode() + b"\n"
+            self._process.stdin.write(line)  # it is short, and the pipe is empty
         except BrokenPipeError:
             return  # it has ended already, which is seen next
 

@@ -98,11 +98,16 @@ class Feed:
         """End a rest, because the popper was stopped. Safe in a signal handler."""
         self._nudge.give()
 
-    def give_back(self) -> None:
-        """Give back, uncounted, what no thread has begun. Call it once the popper was stopped."""
-        with self._turn:
+    def give_back(self, *, wait: bool) -> None:
+        """Give back, uncounted, what no thread has begun. Call it once the popper was stopped.
+        wait: for a thread that is in the middle of a pop; otherwise try again when it ends."""
+        if not self._turn.acquire(blocking=wait):
+            return
+        try:
             untried = [message for _, message in self._taken]
             self._taken.clear()
+        finally:
+            self._turn.release()
         if untried:
             try:
                 self._popper.release(untried)

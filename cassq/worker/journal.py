@@ -99,6 +99,10 @@ class Journal:
             task.watch.seconds(),
         )
 
+    def stopping(self, tasks: int) -> None:
+        """It takes no more."""
+        logger.info("%s: stopping, with %s in hand", self._queue, counted(tasks, "task"))
+
     def still_running(self, tasks: int) -> None:
         """Tasks are left behind."""
         logger.warning("%s: %s still running", self._queue, counted(tasks, "task"))

@@ -45,7 +45,7 @@ CONCURRENCY_MAX = 10_000
 TASKS_MAX = 10**12
 GRACE_SECONDS = 30.0
 TIME_LIMIT_SECONDS_MIN = 0.001
-BEAT_SECONDS = 1.0
+LOOK_SECONDS = 60.0
 # Why a worker leaves by itself.
 MAX_TASKS, TIME_LIMIT = "max_tasks", "time_limit"
 
@@ -91,11 +91,9 @@ class Source(NamedTuple):
 
 class Hooks(NamedTuple):
     """Who wants to know of a worker's life. ready: it takes messages now, by the popper of this
-    name. beat: called every second from the thread that watches. leaving: it stops by itself, for
-    this reason."""
+    name. leaving: it takes no more, for this reason."""
 
     ready: Callable[[str], object] = lambda _name: None
-    beat: Callable[[], object] | None = None
     leaving: Callable[[str], object] = lambda _why: None
 
 
@@ -276,9 +274,11 @@ class Worker:
         grace: Stopwatch | None = None
         while True:
             self._check_time_limits(feed)
-            if self._stopping and grace is None:
-                grace = Stopwatch()
-                feed.give_back()
+            if self._stopping:
+                if grace is None:
+                    grace = Stopwatch()
+                    self.journal.stopping(len(self._running))
+                feed.give_back(wait=False)
             with self._lock:
                 if not self._threads:
                     return
@@ -288,14 +288,12 @@ class Worker:
                 if left_of_grace <= 0:
                     return
                 left = min(left, left_of_grace)
-            if self.hooks.beat is not None:
-                self.hooks.beat()
             assert self._wakeup is not None
             self._wakeup.wait(left)
 
     def _until_next(self) -> float:
         """Seconds until there is something to look after, unless it is woken before."""
-        seconds = WAIT_MAX_SECONDS / 365 if self.hooks.beat is None else BEAT_SECONDS
+        seconds = LOOK_SECONDS
         limit = self.settings.time_limit
         if limit is None:
             return seconds
@@ -343,7 +341,7 @@ class Worker:
                     self._stuck.add(task.thread)
                 self._give_up(task, Outcome.ABANDONED, grace)
         try:
-            feed.give_back()
+            feed.give_back(wait=True)
             popper.close()
         except CassqError as exc:
             self._failure = self._failure or exc

@@ -99,7 +99,7 @@ class Supervisor:
         self._interrupted = False
         self._stopping = False
         self._said_stopping = False
-        self._looked_ms = self._alive_ms = 0
+        self._looked_ms = self._alive_ms = self._silence_ms = 0
         self._was_ready = False
         self._well_ms = self._clock.boot_ms()
         self._exit_code = 0
@@ -244,6 +244,11 @@ class Supervisor:
         """Kill what does not even report: one that runs a task for too long in code that never
         lets its other threads run, and what does not end in time."""
         limit = self._plan.time_limit
+        slept = now_ms - self._silence_ms > MARGIN_SECONDS * 500
+        self._silence_ms = now_ms
+        if slept:  # this process stood still, as with the whole machine: nobody was heard
+            for child in self._children():
+                child.heard_ms = now_ms
         if limit is not None:
             for child in self._children():
                 silent_ms = now_ms - child.heard_ms

@@ -77,5 +77,5 @@ def handled(
         yield
     finally:
         for signum, handler in former.items():
-            signal.signal(signum, handler)
+            signal.signal(signum, signal.SIG_DFL if handler is None else handler)
         signal.set_wakeup_fd(former_fd)

@@ -11,9 +11,11 @@ import os
 import signal
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+from cassq.base.clock import wait_event
 from cassq.cli.worker.logs import log_tasks
 from cassq.client.connecting import connect
 from cassq.errors import AbandonedTasksError, CassqError
@@ -21,6 +23,8 @@ from cassq.worker.handler import Handler, load_handler
 from cassq.worker.loop import Hooks, Worker
 from cassq.worker.reports import BEAT, ENDED, LEAVING, READY, Reporter, files_of
 from cassq.worker.sources import State, loaded_sources, own_sources
+
+BEAT_SECONDS = 1.0
 
 
 def main() -> NoReturn:
@@ -83,13 +87,20 @@ def _work(handler: Handler, orders: dict[str, Any], reporter: Reporter, lifeline
 
         worker.hooks = Hooks(
             ready=ready,
-            beat=lambda: reporter.send(BEAT, facts=worker.facts(), files=sources()),
             leaving=lambda why: reporter.send(LEAVING, why=why),
         )
-        # It never ends but with the process, so nothing waits for it.
-        threading.Thread(
-            target=_stop_when_alone, args=(worker, lifeline), name="lifeline", daemon=True
-        ).start()
+
+        def beat() -> None:
+            never = threading.Event()
+            while not wait_event(never, BEAT_SECONDS):
+                reporter.send(BEAT, facts=worker.facts(), files=sources())
+
+        # They end with the process. That one of them reports shows that threads can run at all.
+        for name, work in (
+            ("lifeline", partial(_stop_when_alone, worker, lifeline)),
+            ("beat", beat),
+        ):
+            threading.Thread(target=work, name=name, daemon=True).start()
         code = 0
         try:
             worker.run()

@@ -123,6 +123,28 @@ def test_the_only_queue_need_not_be_named(home: Home, queue: cassq.Queue) -> Non
     assert "--queue is needed: the queues are jobs, other" in worker.errors
 
 
+@pytest.mark.parametrize("moment", ["start", "child", "ready", "task"])
+def test_a_signal_at_any_moment_leaves_no_process_and_counts_nothing(
+    home: Home, queue: cassq.Queue, moment: str
+) -> None:
+    push(queue, *names("quick", 300))
+    options = ["--queue", "jobs", "--processes", "2", "--threads", "2", "--listen", "127.0.0.1:0"]
+    with WorkerProcess(home, *options) as worker:
+        match moment:
+            case "child":
+                eventually("it has a process", worker.children)
+            case "ready":
+                eventually("one is ready", lambda: '"ready": 0' not in worker.get("/health")[1])
+            case "task":
+                home.until("begun", 1)
+        code = worker.terminate()
+    assert code == (-signal.SIGTERM if moment == "start" else 0)
+    committed, waiting, pending, dead = counts(queue)
+    assert (committed + waiting, pending, dead) == (300, 0, 0)
+    assert sum(home.noted("begun").values()) == committed
+    assert queue.stats().groups["default"].deliveries == ({0: waiting} if waiting else {})
+
+
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_what_runs_finish_and_gives_the_rest_back_uncounted(
     home: Home, queue: cassq.Queue, signum: signal.Signals
@@ -131,6 +153,7 @@ def test_a_signal_lets_what_runs_finish_and_gives_the_rest_back_uncounted(
     with WorkerProcess(home, "--queue", "jobs", "--threads", "2") as worker:
         home.until("begun", 2)
         worker.signal(signum)
+        worker.until_logged("jobs: stopping, with 2 tasks in hand")
         home.open_gate(2)
         assert worker.wait() == 0
     assert counts(queue) == (2, 6, 0, 0)
@@ -154,19 +177,11 @@ def test_a_second_interrupt_ends_all_processes_at_once(home: Home, queue: cassq.
     push(queue, b"gate")
     with WorkerProcess(home, "--queue", "jobs", "--grace", "1h") as worker:
         home.until("begun", 1)
-        (child,) = worker.children()
         worker.signal(signal.SIGINT)
-        eventually("it takes no more", lambda: _is_stopping(child))
+        worker.until_logged("jobs: stopping, with 1 task in hand")
         worker.signal(signal.SIGINT)
         assert worker.wait() == -signal.SIGINT
     assert home.noted("done") == {}
-
-
-def _is_stopping(pid: int) -> bool:
-    """Whether a process that had a thread waiting for messages has it no more: of the eight, one
-    is in the handler, and the others end when it is stopped."""
-    threads = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/comm")]
-    return len(threads) < 8
 
 
 def test_a_task_over_its_limit_fails_and_its_process_is_replaced(

@@ -174,6 +174,6 @@ def test_what_was_not_begun_when_it_was_stopped_is_released() -> None:
     assert feed.take() is cast(Any, first)
     popper.stop()
     assert feed.take() is None
-    feed.give_back()
-    feed.give_back()
+    feed.give_back(wait=False)
+    feed.give_back(wait=True)
     assert popper.released == [second]
