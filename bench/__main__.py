@@ -33,6 +33,7 @@ from bench.scenarios.delayed import Delayed
 from bench.scenarios.endurance import Endurance
 from bench.scenarios.failing import Failing
 from bench.scenarios.fair import Fair
+from bench.scenarios.handlers import Handlers
 from bench.scenarios.keys import Keys
 from bench.scenarios.latency import Latency
 from bench.scenarios.reap import Reap
@@ -52,6 +53,7 @@ SCENARIOS: dict[str, type[Scenario]] = {
     scenario.name: scenario
     for scenario in (
         *(Through, Concurrent, Single, Workers, Latency, Backlog, Endurance, Failing, Keys, Fair),
+        Handlers,
         *(
             Delayed,
             Reap,

@@ -48,6 +48,8 @@ class Plan:
     # Fair groups: for how long consumers work, and behind how many messages of one key.
     fair_s: float = 30.0
     fair_backlog: int = 1_000_000
+    # Messages for each of which a function is called, in each way.
+    handler_messages: int = 40_000
     # Messages pushed ahead of their time.
     delayed_messages: int = 1_000_000
     # Queues, or pipes of one, over which the reaper passes; how often its daemon does. A pusher is
@@ -107,6 +109,7 @@ class Plan:
             keys_messages=50_000,
             fair_s=5.0,
             fair_backlog=200_000,
+            handler_messages=8_000,
             delayed_messages=100_000,
             reap_count=2_000,
             reap_every_s=2.0,
@@ -150,6 +153,7 @@ class Plan:
             keys_messages=5_000,
             fair_s=0.5,
             fair_backlog=10_000,
+            handler_messages=1_000,
             delayed_messages=4_000,
             reap_count=20,
             reap_every_s=0.2,

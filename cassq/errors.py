@@ -6,6 +6,7 @@ The tree::
     ├─ UsageError        fix the call (the command exits with 2)
     ├─ OwnershipError    someone else owns it now
     ├─ BackendError      back off and retry (the command exits with 75)
+    ├─ AbandonedTasksError   end the process
     ├─ CorruptionError   stop reading this pipe and tell someone
     └─ BrokenInvariantError   a bug in cassq
 
@@ -230,6 +231,15 @@ class QueuePausedError(BackendError):
     """Pushing to this queue is paused: nothing was pushed."""
 
     default_hint = "try again later; queue.resume() or `cassq queue resume QUEUE` ends the pause"
+
+
+# --- end the process -------------------------------------------------------------------------
+
+
+class AbandonedTasksError(CassqError):
+    """Tasks of a worker still run, though their messages were given back."""
+
+    default_hint = "end this process: a thread cannot be ended"
 
 
 # --- stop and tell someone ------------------------------------------------------------------

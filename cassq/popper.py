@@ -79,6 +79,7 @@ class Popper:
         run_within: Callable[[Tend, float], None],
         soon: Callable[[], None],
         keep_alive: float | None = KEEP_ALIVE_SECONDS,
+        shared: bool = False,
     ) -> None:
         if keep_alive is not None:
             check_seconds("keep_alive", keep_alive, WAIT_MAX_SECONDS)
@@ -88,6 +89,7 @@ class Popper:
         self._queue = queue
         self._group = group
         self._claimer = Claimer(ports, queue, group, dead_letter)
+        self.name: str = self._claimer.name
         self._settler = Settler(ports, self._claimer, self._finished, group().name)
         self._acknowledger = Acknowledger(self.ack_held, self.give_held, self.extend_held)
         self.tally: Tally = self._settler.tally
@@ -103,12 +105,12 @@ class Popper:
             says = Says(self._flush, self._waiter.wake, doorbell.ring)
             parts = self._claimer, self._settler, self._acknowledger
             self._lane = Lane(ports, queue, group, *parts, says, self._keep_alive_ms)
-        self._limits = Limits(ports, group().id, self._claimer.name, self.tally, self._in_hand)
+        self._limits = Limits(ports, group().id, self.name, self.tally, self._in_hand)
         self._buffer: Prefetched = Prefetched()
         self._ahead: threading.Thread | None = None  # the thread that did so last
         self._taken_ms = 0  # when a message was last taken from the buffer
         self._consumer: threading.Thread | None = None  # the thread that called `pop` last
-        self._shared = False  # whether several threads do
+        self._shared = shared  # several threads do, or will: nothing is prefetched
         self._pace = self._settler.pace
         self._closed = False
         self._stopping = False
@@ -256,7 +258,6 @@ class Popper:
     def _claim(
         self, max_messages: int, prefetch_limit: int = 0, *, allowed: bool = False
     ) -> Messages:
-        """allowed: by the group's limits."""
         rules, pace = self._claimer.rules, self._pace
         if max_messages > 1:
             max_messages = pace.allowed(max_messages, rules.claim_timeout_ms)
@@ -582,7 +583,6 @@ class Popper:
         self._claimer.look()
         now_ms, timeout_ms = self._catalog.now_ms(), self._claimer.rules.claim_timeout_ms
         if now_ms >= self._keep_at_ms:
-            # If this fails, the housekeeper tries again after a second.
             wanted = self._settler.near_deadline(self._keep_alive_ms, timeout_ms)
             if wanted and self._buffer.parts and not self._claimer.exclusive:
                 # The consumer is busy with a long task: other poppers may have time for the rest.

@@ -79,3 +79,13 @@ class GroupSettings(TypedDict, total=False):
     rate_per_key: str | None
     fair: bool
     group_expires: float | None
+
+
+class WorkerSettings(TypedDict, total=False):
+    """The arguments of `Queue.worker`, times in seconds."""
+
+    group: str
+    concurrency: int
+    grace: float
+    time_limit: float | None
+    max_tasks: int | None

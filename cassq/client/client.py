@@ -35,7 +35,7 @@ from cassq.errors import (
     is_outage,
 )
 from cassq.inspect.explain import Explanation, explain
-from cassq.inspect.metrics import Meter
+from cassq.inspect.metrics import Histogram, Meter, Metric
 from cassq.lifecycle.ports import Ports, operation
 from cassq.lifecycle.sealing import live_pipe
 from cassq.message.batches import Batch, Intend
@@ -50,7 +50,7 @@ from cassq.reaper import Action, Reaper
 from cassq.settings import Missed, Overlap, QueueSettings
 
 if TYPE_CHECKING:
-    from cassq.inspect.prometheus import PrometheusServer
+    from cassq.inspect.prometheus import PrometheusServer, Read
 
 logger: logging.Logger = logging.getLogger("cassq")
 
@@ -244,12 +244,14 @@ class Client:
         *,
         queues: bool = True,
         health: Callable[[], Mapping[str, Any]] | None = None,
+        also: Read | None = None,
     ) -> PrometheusServer:
         """Serve metrics for Prometheus at http://host:port/ until the client is closed.
 
         port: 0 picks a free one; the result's `port` is the one in use. queues: also report the
         depths of all queues, at the cost of `Queue.stats` for each at every scrape. health: the
         facts for /health; its "healthy" decides between 200 and 503. Without it /health is 404.
+        also: reads metrics that are served too.
         Raises MissingExtraError without the extra `metrics`, and ConfigError if it cannot listen at
         the address.
         """
@@ -258,7 +260,11 @@ class Client:
         runtime = self.runtime
         reach, counted = (lambda: runtime.ports), (runtime.requests, runtime.tallies)
         meter = Meter(reach, *counted, runtime.actions, queues=queues)
-        server = PrometheusServer(meter.read, host, port, health)
+
+        def read() -> list[Metric | Histogram]:
+            return [*meter.read(), *(() if also is None else also())]
+
+        server = PrometheusServer(read, host, port, health)
         self._servers.append(server)
         return server
 

@@ -56,7 +56,9 @@ from cassq.producer.dedup import find_message
 from cassq.producer.pusher import Pusher
 from cassq.producer.quota import drained, lengths, paused
 from cassq.producer.spilling import Overflow
-from cassq.settings import GroupSettings, QueueSettings, Start, State, Step
+from cassq.settings import GroupSettings, QueueSettings, Start, State, Step, WorkerSettings
+from cassq.worker.handler import Handler
+from cassq.worker.loop import GRACE_SECONDS, Settings, Source, Worker
 
 DEFAULT_GROUP = "default"
 CHANGE_TRIES = 50
@@ -183,6 +185,9 @@ class Queue:
         `claim_timeout`, while something is held that long; in a group that expires, now and when
         it closes a synced transaction more. Raises GroupNotFoundError.
         """
+        return self._open_popper(group, keep_alive)
+
+    def _open_popper(self, group: str, keep_alive: float | None, *, shared: bool = False) -> Popper:
         queue_row = self._load()
         row = self._polled(self._group_in(queue_row, group))
         watched = self._watched.group(row)
@@ -196,11 +201,47 @@ class Queue:
             run_within=self._runtime.run_within,
             soon=lambda: self._runtime.call_soon(popper.tend),
             keep_alive=keep_alive,
+            shared=shared,
         )
         self._runtime.look_after(popper.tend, TEND_SECONDS)
         self._runtime.attend(watched, popper.tally)
         self._runtime.opened(popper, self._watched)
         return popper
+
+    def run(self, handler: Handler, **settings: Unpack[WorkerSettings]) -> None:
+        """Call `handler(message)` for every message of a group, in threads, until SIGTERM or
+        SIGINT: short for `worker(handler, ...).run()`, with the same settings."""
+        self.worker(handler, **settings).run()
+
+    @operation
+    def worker(
+        self,
+        handler: Handler,
+        *,
+        group: str = DEFAULT_GROUP,
+        concurrency: int = 8,
+        grace: float = GRACE_SECONDS,
+        time_limit: float | None = None,
+        max_tasks: int | None = None,
+    ) -> Worker:
+        """A worker that calls `handler(message)` for every message of a group: acked when it
+        returns, nacked with the error when it raises. See `Worker.run`.
+
+        concurrency: how many threads. grace: how many seconds tasks may go on when it is stopped.
+        time_limit: after how many one has failed, though its thread cannot be ended. max_tasks: how
+        many it takes before it ends by itself. Claims are kept alive for an hour, or `time_limit`
+        if that is longer. Raises UsageError for what is not a plain function of one message.
+        Cost: two reads; when it runs, an unsynced transaction for what free threads take together.
+        """
+        queue_row = self._load()
+        policy = self._group_in(queue_row, group).policy
+        in_order = (policy.exclusive or queue_row.policy.strict) and not policy.keyed
+        source = Source(self.name, group, in_order, lambda alive: self._shared(group, alive))
+        return Worker(source, handler, Settings(concurrency, grace, time_limit, max_tasks))
+
+    @operation
+    def _shared(self, group: str, keep_alive: float) -> Popper:
+        return self._open_popper(group, keep_alive, shared=True)
 
     def settle(self, receipts: str | Iterable[str]) -> Settlement:
         """What can be done with a delivery by its `Message.receipt`, or with many: from any

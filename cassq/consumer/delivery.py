@@ -234,6 +234,10 @@ class Delivery:
                 hint="unless it was acked, it is, or will be, delivered again",
             )
 
+    def has_settled(self, seq: int) -> bool:
+        """Whether a message was acked or given back. Safe beside a thread that settles others."""
+        return seq in self.settled or self.has_given(seq)
+
     def has_given(self, seq: int) -> bool:
         """Whether a message was given back."""
         return seq in self.given_singly or (bool(self.given) and seq in self.given)
@@ -371,6 +375,12 @@ class Message:
         A second ack has no effect. Raises ClaimLostError if another popper has the message.
         """
         self._delivery.ack(range(self.seq, self.seq + 1))
+
+    @property
+    def settled(self) -> bool:
+        """Whether it was acked, or given back in any way, through its popper. What was settled by
+        its receipt shows only when the popper writes next."""
+        return self._delivery.has_settled(self.seq)
 
     @property
     def receipt(self) -> str:

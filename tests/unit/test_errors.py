@@ -14,6 +14,7 @@ import pytest
 import cassq
 from cassq import errors
 from cassq.errors import (
+    AbandonedTasksError,
     BackendError,
     BrokenInvariantError,
     CassqError,
@@ -40,6 +41,7 @@ TREE = {
         *("BackendUnavailableError", "BackendTimeoutError", "StorageFullError"),
         *("QueueFullError", "QueuePausedError"),
     },
+    AbandonedTasksError: set(),
     CorruptionError: set(),
     BrokenInvariantError: set(),
 }

@@ -22,7 +22,8 @@ def log_as_daemon(*, as_json: bool) -> None:
 
 
 class DaemonFormatter(logging.Formatter):
-    """As text, a traceback follows in lines that are indented; as JSON it is a field."""
+    """As text, a traceback follows in lines that are indented; as JSON it is a field, as is what
+    the record has in `fields`."""
 
     def __init__(self, *, as_json: bool) -> None:
         super().__init__()
@@ -36,7 +37,7 @@ class DaemonFormatter(logging.Formatter):
         if not self._as_json:
             lines = [f"{at} {level}: {printable(message)}"]
             return "\n".join([*lines, *(f"    {printable(line)}" for line in trace)])
-        content = {"at": at, "level": level, "message": message}
+        content = {"at": at, "level": level, "message": message, **getattr(record, "fields", {})}
         if trace:
             content["traceback"] = "\n".join(trace)
         return json.dumps(content, ensure_ascii=False)

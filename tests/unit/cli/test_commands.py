@@ -29,7 +29,7 @@ each_verb = pytest.mark.parametrize("leaf", LEAVES, ids=lambda leaf: leaf.comman
 
 def test_every_noun_is_there() -> None:
     expected = """
-        audit cancel completion explain peek pop push reap rollback stats version
+        audit cancel completion explain peek pop push reap rollback stats version worker
         queue-create queue-list queue-show queue-update queue-delete
         queue-pause queue-resume queue-drain queue-purge
         group-create group-list group-update group-delete
@@ -144,6 +144,7 @@ def all_errors(kind: type[errors.CassqError]) -> Iterator[type[errors.CassqError
         (errors.UsageError, 2),
         (errors.BackendError, 75),
         (errors.OwnershipError, 1),
+        (errors.AbandonedTasksError, 1),
         (errors.CorruptionError, 1),
         (errors.BrokenInvariantError, 1),
     ],
@@ -169,7 +170,7 @@ def test_an_outage_that_no_second_try_ends_is_a_failure() -> None:
 def test_every_error_is_on_a_branch_with_a_known_exit_code() -> None:
     branches = {
         *(errors.UsageError, errors.BackendError, errors.OwnershipError),
-        *(errors.CorruptionError, errors.BrokenInvariantError),
+        *(errors.AbandonedTasksError, errors.CorruptionError, errors.BrokenInvariantError),
     }
     assert set(errors.CassqError.__subclasses__()) == branches
     assert len(list(all_errors(errors.CassqError))) > 20

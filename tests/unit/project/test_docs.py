@@ -19,6 +19,7 @@ import pytest
 
 import cassq
 from cassq.cli.main import main
+from tests.integration.deadlines import eventually
 
 ROOT = Path(__file__).resolve().parents[3]
 README = ROOT / "README.md"
@@ -144,21 +145,31 @@ def test_the_worker_that_the_readme_shows_is_the_example() -> None:
     assert WORKER.read_text() in [block.text for block in blocks_of(README)]
 
 
-def test_the_example_worker_finishes_its_task_when_its_supervisor_ends_it(tmp_path: Path) -> None:
+def test_the_example_worker_runs_by_the_commands_that_the_readme_shows(
+    tmp_path: Path, own_shell: dict[str, str]
+) -> None:
     url = f"file:{tmp_path / 'queues'}"
+    (shown,) = (block.text for block in blocks_of(README) if "\ncassq worker" in block.text)
+    create, work = shown.splitlines()
+    environment = own_shell | {"CASSQ_URL": url}
+    subprocess.run(shlex.split(create), env=environment, check=True, stdout=subprocess.DEVNULL)
     with cassq.connect(url) as client:
-        policy = {"retry_schedule": [10, 100, 1000], "max_deliveries": 5}
-        queue = client.create_queue("mails", **policy)
+        queue = client.queue("mails")
         with queue.pusher() as pusher:
             for to in ("ann@example.org", "nobody", "bob@example.org"):
                 pusher.push(json.dumps({"to": to}).encode())
-        environment = os.environ | {"PYTHONPATH": str(ROOT)}
         with subprocess.Popen(
-            [sys.executable, str(WORKER), url], env=environment, stdout=subprocess.PIPE, text=True
+            shlex.split(work),
+            env=environment,
+            cwd=WORKER.parent,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
         ) as worker:
             assert worker.stdout is not None
-            assert worker.stdout.readline() == "sent to ann@example.org\n"
-            assert worker.stdout.readline() == "sent to bob@example.org\n"
+            sent = {worker.stdout.readline() for _ in range(2)}
+            assert sent == {"sent to ann@example.org\n", "sent to bob@example.org\n"}
+            eventually("one is dead", lambda: queue.stats().groups["default"].dead == 1)
             worker.send_signal(signal.SIGTERM)
             assert worker.wait(100) == 0
         group = queue.stats().groups["default"]

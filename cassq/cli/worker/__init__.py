@@ -1,0 +1,1 @@
+"""`cassq worker`: the command, and the program of its processes."""

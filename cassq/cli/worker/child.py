@@ -1,0 +1,130 @@
+"""The program of one process of `cassq worker`: `python -m cassq.cli.worker.child`.
+
+Its first line of standard input says what to do, as JSON. The input stays open as long as the
+supervisor lives: when it ends, the process ends as after SIGTERM.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+from cassq.base.clock import wait_event
+from cassq.cli.worker.logs import log_tasks
+from cassq.client.connecting import connect
+from cassq.errors import AbandonedTasksError, CassqError
+from cassq.worker.handler import Handler, load_handler
+from cassq.worker.loop import Hooks, Worker
+from cassq.worker.reports import BEAT, ENDED, LEAVING, READY, Reporter, files_of
+from cassq.worker.sources import State, loaded_sources, own_sources
+
+BEAT_SECONDS = 1.0
+
+
+def main() -> NoReturn:
+    """Do what standard input says."""
+    orders, lifeline = _orders()
+    reporter = Reporter(orders["report_fd"])
+    log_tasks(orders["log"])
+    # Python takes byte code for current if its source has the same size and the same second.
+    sys.dont_write_bytecode = sys.dont_write_bytecode or orders["reload"]
+    try:
+        handler = load_handler(orders["handler"])
+    except BaseException as exc:  # a module may raise anything, SystemExit too
+        files = own_sources(files_of(exc), Path.cwd()) | loaded_sources(Path.cwd())
+        reporter.failed(exc, files)
+        _end(2)
+    try:
+        code = _work(handler, orders, reporter, lifeline)
+    except CassqError as exc:
+        reporter.failed(exc, loaded_sources(Path.cwd()))
+        code = exc.exit_code
+    _end(code)
+
+
+def _orders() -> tuple[dict[str, Any], int]:
+    """The orders, and a descriptor that ends with the supervisor. The handler's own standard input
+    is empty."""
+    line = b""
+    while not line.endswith(b"\n"):
+        more = os.read(0, 65_536)
+        if not more:
+            _end(1)  # the supervisor is gone already
+        line += more
+    lifeline = os.dup(0)
+    nowhere = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nowhere, 0)
+    os.close(nowhere)
+    return json.loads(line), lifeline
+
+
+def _work(handler: Handler, orders: dict[str, Any], reporter: Reporter, lifeline: int) -> int:
+    with connect(orders["url"], create=False) as client:
+        worker = client.queue(orders["queue"]).worker(handler, **orders["settings"])
+        # A process is replaced as soon as a thread of it is stuck.
+        worker.settings = worker.settings._replace(stuck_max=0)
+        sent: dict[str, State] = {}
+        began: list[str] = []
+        # Outside of the worker's run: nothing is lost before it; after it the end must be finished.
+        signal.signal(signal.SIGTERM, lambda *_: None if began else _end(0))
+
+        def sources() -> dict[str, State]:
+            """What was loaded since the last report."""
+            found = loaded_sources(Path.cwd()) if orders["reload"] else {}
+            new = {file: state for file, state in found.items() if file not in sent}
+            sent.update(new)
+            return new
+
+        def ready(popper: str) -> None:
+            began.append(popper)
+            reporter.send(READY, popper=popper, files=sources())
+
+        worker.hooks = Hooks(
+            ready=ready,
+            leaving=lambda why: reporter.send(LEAVING, why=why),
+        )
+
+        def beat() -> None:
+            never = threading.Event()
+            while not wait_event(never, BEAT_SECONDS):
+                reporter.send(BEAT, facts=worker.facts(), files=sources())
+
+        # They end with the process. That one of them reports shows that threads can run at all.
+        for name, work in (
+            ("lifeline", partial(_stop_when_alone, worker, lifeline)),
+            ("beat", beat),
+        ):
+            threading.Thread(target=work, name=name, daemon=True).start()
+        code = 0
+        try:
+            worker.run()
+        except AbandonedTasksError as exc:
+            code = exc.exit_code
+    reporter.send(ENDED, facts=worker.facts())
+    return code
+
+
+def _stop_when_alone(worker: Worker, lifeline: int) -> None:
+    while os.read(lifeline, 4096):
+        continue
+    worker.stop()
+
+
+def _end(code: int) -> NoReturn:
+    """End at once, whatever threads still run."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            continue  # nobody reads it, or the handler closed it
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,227 @@
+"""`cassq worker`: run a function for every message, in processes and threads."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import click
+
+from cassq import errors
+from cassq.cli.ui import output
+from cassq.cli.verb import Invocation, Verb, complete_queue, seconds
+from cassq.cli.worker.logs import FORMS, JSON, TEXT, log_tasks
+from cassq.client.client import Client
+from cassq.client.connecting import DEFAULT_URL
+from cassq.client.queue import Queue
+from cassq.consumer.bereaved import free_all_of
+from cassq.errors import CassqError, UsageError
+from cassq.model.queues import is_dead_letter_name
+from cassq.worker.figures import worker_metrics
+from cassq.worker.journal import logger
+from cassq.worker.loop import CONCURRENCY_MAX, TASKS_MAX, Settings
+from cassq.worker.notify import Notices
+from cassq.worker.supervisor import Plan, Supervisor
+
+PROCESSES_MAX = 1000
+CHILD = "cassq.cli.worker.child"
+
+
+class Place(NamedTuple):
+    """Where messages are taken from."""
+
+    queue: str
+    group: str
+
+
+@click.command(
+    cls=Verb,
+    short_help="Run a function for every message, in processes and threads.",
+    examples=[
+        "cassq worker tasks:send --queue mails",
+        "cassq worker mail.tasks:send --queue mails --processes 4 --threads 8",
+        "cassq worker tasks:send --queue mails --time-limit 5m --grace 1m --log json",
+        "cassq worker tasks:send --queue mails --reload",
+        "cassq worker tasks:send --queue mails --listen 127.0.0.1:9465",
+    ],
+)
+@click.argument("handler", metavar="MODULE:OBJECT")
+@click.option(
+    "--queue",
+    "name",
+    metavar="QUEUE",
+    shell_complete=complete_queue,
+    help="The queue to take messages from.  [default: the only one there is]",
+)
+@click.option(
+    "--group", default="default", show_default=True, help="The consumer group to work for."
+)
+@click.option(
+    "--processes",
+    type=click.IntRange(1, PROCESSES_MAX),
+    default=1,
+    show_default=True,
+    help="How many processes to run.",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(1, CONCURRENCY_MAX),
+    default=8,
+    show_default=True,
+    help="How many tasks each process runs at the same time.",
+)
+@click.option(
+    "--grace",
+    type=seconds,
+    default="30s",
+    show_default=True,
+    help="How long tasks may go on after SIGTERM or Ctrl-C.",
+)
+@click.option(
+    "--time-limit",
+    type=seconds,
+    metavar="TIME",
+    help="Fail a task that runs for longer, and replace its process.  [default: no limit]",
+)
+@click.option(
+    "--max-tasks-per-child",
+    type=click.IntRange(1, TASKS_MAX),
+    metavar="N",
+    help="Replace each process after this many tasks.",
+)
+@click.option(
+    "--reload",
+    is_flag=True,
+    help="For development: start anew when a source file below the current directory changes.",
+)
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    help="Serve metrics for Prometheus, and /health; needs the extra cassq[metrics].",
+)
+@click.option(
+    "--log",
+    "form",
+    type=click.Choice(FORMS),
+    help="A line for each task, as text or JSON, or only for failures.  [default: text]",
+)
+@click.pass_context
+def worker(
+    ctx: click.Context,
+    handler: str,
+    name: str | None,
+    group: str,
+    processes: int,
+    threads: int,
+    grace: float,
+    time_limit: float | None,
+    max_tasks_per_child: int | None,
+    reload: bool,
+    listen: str | None,
+    form: str | None,
+) -> None:
+    """Call a function for every message of a queue, until SIGTERM or Ctrl-C.
+
+    OBJECT is a plain function of one argument, the message. MODULE is looked for in the current
+    directory, and where Python looks for modules. When the function returns, the message is acked.
+    If it raises, the message is nacked with the error, which is logged. A function that settles the
+    message itself, as by message.dead(...), is respected.
+
+    Each process takes only as many messages as its threads can run at once. SIGTERM, or Ctrl-C,
+    lets what runs finish within --grace; the rest goes back uncounted. What still runs after that
+    is given back, counted, and the exit code is 1; otherwise it is 0. A second Ctrl-C ends at once.
+
+    A process that crashes is replaced, and the messages that it had come again, counted. A task
+    that runs for longer than --time-limit is nacked, and its process replaced once its other tasks
+    have ended.
+
+    If the module cannot be loaded, its traceback is shown, and the exit code is 2.
+    """
+    call = ctx.ensure_object(Invocation)
+    form = form or (JSON if call.as_json else TEXT)
+    settings = Settings(threads, grace, time_limit, max_tasks_per_child).checked()
+    address = None if listen is None else _address(listen)
+    with call.connect() as client:
+        queue = _queue(client, name)
+        _check_group(queue, group)
+        orders = {
+            "url": call.url or os.environ.get("CASSQ_URL") or DEFAULT_URL,
+            "handler": handler,
+            "queue": queue.name,
+            "settings": {"group": group, **settings.as_arguments()},
+            "reload": reload,
+            "log": form,
+        }
+        command = [sys.executable, "-m", CHILD]
+        plan = Plan(command, orders, processes, grace, time_limit, reload)
+        supervisor = Supervisor(plan, partial(_free, client, queue, group), Notices())
+        log_tasks(form)
+        if address is not None:
+            _serve(client, supervisor, address, Place(queue.name, group))
+        code = supervisor.run()
+    if supervisor.failed is not None:
+        raise _failure(supervisor.failed)
+    ctx.exit(code)
+
+
+def _failure(failed: Mapping[str, Any]) -> CassqError:
+    """The error of a process that could not start, as one of this process."""
+    if failed["traceback"]:
+        output.note(failed["traceback"].rstrip())
+    error: CassqError = getattr(errors, failed["kind"], CassqError)(
+        failed["message"], hint=failed["hint"]
+    )
+    error.exit_code = failed["exit_code"]
+    return error
+
+
+def _address(listen: str) -> tuple[str, int]:
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise UsageError(
+            f"--listen: {listen!r} is not an address", hint="write HOST:PORT, as in 127.0.0.1:9465"
+        )
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _queue(client: Client, name: str | None) -> Queue:
+    """The queue of this name, or the only one, not counting those of dead letters."""
+    if name is not None:
+        return client.queue(name)
+    names = [each.name for each in client.queues() if not is_dead_letter_name(each.name)]
+    if len(names) != 1:
+        shown = ", ".join(names[:10]) if names else "none"
+        raise UsageError(f"--queue is needed: the queues are {shown}", hint="add --queue QUEUE")
+    return client.queue(names[0])
+
+
+def _check_group(queue: Queue, group: str) -> None:
+    """Raise GroupNotFoundError, before anything is started, unless the queue has the group."""
+    queue.worker(lambda _: None, group=group)
+
+
+def _free(client: Client, queue: Queue, group: str, popper: str) -> None:
+    """Free what a process that crashed had claimed; if that fails, it comes when it expires."""
+    try:
+        row = queue.row
+        rows = client.ports.catalog.queues.groups(row.id)
+        of_group = next((each for each in rows if each.name == group), None)
+        if of_group is not None and free_all_of(client.ports, row, of_group, popper):
+            client.runtime.doorbell(row.id).ring()
+    except CassqError as exc:
+        logger.warning("what a process had comes again when its claims expire: %s", exc)
+
+
+def _serve(client: Client, supervisor: Supervisor, address: tuple[str, int], place: Place) -> None:
+    host, port = address
+    served = client.serve_metrics(
+        port,
+        host,
+        health=supervisor.facts,
+        also=lambda: worker_metrics(supervisor.facts(), queue=place.queue, group=place.group),
+    )
+    at = f"http://{host}:{served.port}"
+    output.note(f"metrics at {at}/metrics, health at {at}/health")

@@ -1,0 +1,20 @@
+"""What `cassq worker` and its processes log on standard error, in one form."""
+
+from __future__ import annotations
+
+import logging
+
+from cassq.cli.ui.daemon_log import log_as_daemon
+
+TEXT, JSON, QUIET = "text", "json", "quiet"
+FORMS = (TEXT, JSON, QUIET)
+
+
+def log_tasks(form: str) -> None:
+    """Log in this form from now on; `quiet` leaves out tasks that were done. If the handler's
+    module sets up logging itself, its ways are used instead."""
+    log_as_daemon(as_json=form == JSON)
+    level = logging.WARNING if form == QUIET else logging.INFO
+    logging.getLogger("cassq.worker").setLevel(level)
+    if logging.lastResort is not None:
+        logging.lastResort.setLevel(level)

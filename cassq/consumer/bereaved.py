@@ -1,0 +1,77 @@
+"""What a popper that is known to be dead has claimed or locked: freed at once, not when it expires.
+
+Nobody may say so of a popper but the parent of its process, which has seen it end. The process has
+one client, so all locks of that client go with it.
+"""
+
+from __future__ import annotations
+
+from cassq.catalog.port import limit_names
+from cassq.consumer.group_health import GroupHealth, freed
+from cassq.consumer.keyed.lane import lane_lock
+from cassq.lifecycle.ports import Ports
+from cassq.model import claims
+from cassq.model.limits import kept, permits_as_text, permits_of
+from cassq.model.queues import rules_of
+from cassq.model.rows import ClaimState, GroupRow, QueueRow
+
+LISTED_MAX = 4096
+# More deliveries than any message has: free rows are not listed for theirs.
+_DELIVERIES = 2**31 - 1
+_SLACK_MS = 1000  # clients of a cluster do not agree on the time exactly
+
+
+def free_all_of(ports: Ports, queue: QueueRow, group: GroupRow, popper: str) -> int:
+    """Free what a dead popper has: the delivery counts, and messages come again, as if it had
+    expired. Returns how many claims or locks that were.
+
+    Claims whose deadline lies beyond the claim timeout, as a receipt or `Message.extend` makes
+    them, keep it. In an exclusive or keyed group the next holder of the lock takes the claims over.
+    Cost: a range of open claims, and one synced transaction for each; for locks, a read for each
+    live pipe of the queue, and one transaction for each lock; for permits, a read, and a write if
+    it has any.
+    """
+    _free_permits(ports, group, popper)
+    if group.policy.keyed:
+        return _drop_locks(ports, popper, [lane_lock(group.id)])
+    if group.policy.exclusive or queue.policy.strict:
+        pipes = ports.catalog.pipes.live(queue.id)
+        return _drop_locks(ports, popper, [f"pop:{group.id}:{pipe.id}" for pipe in pipes])
+    return _free_claims(ports, queue, group, popper)
+
+
+def _free_permits(ports: Ports, group: GroupRow, popper: str) -> None:
+    """Give back the permits of a dead popper, unless others change them at this moment: then they
+    end by themselves."""
+    leases, (_, name) = ports.catalog.leases, limit_names(group.id)
+    text = leases.shared(name)
+    permits = permits_of(text, ports.catalog.now_ms())
+    if popper in permits:
+        leases.swap(name, text, permits_as_text(kept(permits, popper, 0, 0), f"{popper}-"))
+
+
+def _free_claims(ports: Ports, queue: QueueRow, group: GroupRow, popper: str) -> int:
+    rules = rules_of(queue.policy, group.policy)
+    catalog, now_ms = ports.catalog, ports.catalog.now_ms()
+    health = GroupHealth(ports, group.id, lambda: rules)
+    until_ms = now_ms + rules.claim_timeout_ms + _SLACK_MS
+    count = 0
+    for row in catalog.claims.overdue(group.id, until_ms, _DELIVERIES, LISTED_MAX):
+        is_theirs = row.state is ClaimState.HELD and claims.consumer_of(row.holder) == popper
+        if not is_theirs or row.holder.endswith(claims.DATED):
+            continue
+        count += catalog.claims.replace(row, freed(row, now_ms, rules, health, ports.ids.version))
+    return count
+
+
+def _drop_locks(ports: Ports, popper: str, names: list[str]) -> int:
+    """Drop those of the locks that are leases of the popper's client. Those of a lock server end
+    with its session."""
+    client = popper.partition(".")[0]  # see `cassq.base.ids`: owners of leases begin with it, too
+    count = 0
+    for name in names:
+        owner = ports.catalog.leases.owner(name)
+        if owner is not None and owner.partition(".")[0] == client:
+            ports.catalog.leases.drop(name, owner)
+            count += 1
+    return count

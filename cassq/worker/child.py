@@ -1,0 +1,119 @@
+"""A process of a worker, as its supervisor sees it.
+
+Each is started anew, not forked: it opens a client of its own, loads the handler's module as it is
+now, and shares no thread or lock with the supervisor. It is in a process group of its own, so a
+terminal's Ctrl-C reaches the supervisor alone, which then ends it.
+
+It reads what to do from its standard input, which stays open as long as the supervisor lives.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cassq.worker.journal import nothing
+from cassq.worker.reports import BEAT, ENDED, FAILED, LEAVING, READY, ReportReader
+
+
+class Child:
+    """One process. began_ms, heard_ms: boot time when it was started, and last heard of.
+
+    popper: the name of its popper, once it takes messages. facts: its last beat. leaving: why
+    another takes its place. failed: the error that kept it from starting. ended: it left nothing
+    behind. files: the sources that it loaded. terminated_ms: when it was asked to end.
+    """
+
+    def __init__(self, command: Sequence[str], orders: Mapping[str, Any], now_ms: int) -> None:
+        read_end, write_end = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                command, bufsize=0, stdin=subprocess.PIPE, pass_fds=(write_end,), process_group=0
+            )
+        except BaseException:
+            os.close(read_end)
+            raise
+        finally:
+            os.close(write_end)
+        self._reader = ReportReader(read_end)
+        self.began_ms = self.heard_ms = now_ms
+        self.popper: str = ""
+        self.facts: Mapping[str, Any] = {**nothing(), "running": 0, "stuck": 0}
+        self.leaving: str = ""
+        self.failed: Mapping[str, Any] | None = None
+        self.ended: bool = False
+        self.files: dict[str, list[int]] = {}
+        self.terminated_ms: int | None = None
+        self.killed: str = ""  # why the supervisor killed it
+        assert self._process.stdin is not None
+        try:
+            line = json.dumps({**orders, "report_fd": write_end}).encode() + b"\n"
+            self._process.stdin.write(line)  # it is short, and the pipe is empty
+        except BrokenPipeError:
+            return  # it has ended already, which is seen next
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def fd(self) -> int | None:
+        """What can be read when it has reported something."""
+        return self._reader.fd
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it takes messages."""
+        return bool(self.popper) and not self.leaving
+
+    def hear(self, now_ms: int) -> None:
+        """Take note of what it has reported."""
+        for report in self._reader.read():
+            self.heard_ms = now_ms
+            self.files.update(report.get("files", {}))
+            match report["report"]:
+                case kind if kind == READY:
+                    self.popper = report["popper"]
+                case kind if kind == BEAT:
+                    self.facts = report["facts"]
+                case kind if kind == LEAVING:
+                    self.leaving = report["why"]
+                case kind if kind == FAILED:
+                    self.failed = report
+                case kind if kind == ENDED:
+                    self.facts, self.ended = report["facts"], True
+
+    def exit_code(self) -> int | None:
+        """How it ended: as `subprocess.Popen.returncode`; None while it runs."""
+        return self._process.poll()
+
+    def terminate(self, now_ms: int) -> None:
+        """Ask it to end: SIGTERM, once."""
+        if self.terminated_ms is None:
+            self.terminated_ms = now_ms
+            self._process.terminate()
+
+    def kill(self, why: str) -> None:
+        """End it at once."""
+        self.killed = self.killed or why
+        self._process.kill()
+
+    def put_away(self) -> None:
+        """Close what belongs to a process that has ended."""
+        self._reader.close()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+
+def how(code: int) -> str:
+    """An exit code in words."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"

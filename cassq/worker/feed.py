@@ -1,0 +1,115 @@
+"""The feed: takes messages from one popper for the threads of a worker.
+
+Threads that are free wait here, in line. The first of them pops for all that are free at that
+moment, and never more: what is claimed is run at once, so a slow task keeps no other message from
+the group's other workers. One popper is shared by all threads, so their acks are written together.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+
+from cassq.base.clock import Nudge
+from cassq.consumer.delivery import Delivery, Message
+from cassq.errors import BackendError, ClaimLostError, ClosedError, CorruptionError
+from cassq.extents.port import ExtentMissingError
+from cassq.popper import Popper
+
+logger: logging.Logger = logging.getLogger("cassq")
+
+WAIT_SECONDS = 3600.0
+# How long it rests after the storage failed; this doubles, up to the maximum.
+REST_SECONDS = 0.1
+REST_SECONDS_MAX = 5.0
+
+
+class Feed:
+    """Hands out messages, one to each thread that asks. Thread-safe.
+
+    one_at_a_time: none is taken before the last is settled, as its order demands. most: how many it
+    hands out in all; None: no limit.
+    """
+
+    def __init__(self, popper: Popper, *, one_at_a_time: bool, most: int | None) -> None:
+        self._popper = popper
+        self._one_at_a_time = one_at_a_time
+        self._left = most
+        self._turn = threading.Lock()
+        self._free: set[int] = set()  # the threads in `take`
+        self._taken: deque[tuple[Delivery, Message]] = deque()
+        self._nudge = Nudge()
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether as many messages as it may hand out are taken."""
+        return self._left == 0
+
+    def take(self) -> Message | None:
+        """The next message for this thread; waits for it. None when there will be no other: the
+        popper was stopped, or the feed is spent.
+
+        Raises CassqError if there can be none, as when the queue was deleted.
+        """
+        thread = threading.current_thread()
+        me = threading.get_ident()
+        self._free.add(me)
+        try:
+            with self._turn:
+                if not self._taken:
+                    self._fill()
+                if not self._taken or self._popper.stopped:
+                    return None
+                delivery, message = self._taken.popleft()
+                delivery.taken_by(thread)
+                return message
+        finally:
+            self._free.discard(me)
+
+    def _fill(self) -> None:
+        rest = REST_SECONDS
+        while not (self._popper.stopped or self.is_spent):
+            wanted = 1 if self._one_at_a_time else len(self._free)
+            if self._left is not None:
+                wanted = min(wanted, self._left)
+            try:
+                found = self._popper.pop(wanted, wait=WAIT_SECONDS)
+            except ClosedError:
+                return
+            except (CorruptionError, ExtentMissingError) as exc:
+                logger.warning("some messages cannot be read: %s", exc)  # once for each pipe
+                continue
+            except BackendError as exc:
+                if not exc.retryable:
+                    raise
+                logger.warning("no messages can be taken at the moment: %s", exc)
+                self._nudge.wait(rest)
+                rest = min(2 * rest, REST_SECONDS_MAX)
+                continue
+            if found:
+                for run in found.runs:
+                    self._taken.extend((run.delivery, message) for message in run.messages())
+                if self._left is not None:
+                    self._left -= len(found)
+                return
+
+    def wake(self) -> None:
+        """End a rest, because the popper was stopped. Safe in a signal handler."""
+        self._nudge.give()
+
+    def give_back(self, *, wait: bool) -> None:
+        """Give back, uncounted, what no thread has begun. Call it once the popper was stopped.
+        wait: for a thread that is in the middle of a pop; otherwise try again when it ends."""
+        if not self._turn.acquire(blocking=wait):
+            return
+        try:
+            untried = [message for _, message in self._taken]
+            self._taken.clear()
+        finally:
+            self._turn.release()
+        if untried:
+            try:
+                self._popper.release(untried)
+            except ClaimLostError as exc:
+                logger.info("no messages to give back: %s", exc)  # others have them

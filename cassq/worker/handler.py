@@ -1,0 +1,113 @@
+"""Handlers: what may be one, and how one is found by its name, as in `mail.tasks:send`.
+
+A handler is called with a `Message`. When it returns, the message is acked, and if it raises, the
+message is nacked with the error. So what merely returns something still to be run, as an async
+function or a generator does, is refused: its message would be acked before any of it ran.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from cassq.consumer.delivery import Message
+from cassq.errors import UsageError
+
+Handler = Callable[[Message], object]
+
+_HINT = "for instance: def handle(message): ..."
+
+
+def check_handler(handler: object, name: str = "handler") -> Handler:
+    """The handler, if it can be called with one message and does its work when called. name: what
+    it is called in errors. Raises UsageError."""
+    if not callable(handler):
+        raise UsageError(
+            f"{name} must be a function of one message, not {type(handler).__name__}", hint=_HINT
+        )
+    called = getattr(handler, "func", handler)  # of a functools.partial
+    for each in (called, getattr(called, "__call__", None)):  # noqa: B004 - its code, not whether
+        if inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each):
+            raise UsageError(
+                f"{name} is an async function, which a worker does not run",
+                hint="write a plain function, which may call asyncio.run(...)",
+            )
+        if inspect.isgeneratorfunction(each):
+            raise UsageError(
+                f"{name} is a generator function: calling it would do none of its work",
+                hint="write a function without yield",
+            )
+    try:
+        signature = inspect.signature(handler)
+    except (TypeError, ValueError):
+        return handler  # of some built-in functions it is not known
+    try:
+        signature.bind(None)
+    except TypeError as exc:
+        raise UsageError(
+            f"{name} must take one argument, the message, but its parameters are {signature}",
+            hint=_HINT,
+        ) from exc
+    return handler
+
+
+def check_result(result: object) -> None:
+    """Raise TypeError for what a handler returned instead of doing it."""
+    if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
+        if inspect.iscoroutine(result):
+            result.close()  # else Python warns that it was never awaited
+        raise TypeError(
+            f"the handler returned a {type(result).__name__}, and did not run it:"
+            " write a plain function"
+        )
+
+
+def load_handler(spec: str) -> Handler:
+    """The handler of this name, `MODULE:OBJECT`, where the object may be an attribute of another:
+    `mail.tasks:sender.send`.
+
+    Raises UsageError if there is no such module or object, or it is not a handler. What the module
+    itself raises while it is imported is passed on.
+    """
+    module_name, colon, path = spec.partition(":")
+    if not (module_name and colon and path):
+        raise UsageError(
+            f"{spec!r} does not name a handler", hint="write MODULE:OBJECT, as in mail.tasks:send"
+        )
+    found: Any = _module(module_name)
+    for name in path.split("."):
+        try:
+            found = getattr(found, name)
+        except AttributeError as exc:
+            raise UsageError(
+                f"module {module_name!r} has no {path!r}",
+                hint=_functions_of(sys.modules[module_name]),
+            ) from exc
+    return check_handler(found, repr(spec))
+
+
+def _module(name: str) -> object:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as exc:
+        missing = exc.name or ""
+        if name != missing and not name.startswith(f"{missing}."):
+            raise  # the module is there, and imports something that is not
+        raise UsageError(
+            f"there is no module {name!r}",
+            hint="it is looked for in the current directory, and where Python looks for modules",
+        ) from exc
+
+
+def _functions_of(module: object) -> str:
+    """Which functions a module defines, for a hint."""
+    own = getattr(module, "__name__", "")
+    names = [
+        name
+        for name, each in vars(module).items()
+        if inspect.isfunction(each) and each.__module__ == own and not name.startswith("_")
+    ]
+    return f"it has: {', '.join(sorted(names)[:10])}" if names else "it defines no functions"

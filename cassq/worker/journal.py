@@ -1,0 +1,132 @@
+"""The journal of a worker: one line of log for each task, and how many ended in which way."""
+
+from __future__ import annotations
+
+import enum
+import logging
+import threading
+from bisect import bisect_left
+from collections.abc import Mapping
+from typing import Any
+
+from cassq.base.clock import Stopwatch
+from cassq.consumer.delivery import Message
+from cassq.plurals import counted
+
+# A logger of its own, so that a program can leave out the lines of tasks that were done.
+logger: logging.Logger = logging.getLogger("cassq.worker")
+
+# Upper bounds of the buckets by which durations are counted, in seconds.
+TASK_SECONDS = (0.005, 0.02, 0.1, 0.5, 1.0, 5.0, 20.0, 60.0, 300.0, 1800.0)
+
+
+class Outcome(enum.StrEnum):
+    """How a task ended."""
+
+    DONE = "done"  # the handler returned: acked
+    FAILED = "failed"  # the handler raised: nacked, with its error
+    SETTLED = "settled"  # the handler had acked the message, or given it back, itself
+    TIME_LIMIT = "time_limit"  # it ran for too long: nacked
+    ABANDONED = "abandoned"  # it still ran when the grace of a stop was over: nacked
+    LOST = "lost"  # others have the message, or may have it
+    UNWRITTEN = "unwritten"  # the storage failed: it may be delivered again
+
+
+_WARNED = frozenset(Outcome) - {Outcome.DONE, Outcome.SETTLED}
+
+
+class Task:
+    """One call of the handler. message: what it is called with. thread: which thread calls it."""
+
+    __slots__ = ("message", "thread", "watch")
+
+    def __init__(self, message: Message, thread: threading.Thread) -> None:
+        self.message: Message = message
+        self.thread: threading.Thread = thread
+        self.watch: Stopwatch = Stopwatch()
+
+
+class Journal:
+    """Notes how tasks end. Thread-safe. Cost of a line that is not logged: about a microsecond."""
+
+    def __init__(self, queue: str, group: str) -> None:
+        self._queue = queue
+        self._group = group
+        self._mutex = threading.Lock()
+        self._outcomes: dict[str, int] = {}
+        self._buckets: list[int] = [0] * (len(TASK_SECONDS) + 1)
+        self._seconds = 0.0
+
+    def ended(self, task: Task, outcome: Outcome, failure: BaseException | None = None) -> None:
+        """A task ended. failure: what the handler, or settling the message, raised."""
+        seconds = task.watch.seconds()
+        bucket = bisect_left(TASK_SECONDS, seconds)
+        with self._mutex:
+            self._outcomes[outcome] = self._outcomes.get(outcome, 0) + 1
+            self._buckets[bucket] += 1
+            self._seconds += seconds
+        level = logging.INFO
+        if outcome in _WARNED or failure is not None:
+            level = logging.WARNING
+        if not logger.isEnabledFor(level):
+            return
+        message = task.message
+        fields = {
+            "queue": self._queue,
+            "id": message.id,
+            "outcome": str(outcome),
+            "seconds": round(seconds, 6),
+            "attempts": message.attempts,
+        }
+        logger.log(
+            level,
+            "%s %s %s after %.3f s, attempt %d",
+            self._queue,
+            message.id,
+            outcome.replace("_", " "),
+            seconds,
+            message.attempts,
+            exc_info=failure,
+            extra={"fields": fields},
+        )
+
+    def late(self, task: Task) -> None:
+        """A task that was given back already ended after all."""
+        logger.warning(
+            "%s %s ended %.3f s after it began, too late: it had been given back",
+            self._queue,
+            task.message.id,
+            task.watch.seconds(),
+        )
+
+    def stopping(self, tasks: int) -> None:
+        """It takes no more."""
+        logger.info("%s: stopping, with %s in hand", self._queue, counted(tasks, "task"))
+
+    def still_running(self, tasks: int) -> None:
+        """Tasks are left behind."""
+        logger.warning("%s: %s still running", self._queue, counted(tasks, "task"))
+
+    def totals(self) -> dict[str, Any]:
+        """What ended so far: outcomes by name, durations by bucket, and their sum in seconds."""
+        with self._mutex:
+            return {
+                "outcomes": dict(self._outcomes),
+                "buckets": list(self._buckets),
+                "seconds": self._seconds,
+            }
+
+
+def added(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """The sum of two journals' totals."""
+    names = [*one["outcomes"], *(n for n in other["outcomes"] if n not in one["outcomes"])]
+    return {
+        "outcomes": {n: one["outcomes"].get(n, 0) + other["outcomes"].get(n, 0) for n in names},
+        "buckets": [a + b for a, b in zip(one["buckets"], other["buckets"], strict=True)],
+        "seconds": one["seconds"] + other["seconds"],
+    }
+
+
+def nothing() -> dict[str, Any]:
+    """The totals of a journal without entries."""
+    return {"outcomes": {}, "buckets": [0] * (len(TASK_SECONDS) + 1), "seconds": 0.0}

@@ -1,0 +1,364 @@
+"""The loop of a worker in one process: threads that run a handler, and settle by how it ends.
+
+A thread takes a message from the feed, calls the handler and settles the message:
+
+    returned                    acked
+    raised                      nacked, with the error
+    settled it itself           left as it is
+    ran for too long            nacked ("time limit"); the thread is left, another takes its place
+    still ran after the grace   nacked; the thread is left
+
+The thread that called `run` watches the others. The thread that removes a task from those
+that run, which is its own or the one that watches, settles its message, so each is settled once.
+
+A thread cannot be ended from outside. One that ignores its time limit goes on beside its
+replacement; when more than `stuck_max` do, the worker stops, and says so by `AbandonedTasksError`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from cassq.base.arguments import check_count, check_seconds
+from cassq.base.clock import Stopwatch
+from cassq.errors import (
+    AbandonedTasksError,
+    CassqError,
+    ClaimLostError,
+    UsageError,
+)
+from cassq.plurals import counted
+from cassq.popper import KEEP_ALIVE_SECONDS, WAIT_MAX_SECONDS, Popper
+from cassq.worker.feed import Feed
+from cassq.worker.handler import Handler, check_handler, check_result
+from cassq.worker.journal import Journal, Outcome, Task
+from cassq.worker.wakeup import Wakeup, handled
+
+logger: logging.Logger = logging.getLogger("cassq")
+
+CONCURRENCY_MAX = 10_000
+TASKS_MAX = 10**12
+GRACE_SECONDS = 30.0
+TIME_LIMIT_SECONDS_MIN = 0.001
+LOOK_SECONDS = 60.0
+# Why a worker leaves by itself.
+MAX_TASKS, TIME_LIMIT = "max_tasks", "time_limit"
+
+# Opens the popper of a worker. Its argument: for how many seconds claims are kept alive.
+OpenPopper = Callable[[float], Popper]
+
+
+class Settings(NamedTuple):
+    """How a worker runs. concurrency: how many threads. grace: how many seconds tasks may go on
+    when it was stopped. time_limit: how many one may take. max_tasks: after how many it ends.
+    stuck_max: how many threads may ignore their time limit; None: as many as `concurrency`."""
+
+    concurrency: int = 8
+    grace: float = GRACE_SECONDS
+    time_limit: float | None = None
+    max_tasks: int | None = None
+    stuck_max: int | None = None
+
+    def as_arguments(self) -> dict[str, Any]:
+        """As keyword arguments of `Queue.worker`."""
+        return {name: value for name, value in self._asdict().items() if name != "stuck_max"}
+
+    def checked(self) -> Settings:
+        """These settings. Raises UsageError, which names one that is not valid."""
+        check_count("concurrency", self.concurrency, CONCURRENCY_MAX)
+        check_seconds("grace", self.grace, WAIT_MAX_SECONDS)
+        if self.time_limit is not None:
+            least = TIME_LIMIT_SECONDS_MIN
+            check_seconds("time_limit", self.time_limit, WAIT_MAX_SECONDS, least=least)
+        if self.max_tasks is not None:
+            check_count("max_tasks", self.max_tasks, TASKS_MAX)
+        return self
+
+
+class Source(NamedTuple):
+    """Where a worker takes from. in_order: one message at a time, as their order demands."""
+
+    queue: str
+    group: str
+    in_order: bool
+    open_popper: OpenPopper
+
+
+class Hooks(NamedTuple):
+    """Who wants to know of a worker's life. ready: it takes messages now, by the popper of this
+    name. leaving: it takes no more, for this reason."""
+
+    ready: Callable[[str], object] = lambda _name: None
+    leaving: Callable[[str], object] = lambda _why: None
+
+
+class Worker:
+    """Runs a handler for the messages of a group; get one from `Queue.worker`."""
+
+    def __init__(self, source: Source, handler: Handler, settings: Settings) -> None:
+        self._source = source
+        self._handler = check_handler(handler)
+        self.settings: Settings = settings.checked()
+        self.hooks: Hooks = Hooks()
+        self.journal: Journal = Journal(source.queue, source.group)
+        self._lock = threading.Lock()
+        self._running: dict[Task, None] = {}
+        self._threads: set[threading.Thread] = set()
+        self._stuck: set[threading.Thread] = set()
+        self._numbers = 0
+        self._popper: Popper | None = None
+        self._feed: Feed | None = None
+        self._wakeup: Wakeup | None = None
+        self._began = False
+        self._stopping = False
+        self._leaving = False
+        self._interrupted = False
+        self._failure: BaseException | None = None
+
+    # --- from outside ---------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Take messages and run the handler for each, until the worker is stopped: by `stop`, or by
+        SIGTERM or SIGINT if this is the main thread. A second SIGINT ends the process at once.
+
+        When it was stopped it takes no more. What runs may go on for `grace` seconds; what was not
+        begun goes back uncounted. Returns when all is settled, durably. A worker runs once.
+
+        Raises AbandonedTasksError if tasks were still running after that, or too many ignore
+        their time limit; their messages were nacked. Raises what keeps it from taking
+        messages, such as QueueNotFoundError when the queue is deleted.
+        """
+        if self._began:
+            raise UsageError("a worker runs once", hint="get another from queue.worker(...)")
+        self._began = True
+        with Wakeup() as self._wakeup, handled(self._wakeup, self._take_signal):
+            keep_alive = max(KEEP_ALIVE_SECONDS, self.settings.time_limit or 0.0)
+            popper = self._popper = self._source.open_popper(keep_alive)
+            feed = self._feed = Feed(
+                popper, one_at_a_time=self._source.in_order, most=self.settings.max_tasks
+            )
+            if self._stopping:
+                popper.stop()  # it was stopped before there was a popper
+            try:
+                self.hooks.ready(popper.name)
+                for _ in range(self.settings.concurrency):
+                    self._start_thread(feed)
+                self._watch(feed)
+            finally:
+                self._end(popper, feed)
+        self._raise()
+
+    def stop(self) -> None:
+        """Have `run` return when what it has in hand is done. Safe in a signal handler, and from
+        any thread; returns at once."""
+        self._stopping = True
+        popper, feed, wakeup = self._popper, self._feed, self._wakeup
+        if popper is not None:
+            popper.stop()
+        if feed is not None:
+            feed.wake()
+        if wakeup is not None:
+            wakeup.give()
+
+    def facts(self) -> Mapping[str, Any]:
+        """What it does now, and did so far."""
+        with self._lock:
+            running, stuck = len(self._running), len(self._stuck)
+        return {**self.journal.totals(), "running": running, "stuck": stuck}
+
+    def _take_signal(self, signum: int) -> None:
+        if signum == signal.SIGINT:
+            if self._interrupted:
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
+                os.kill(os.getpid(), signal.SIGINT)
+            self._interrupted = True
+        self.stop()
+
+    # --- the threads ----------------------------------------------------------------------------
+
+    def _start_thread(self, feed: Feed) -> None:
+        self._numbers += 1
+        name = f"cassq-worker-{self._source.queue}-{self._numbers}"
+        # A daemon, so that one which is stuck does not keep the process from ending.
+        thread = threading.Thread(target=self._serve, args=(feed,), name=name, daemon=True)
+        with self._lock:
+            self._threads.add(thread)
+        thread.start()
+
+    def _serve(self, feed: Feed) -> None:
+        thread = threading.current_thread()
+        try:
+            while (message := feed.take()) is not None:
+                if not self._do(Task(message, thread)):
+                    return  # another thread has its place
+            if feed.is_spent:
+                self._leave(MAX_TASKS)
+        except BaseException as exc:
+            self._fail(exc)
+        finally:
+            with self._lock:
+                self._threads.discard(thread)
+                self._stuck.discard(thread)
+            if self._wakeup is not None:
+                self._wakeup.give()
+
+    def _do(self, task: Task) -> bool:
+        """Run the handler, and settle. False if the task was given back meanwhile."""
+        with self._lock:
+            self._running[task] = None
+        failure: BaseException | None = None
+        try:
+            check_result(self._handler(task.message))
+        except BaseException as exc:  # also SystemExit, which would only end this thread
+            failure = exc
+        if not self._take_over(task):
+            self.journal.late(task)
+            return False
+        self._settle(task, failure)
+        return True
+
+    def _take_over(self, task: Task) -> bool:
+        """Whether the caller is to settle the task: the first who asks is."""
+        with self._lock:
+            return self._running.pop(task, task) is None
+
+    def _settle(self, task: Task, failure: BaseException | None) -> None:
+        message = task.message
+        try:
+            if message.settled:
+                outcome = Outcome.SETTLED
+            elif failure is None:
+                message.ack()
+                outcome = Outcome.DONE
+            else:
+                message.nack(error=failure)
+                outcome = Outcome.FAILED
+        except CassqError as exc:
+            outcome, failure = _refused(exc), failure or exc
+        self.journal.ended(task, outcome, failure)
+
+    def _give_up(self, task: Task, outcome: Outcome, error: str) -> None:
+        """Nack the message of a task that still runs."""
+        refusal: CassqError | None = None
+        try:
+            if not task.message.settled:
+                task.message.nack(error=error)
+        except CassqError as exc:
+            outcome, refusal = _refused(exc), exc
+        self.journal.ended(task, outcome, refusal)
+
+    def _fail(self, exc: BaseException) -> None:
+        """Messages cannot be taken: `run` raises this."""
+        self._failure = self._failure or exc
+        self.stop()
+
+    def _leave(self, why: str) -> None:
+        """There is a reason to continue in another process: take no more. What runs may end in its
+        own time."""
+        with self._lock:
+            first, self._leaving = not self._leaving, True
+        if first and not self._stopping:
+            self.hooks.leaving(why)
+        if self._popper is not None and why != MAX_TASKS:  # then nothing is taken anyway
+            self._popper.stop()
+
+    # --- watching them --------------------------------------------------------------------------
+
+    def _watch(self, feed: Feed) -> None:
+        """Until all threads have ended, or the grace is over."""
+        grace: Stopwatch | None = None
+        while True:
+            self._check_time_limits(feed)
+            if self._stopping:
+                if grace is None:
+                    grace = Stopwatch()
+                    self.journal.stopping(len(self._running))
+                feed.give_back(wait=False)
+            with self._lock:
+                if not self._threads:
+                    return
+            left = self._until_next()
+            if grace is not None:
+                left_of_grace = self.settings.grace - grace.seconds()
+                if left_of_grace <= 0:
+                    return
+                left = min(left, left_of_grace)
+            assert self._wakeup is not None
+            self._wakeup.wait(left)
+
+    def _until_next(self) -> float:
+        """Seconds until there is something to look after, unless it is woken before."""
+        seconds = LOOK_SECONDS
+        limit = self.settings.time_limit
+        if limit is None:
+            return seconds
+        with self._lock:
+            longest = max((task.watch.seconds() for task in self._running), default=0.0)
+        return min(seconds, limit - longest)  # one that begins now has the whole limit
+
+    def _check_time_limits(self, feed: Feed) -> None:
+        limit = self.settings.time_limit
+        if limit is None:
+            return
+        with self._lock:
+            late = [task for task in self._running if task.watch.seconds() >= limit]
+        for task in late:
+            if not self._take_over(task):
+                continue
+            with self._lock:
+                self._threads.discard(task.thread)
+                self._stuck.add(task.thread)
+                stuck = len(self._stuck)
+            self._give_up(task, Outcome.TIME_LIMIT, f"time limit: it ran for over {limit:g} s")
+            if self._stopping or self._leaving:
+                continue
+            if stuck > self._stuck_max:
+                self._leave(TIME_LIMIT)
+            else:
+                self._start_thread(feed)
+
+    @property
+    def _stuck_max(self) -> int:
+        most = self.settings.stuck_max
+        return self.settings.concurrency if most is None else most
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def _end(self, popper: Popper, feed: Feed) -> None:
+        """Give up what still runs, and write everything."""
+        self.stop()
+        with self._lock:
+            left = list(self._running)
+        grace = f"it still ran {self.settings.grace:g} s after its worker was stopped"
+        for task in left:
+            if self._take_over(task):
+                with self._lock:
+                    self._stuck.add(task.thread)
+                self._give_up(task, Outcome.ABANDONED, grace)
+        try:
+            feed.give_back(wait=True)
+            popper.close()
+        except CassqError as exc:
+            self._failure = self._failure or exc
+
+    def _raise(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        with self._lock:
+            stuck = len(self._stuck)
+        if stuck:
+            self.journal.still_running(stuck)
+            raise AbandonedTasksError(
+                f"{counted(stuck, 'task')} of queue {self._source.queue!r} still running:"
+                " nacked, and left behind",
+                tasks=stuck,
+            )
+
+
+def _refused(exc: CassqError) -> Outcome:
+    return Outcome.LOST if isinstance(exc, ClaimLostError) else Outcome.UNWRITTEN

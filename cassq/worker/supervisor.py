@@ -1,0 +1,336 @@
+"""The supervisor of a worker's processes: starts them, replaces them, and ends them.
+
+    starting  ->  ready  ->  leaving  ->  gone       it said why: another is started at once
+        |           |
+        |           +-> gone                         it crashed: another, after a pause if it was
+        +-> gone                                     not the first time in a row
+
+It runs in one thread and waits for one thing: a signal, a report, or time. What one process had
+claimed when it crashed is freed at once by `freed`, so nobody waits for the claim's timeout.
+
+SIGTERM and SIGINT end all processes as a worker ends; those that take longer than the grace are
+killed. A second SIGINT kills them, and ends the supervisor. If the supervisor is killed, the
+processes end by themselves: each sees that its standard input is closed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from cassq.base.clock import Clock, SystemClock
+from cassq.worker.child import Child, how
+from cassq.worker.journal import added, nothing
+from cassq.worker.loop import TIME_LIMIT
+from cassq.worker.notify import Notices
+from cassq.worker.sources import Watched
+from cassq.worker.wakeup import Wakeup, handled
+
+logger: logging.Logger = logging.getLogger("cassq.worker")
+
+LOOK_SECONDS = 1.0
+LOOK_AT_SOURCES_SECONDS = 0.25
+# How long a process may take to end after the grace, and to say anything after its time limit.
+MARGIN_SECONDS = 5.0
+# One that lived for so long did not crash "again".
+SETTLED_SECONDS = 10.0
+PAUSE_SECONDS = 0.5
+PAUSE_SECONDS_MAX = 30.0
+# It is healthy while processes were missing for no longer than this.
+LACKING_SECONDS_MAX = 30.0
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+
+
+class Plan(NamedTuple):
+    """What to run. command: starts a process. orders: what each reads from its
+    standard input. The rest: options of `cassq worker`."""
+
+    command: Sequence[str]
+    orders: Mapping[str, Any]
+    processes: int
+    grace: float
+    time_limit: float | None = None
+    reload: bool = False
+
+
+def pause_after(crashes: int) -> float:
+    """Seconds until a process is replaced. crashes: how many there were in a row."""
+    if crashes <= 1:
+        return 0.0
+    return min(PAUSE_SECONDS_MAX, PAUSE_SECONDS * 2.0 ** min(crashes - 2, 16))
+
+
+class _Slot:
+    """The place of one process. due_ms: when to start it, if it is empty; None: when a source
+    changes. crashes: how many there were in a row."""
+
+    def __init__(self) -> None:
+        self.child: Child | None = None
+        self.due_ms: int | None = 0
+        self.crashes = 0
+
+
+class Supervisor:
+    """Runs processes by a plan, until it is stopped.
+
+    freed: called with the name of the popper of a process that crashed. failed: the error that
+    kept the first processes from starting, as `reports` describes it, which ended everything.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        freed: Callable[[str], object],
+        notices: Notices,
+        clock: Clock | None = None,
+    ) -> None:
+        self._plan = plan
+        self._freed = freed
+        self._notices = notices
+        self._clock = clock or SystemClock()
+        self._slots = [_Slot() for _ in range(plan.processes)]
+        self._leaving: list[Child] = []
+        self._watched = Watched()
+        self._past: Mapping[str, Any] = nothing()
+        self._replaced: dict[str, int] = {}  # how many processes, by why
+        self._interrupted = False
+        self._stopping = False
+        self._said_stopping = False
+        self._looked_ms = self._alive_ms = self._silence_ms = 0
+        self._was_ready = False
+        self._well_ms = self._clock.boot_ms()
+        self._exit_code = 0
+        self.failed: Mapping[str, Any] | None = None
+        self._facts: Mapping[str, Any] = {}
+        self._publish()
+
+    def run(self) -> int:
+        """Run until it is stopped and all processes have ended. Returns the exit code: 0, or 1 if
+        tasks were left behind or processes had to be killed."""
+        with Wakeup() as wakeup, handled(wakeup, self._take_signal, SIGNALS):
+            try:
+                while True:
+                    self._start_processes()
+                    children = self._children()
+                    if self._stopping:
+                        self._end(children)
+                        if not children:
+                            break
+                    fds = [child.fd for child in children if child.fd is not None]
+                    wakeup.wait(self._until_next(), fds)
+                    self._look_after(children)
+                    self._publish()
+            finally:
+                for child in self._children():  # only if an error ended the loop
+                    child.kill("its supervisor failed")
+        self._publish()
+        return self._exit_code
+
+    def facts(self) -> Mapping[str, Any]:
+        """What /health says; safe in any thread. healthy: all processes take messages, or have
+        been missing for half a minute at most."""
+        facts = dict(self._facts)
+        lacking_ms = self._clock.boot_ms() - facts.pop("well_ms")
+        facts["healthy"] = facts["was_ready"] and lacking_ms <= LACKING_SECONDS_MAX * 1000
+        return facts
+
+    # --- processes ------------------------------------------------------------------------------
+
+    def _children(self) -> list[Child]:
+        return [slot.child for slot in self._slots if slot.child is not None] + self._leaving
+
+    def _start_processes(self) -> None:
+        now_ms = self._clock.boot_ms()
+        for slot in self._slots:
+            due = slot.due_ms is not None and slot.due_ms <= now_ms
+            if slot.child is None and due and not self._stopping:
+                try:
+                    slot.child = Child(self._plan.command, self._plan.orders, now_ms)
+                except OSError as exc:
+                    slot.crashes += 1
+                    pause = max(PAUSE_SECONDS, pause_after(slot.crashes))
+                    slot.due_ms = now_ms + round(pause * 1000)
+                    logger.error("no process can be started: %s; again in %g s", exc, pause)
+
+    def _look_after(self, children: Sequence[Child]) -> None:
+        now_ms = self._clock.boot_ms()
+        for child in children:
+            code = child.exit_code()  # first: what it reported before its end is read after it
+            child.hear(now_ms)
+            self._take_reports(child)
+            if code is not None:
+                child.put_away()
+                self._gone(child, code, now_ms)
+        self._look_for_silence(now_ms)
+        self._look_at_sources(now_ms)
+        if all(slot.child is not None and slot.child.is_ready for slot in self._slots):
+            self._well_ms = now_ms
+            if not self._was_ready:
+                self._was_ready = True
+                self._notices.ready()
+        every = self._notices.every
+        if every is not None and now_ms - self._alive_ms >= every * 1000:
+            self._alive_ms = now_ms
+            self._notices.alive()
+
+    def _take_reports(self, child: Child) -> None:
+        if self._plan.reload:
+            self._watched.add(child.files)
+        slot = self._slot_of(child)
+        if child.leaving and slot is not None:
+            logger.info("process %d leaves: %s", child.pid, child.leaving.replace("_", " "))
+            self._count_replaced(child.leaving)
+            slot.child, slot.due_ms, slot.crashes = None, 0, 0
+            self._leaving.append(child)
+
+    def _slot_of(self, child: Child) -> _Slot | None:
+        return next((slot for slot in self._slots if slot.child is child), None)
+
+    def _count_replaced(self, why: str) -> None:
+        self._replaced[why] = self._replaced.get(why, 0) + 1
+
+    def _gone(self, child: Child, code: int, now_ms: int) -> None:
+        """A process has ended."""
+        slot = self._slot_of(child)
+        if slot is None:
+            self._leaving.remove(child)
+        else:
+            slot.child = None
+        self._past = added(self._past, child.facts)
+        died = bool(child.popper) and not child.ended
+        if died:
+            self._freed(child.popper)
+        if self._stopping:
+            left_behind = code != 0 and child.ended and child.leaving != TIME_LIMIT
+            if died or left_behind:
+                logger.warning("process %d %s before its work was done", child.pid, how(code))
+                self._exit_code = self._exit_code or 1
+            return
+        if slot is None:
+            return
+        if child.terminated_ms is not None:  # for a change of its sources
+            slot.due_ms, slot.crashes = 0, 0
+        elif child.failed is not None and self._plan.reload:
+            _log_failure(child.failed)
+            logger.warning("waiting for a change of the sources")
+            slot.due_ms = None
+        elif child.failed is not None and not self._was_ready:
+            self.failed = child.failed
+            self.stop()
+        else:
+            self._replace(slot, child, code, now_ms)
+
+    def _replace(self, slot: _Slot, child: Child, code: int, now_ms: int) -> None:
+        """Have another process instead of one that crashed."""
+        settled = now_ms - child.began_ms >= SETTLED_SECONDS * 1000
+        slot.crashes = 1 if settled else slot.crashes + 1
+        pause = pause_after(slot.crashes)
+        slot.due_ms = now_ms + round(pause * 1000)
+        self._count_replaced("crash")
+        if child.failed is not None:
+            _log_failure(child.failed)
+        logger.warning(
+            "process %d %s%s: what it had comes again, counted; another starts %s",
+            child.pid,
+            how(code),
+            f" ({child.killed})" if child.killed else "",
+            f"in {pause:g} s" if pause else "now",
+        )
+
+    def _look_for_silence(self, now_ms: int) -> None:
+        """Kill what does not even report: one that runs a task for too long in code that never
+        lets its other threads run, and what does not end in time."""
+        limit = self._plan.time_limit
+        slept = now_ms - self._silence_ms > MARGIN_SECONDS * 500
+        self._silence_ms = now_ms
+        if slept:  # this process stood still, as with the whole machine: nobody was heard
+            for child in self._children():
+                child.heard_ms = now_ms
+        if limit is not None:
+            for child in self._children():
+                silent_ms = now_ms - child.heard_ms
+                if child.popper and silent_ms > (limit + MARGIN_SECONDS) * 1000:
+                    child.kill("time limit: its threads do not run")
+        allowed_ms = (self._plan.grace + MARGIN_SECONDS) * 1000
+        for child in self._children():
+            if child.terminated_ms is not None and now_ms - child.terminated_ms > allowed_ms:
+                child.kill("it did not end within the grace")
+
+    # --- sources --------------------------------------------------------------------------------
+
+    def _look_at_sources(self, now_ms: int) -> None:
+        due = now_ms - self._looked_ms >= LOOK_AT_SOURCES_SECONDS * 1000
+        if not (self._plan.reload and due) or self._stopping:
+            return
+        self._looked_ms = now_ms
+        changed = self._watched.changed()
+        if not changed:
+            return
+        logger.info("%s changed: starting anew", ", ".join(changed))
+        for slot in self._slots:
+            if slot.child is not None:
+                slot.child.terminate(now_ms)
+            else:
+                slot.due_ms, slot.crashes = 0, 0
+
+    # --- stopping -------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Have all processes end as a worker ends, and `run` return. Safe in a signal handler."""
+        self._stopping = True
+
+    def _end(self, children: Sequence[Child]) -> None:
+        if not self._said_stopping:
+            self._said_stopping = True
+            self._notices.stopping()
+        for child in children:
+            child.terminate(self._clock.boot_ms())
+
+    def _take_signal(self, signum: int) -> None:
+        if signum == signal.SIGCHLD:
+            return  # it has woken the loop, which looks
+        if signum == signal.SIGINT:
+            if self._interrupted:
+                for child in self._children():
+                    child.kill("interrupted")
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
+                os.kill(os.getpid(), signal.SIGINT)
+            self._interrupted = True
+        self.stop()
+
+    def _until_next(self) -> float:
+        seconds = LOOK_AT_SOURCES_SECONDS if self._plan.reload else LOOK_SECONDS
+        if self._notices.every is not None:
+            seconds = min(seconds, self._notices.every)
+        now_ms = self._clock.boot_ms()
+        waiting = [slot.due_ms for slot in self._slots if slot.child is None]
+        due = [due_ms for due_ms in waiting if due_ms is not None and not self._stopping]
+        return min([seconds, *((due_ms - now_ms) / 1000 for due_ms in due)])
+
+    # --- what it does ---------------------------------------------------------------------------
+
+    def _publish(self) -> None:
+        """Make `facts` anew, for other threads."""
+        children = self._children()
+        totals = self._past
+        for child in children:
+            totals = added(totals, child.facts)
+        self._facts = {
+            "processes": len(self._slots),
+            "ready": sum(child.is_ready for child in children),
+            "pids": [child.pid for child in children],
+            "stopping": self._stopping,
+            "was_ready": self._was_ready,
+            "well_ms": self._well_ms,
+            "replaced": dict(self._replaced),
+            "running": sum(child.facts["running"] for child in children),
+            "stuck": sum(child.facts["stuck"] for child in children),
+            **totals,
+        }
+
+
+def _log_failure(failed: Mapping[str, Any]) -> None:
+    logger.error("%s%s", failed["traceback"], failed["message"])
