@@ -240,10 +240,14 @@ class Popper:
             if self._buffer.parts and claimer.overstays():
                 self._give_back_ahead()
         if self._buffer.parts:
-            self._forget_stale()
+            self._taken_ms = self._catalog.now_ms()
+            priority = self._buffer.forget_stale(self._taken_ms)
+            if claimer.window.top > priority and claimer.outranks(priority):
+                self._buffer.add_first(self._claim(self._pace.ahead(), above=priority))
         return True
 
-    def _claim(self, max_messages: int, prefetch_limit: int = 0) -> Messages:
+    def _claim(self, max_messages: int, prefetch_limit: int = 0, above: int = -1) -> Messages:
+        """above: claim only what has a greater priority; -1: what comes first in line."""
         rules, pace = self._claimer.rules, self._pace
         if max_messages > 1:
             max_messages = pace.allowed(max_messages, rules.claim_timeout_ms)
@@ -254,7 +258,11 @@ class Popper:
             if self._lane is not None:
                 self._run_within(self.tend, self._lane.tend_within())
                 return self._lane.take(max_messages)
-            found = self._claimer.claim(max_messages, self._acknowledger, prefetch_limit, began_ms)
+            most = max_messages, self._acknowledger, prefetch_limit
+            if above < 0:
+                found = self._claimer.claim(*most, began_ms)
+            else:
+                found = self._claimer.claim_above(above, *most[:2])
         except Exception as exc:
             self.tally.failed("pop", exc)
             raise
@@ -321,15 +329,6 @@ class Popper:
         self._ahead, self._taken_ms = threading.current_thread(), self._catalog.now_ms()
         if self._buffer.parts:
             self._run_within(self.tend, UNUSED_MS / 1000)
-
-    def _forget_stale(self) -> None:
-        """Drop prefetched messages that another popper has, or may have, by now."""
-        now_ms = self._taken_ms = self._catalog.now_ms()
-        while self._buffer.parts:
-            delivery = self._buffer.first
-            if not delivery.lost and delivery.due_ms > now_ms:
-                return
-            self._buffer.forget_first()
 
     @contextmanager
     def transaction(self, max_messages: int = 1, wait: float = 0.0) -> Iterator[Messages]:
