@@ -115,7 +115,7 @@ class Claimer:
         fresh = self.window.is_stale(now_ms) and self._refresh(old_ms=REFRESH_MS)
         if self.window.top or self._leveled:
             self._leveled = True
-            self.window.begin(upward=self._least_is_next())
+            self.window.begin(upward=self.least_is_next())
         news = bool(self.timers.known) and self.timers.has_news()
         look = news or (now_ms - self._looked_ms >= LOOK_MS and self._may_be_due(now_ms))
         due = self._due_now(now_ms) if look else None
@@ -151,7 +151,7 @@ class Claimer:
                 raise self.window.away
             return back
 
-    def _least_is_next(self) -> bool:
+    def least_is_next(self) -> bool:
         """Whether this claim begins at the least priority."""
         share, self._since_least = self._policies[0].priority_share, self._since_least + 1
         if not 0 < share <= self._since_least:
@@ -164,7 +164,7 @@ class Claimer:
         exclusive and keyed groups nothing does."""
         if self.exclusive or self._group().policy.keyed or not self.window.above(priority, 1):
             return False
-        return not self._least_is_next()  # then what was claimed ahead takes the place of it
+        return not self.least_is_next()  # then what was claimed ahead takes the place of it
 
     def claim_above(self, priority: int, limit: int, acknowledger: Acknowledger) -> list[Found]:
         """New messages of a greater priority, if there are some."""

@@ -72,10 +72,52 @@ class Segment:
         raise KeyError(seq)
 
 
+class ReadyByPriority:
+    """Ready messages, the most urgent first; in each priority as a deque has them. upward: whether
+    the least urgent are taken first, until further notice."""
+
+    def __init__(self, entries: Iterable[Entry] = ()) -> None:
+        self.upward: bool = False
+        self._levels: dict[int, deque[Entry]] = {}
+        self.extend(entries)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._levels.values()))
+
+    @property
+    def first(self) -> int | None:
+        """The priority that comes first; None if nothing is ready."""
+        levels = [level for level, ready in self._levels.items() if ready]
+        return (min if self.upward else max)(levels, default=None)
+
+    def append(self, entry: Entry) -> None:
+        self._of(entry).append(entry)
+
+    def extend(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            self.append(entry)
+
+    def extendleft(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            self._of(entry).appendleft(entry)
+
+    def popleft(self) -> Entry:
+        first = self.first
+        if first is None:
+            raise IndexError("nothing is ready")
+        return self._levels[first].popleft()
+
+    def _of(self, entry: Entry) -> deque[Entry]:
+        return self._levels.setdefault(entry[0].row.priority, deque())
+
+
 class Line:
     """Messages in line. limit: how many of a key may be unsettled at once; 0: any number. ordered:
     whether a message that failed holds its key until it is settled. interval_ms: how far apart the
-    messages of a key are taken; before `begun_ms` some may have been. Times are catalog time."""
+    messages of a key are taken; before `begun_ms` some may have been. Times are catalog time.
+
+    Of ready messages the most urgent come first; those of a key stay in line, whatever their
+    priorities."""
 
     def __init__(
         self, limit: int = 1, *, ordered: bool = True, interval_ms: int = 0, begun_ms: int = 0
@@ -84,7 +126,7 @@ class Line:
         self._first_ms = begun_ms + interval_ms
         self._next_ms: dict[bytes, int] = {}  # by key: when its next message may be taken
         self._paced: list[tuple[int, int, Entry]] = []  # those that wait for that time
-        self.ready: deque[Entry] = deque()
+        self.ready: deque[Entry] | ReadyByPriority = deque()
         self.count: int = 0  # how many are in line, ready ones included
         self._limit = limit
         self._ordered = ordered
@@ -96,6 +138,8 @@ class Line:
 
     def add(self, segment: Segment) -> None:
         """Put the messages of a segment at the end of the line. Cost: one pass over them."""
+        if segment.row.priority and isinstance(self.ready, deque):
+            self.ready = ReadyByPriority(self.ready)
         if segment.delivery is None:
             self.wait(segment, segment.row.due_ms)
             if not self._ordered:
@@ -115,6 +159,18 @@ class Line:
                     self._deal((segment, bundle, seq))
                 else:
                     self._stand_behind(key, (segment, bundle, seq))
+
+    def turn(self, *, upward: bool) -> None:
+        """From now on the most urgent ready messages come first; upward: the least urgent."""
+        if isinstance(self.ready, ReadyByPriority):
+            self.ready.upward = upward
+
+    def goes_first(self, priority: int) -> bool:
+        """Whether messages of a priority would come before all ready ones."""
+        if isinstance(self.ready, ReadyByPriority):
+            first = self.ready.first
+            return first is None or (priority < first if self.ready.upward else priority > first)
+        return priority > 0 or not self.ready
 
     def _stand_behind(self, key: bytes, entry: Entry) -> None:
         line = self._behind[key]

@@ -205,17 +205,30 @@ class Lane(Keeper):
 
     def _fill(self, wanted: int, now_ms: int) -> None:
         """Claim more, until enough are ready, or too many wait."""
-        line = self._line
+        line, window = self._line, self._claimer.window
+        if window.is_stale(now_ms):
+            window.refresh()
+        if window.top:
+            self._fill_by_priority(now_ms)
         while len(line.ready) < wanted and self._known:
             most = LINE_MESSAGES if line.ready else LINE_MESSAGES_MAX
             if line.count >= most or not self._claim_more(now_ms):
                 return
 
+    def _fill_by_priority(self, now_ms: int) -> None:
+        """Claim a run of what goes before all that is ready, if anything does."""
+        upward, strict = self._claimer.least_is_next(), self._queue().policy.strict
+        views = self._claimer.window.in_chains(strict=strict, now_ms=now_ms)
+        self._line.turn(upward=upward)
+        for view in reversed(views) if upward else views:
+            if not (self._known and self._line.goes_first(view.row.priority)):
+                return
+            if self._line.count >= LINE_MESSAGES_MAX or self._claim_from(view):
+                return
+
     def _claim_more(self, now_ms: int) -> bool:
         """Claim the next run of the first pipe that has one; whether there was one."""
         window = self._claimer.window
-        if window.is_stale(now_ms):
-            window.refresh()
         for again in (False, True):
             for view in window.in_chains(strict=self._queue().policy.strict, now_ms=now_ms):
                 if not self._known:

@@ -243,7 +243,7 @@ def _before(there: MessageState) -> tuple[str, ...]:
     text = f"Messages of priority {levels} go before it, as its own is {own}"
     if not share:
         return (f"{text}.",)
-    return (f"{text}; every {share}th claim begins with the lowest priority (priority_share).",)
+    return (f"{text}; one of {share} claims begins with the lowest priority (priority_share).",)
 
 
 def _free(there: MessageState, claim: Claim, fate: Fate, times: Times) -> dict[str, Any]:

@@ -347,6 +347,40 @@ def test_a_group_in_the_order_of_keys_keeps_it_within_a_priority(client: cassq.C
     assert found[0] == b"5.0", "what was claimed first is the most urgent"
 
 
+def test_a_keyed_group_goes_by_priority_too(timed: cassq.Client, clock: ManualClock) -> None:
+    """Also before what it has in line already; and now and then by the least."""
+    queue = timed.create_queue("jobs", priority_share=0)
+    queue.create_group("keyed", order="key")
+    popper, pusher = queue.popper("keyed"), queue.pusher()
+    for n in range(20):
+        pusher.push(b"0.%d" % n, key=b"k%d" % n)
+    assert taken(popper, 1) == [b"0.0"], "all of them are in line"
+    for n in range(6):
+        pusher.push(b"7.%d" % n, key=b"u%d" % (n % 2), priority=7)
+    clock.advance(REFRESH_MS / 1000)
+    assert taken(popper, 8) == [b"7.%d" % n for n in range(6)] + [b"0.1", b"0.2"]
+    queue.update(priority_share=SHARE)
+    for n in range(20):
+        pusher.push(b"7.%d" % n, key=b"x%d" % n, priority=7)
+    found = levels_of(taken(popper, 5 * SHARE))
+    assert found.count(0) == 5
+
+
+def test_messages_of_a_key_come_one_after_another_whatever_their_priorities(
+    client: cassq.Client,
+) -> None:
+    queue = client.create_queue("jobs", priority_share=0)
+    queue.create_group("keyed", order="key")
+    with queue.pusher() as pusher:
+        pusher.push(b"low", key=b"k")
+        popper = queue.popper("keyed")
+        (low,) = popper.pop()
+        pusher.push(b"high", key=b"k", priority=9)
+        assert popper.pop() == []
+        popper.commit([low])
+        assert payloads(popper.pop(wait=5)) == [b"high"]
+
+
 # --- what it costs ----------------------------------------------------------------------------
 
 
