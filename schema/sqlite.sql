@@ -67,7 +67,8 @@ CREATE INDEX pipes_timers ON pipes (queue_id, timer_ms) WHERE timer_ms IS NOT NU
 CREATE INDEX pipes_of_group ON pipes (group_id) WHERE group_id <> '';
 CREATE INDEX pipes_live ON pipes (queue_id, ordinal) WHERE state < 3;
 -- Those with a priority: it holds nothing else.
-CREATE INDEX pipes_urgent ON pipes (queue_id, priority, ordinal) WHERE priority > 0 AND state < 3;
+CREATE INDEX pipes_urgent ON pipes (queue_id, priority DESC, ordinal)
+    WHERE priority > 0 AND state < 3;
 CREATE INDEX pipes_unsealed ON pipes (queue_id) WHERE state < 2;
 CREATE INDEX pipes_consumed ON pipes (state) WHERE state = 3;
 

@@ -102,8 +102,8 @@ class QueuePolicy:
     sick_hold: float = 600.0
     # How many pipes, oldest first, a popper claims from in turn.
     max_pop_width: int = 8
-    # Every so many claims, one is taken from the lowest priority that waits, so that none starves.
-    # 0: never; higher priorities always come first.
+    # One of this many claims of a popper begins with the lowest priority that waits, so that none
+    # starves. 0: none does; higher priorities always come first.
     priority_share: int = 16
     # How many pipes of an ap queue are open side by side: at least the first number while there
     # are pushes, at most the second, as throughput and the poppers of exclusive groups require.

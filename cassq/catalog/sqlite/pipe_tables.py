@@ -22,25 +22,22 @@ PIPE = f"SELECT {PIPE_COLUMNS} FROM pipes p WHERE id = ?"
 # The live pipes of a queue: a range of the partial index, so dead ones cost nothing.
 LIVE = f"SELECT {PIPE_COLUMNS} FROM pipes p WHERE queue_id = ? AND state < 3 ORDER BY ordinal"
 # Live pipes the group has not claimed to the end; bounded below by the group's stored floor.
-_UNCLAIMED = """
-SELECT * FROM (SELECT {columns}
-FROM pipes p INDEXED BY {index} LEFT JOIN cursors c ON c.group_id = ?1 AND c.pipe_id = p.id
-WHERE p.queue_id = ?2 AND p.state < 3 AND p.timer_ms IS NULL AND {level}
+_UNCLAIMED = f"""
+SELECT {PIPE_COLUMNS} FROM pipes p INDEXED BY {{index}}
+LEFT JOIN cursors c ON c.group_id = ?1 AND c.pipe_id = p.id
+WHERE p.queue_id = ?2 AND p.state < 3 AND p.timer_ms IS NULL AND {{level}}
   AND p.group_id IN ('', ?1)
   AND p.ordinal >= (SELECT floor_ordinal FROM groups WHERE id = ?1)
   AND (p.end_seq IS NULL OR p.end_seq > coalesce(c.chain_seq, 0))
-ORDER BY p.ordinal LIMIT ?3)"""
-# A range for each priority, from the greatest on: an unused one costs a step in an empty index.
-UNCLAIMED = " UNION ALL ".join(
-    _UNCLAIMED.format(
-        columns=PIPE_COLUMNS,
-        index="pipes_urgent" if level else "pipes_live",
-        level=f"p.priority = {level}{' AND p.priority > 0' if level else ''}",
-    )
-    for level in reversed(PRIORITIES)
+ORDER BY {{order}} LIMIT ?3"""
+UNCLAIMED = _UNCLAIMED.format(index="pipes_live", level="p.priority = 0", order="p.ordinal")
+# The same of those with a priority: a range of a partial index that holds nothing else.
+UNCLAIMED_URGENT = _UNCLAIMED.format(
+    index="pipes_urgent", level="p.priority > 0", order="p.priority DESC, p.ordinal"
 )
-# The same for what the group has not acked to the end.
-UNACKED = UNCLAIMED.replace("c.chain_seq", "c.ack_seq")
+UNCLAIMED_OF_LEVEL = UNCLAIMED_URGENT.replace(
+    "p.priority > 0", "p.priority > 0 AND p.priority = ?4"
+)
 # Timer pipes the group has not scheduled to the end: a range of their own partial index.
 TIMERS = f"""
 SELECT {PIPE_COLUMNS} FROM pipes p LEFT JOIN cursors c ON c.group_id = ?1 AND c.pipe_id = p.id
@@ -260,12 +257,24 @@ class SqlitePipes(Pipes):
         return [pipe_row(row) for row in self._db.read(LIVE, (queue_id,))]
 
     def unclaimed(self, group: GroupRow, limit: int, *, unacked: bool = False) -> list[PipeRow]:
-        statement = UNACKED if unacked else UNCLAIMED
-        rows = self._db.read(statement, (group.id, group.queue_id, limit))
-        pipes = [pipe_row(row) for row in rows]
+        key = (group.id, group.queue_id, limit)
+        pipes = self._unclaimed(UNCLAIMED_URGENT, key, unacked=unacked)
+        if len(pipes) == limit:  # maybe all of one priority
+            pipes = [
+                pipe
+                for level in reversed(PRIORITIES[1:])
+                for pipe in self._unclaimed(UNCLAIMED_OF_LEVEL, (*key, level), unacked=unacked)
+            ]
+        pipes += self._unclaimed(UNCLAIMED, key, unacked=unacked)
         if pipes:
             self._raise_floor(group, min(pipe.ordinal for pipe in pipes))
         return pipes
+
+    def _unclaimed(self, statement: str, values: Row, *, unacked: bool) -> list[PipeRow]:
+        """unacked: what is not acked, instead of what is not claimed."""
+        if unacked:
+            statement = statement.replace("c.chain_seq", "c.ack_seq")
+        return [pipe_row(row) for row in self._db.read(statement, values)]
 
     def timers(self, group: GroupRow, until_ms: int, limit: int) -> list[PipeRow]:
         rows = self._db.read(TIMERS, (group.id, group.queue_id, until_ms, limit))
