@@ -290,8 +290,8 @@ class _Tracer:
 
 
 def _above(catalog: Catalog, group: GroupRow, pipe: PipeRow) -> tuple[int, ...]:
-    """The priorities of which messages may go before those of a pipe, the greatest first. Cost: the
-    oldest pipe of each."""
+    """Greater priorities than that of a pipe, whose messages may go before, the greatest first.
+    Cost: the oldest pipe of each."""
     listed = catalog.pipes.unclaimed(group, 1, unacked=_is_in_order(catalog, group))
     return tuple(row.priority for row in listed if row.priority > pipe.priority)
 
