@@ -157,6 +157,11 @@ class Pipes(abc.ABC):
         without timer pipes: those of the greatest priority first, then the oldest, and at most
         `limit` of each priority. For one group, `unacked` is always the same."""
 
+    def newest_urgent(self, queue_id: str) -> int:
+        """The ordinal of the newest live pipe with a priority; 0 if there is none, or it would take
+        a round trip to find it."""
+        return 0
+
     @abc.abstractmethod
     def timers(self, group: GroupRow, until_ms: int, limit: int) -> list[PipeRow]:
         """Live timer pipes that hold something the group has not scheduled and that may be due

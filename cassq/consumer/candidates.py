@@ -28,6 +28,7 @@ from cassq.lifecycle.sealing import live_pipe
 from cassq.model.rows import Cursor, GroupRow, PipeRow, PipeState, QueueRow
 
 REFRESH_MS = 1000
+URGENT_MS = 40  # how often to look for new pipes with a priority where that takes no round trip
 # How long an unreachable pipe is left alone; this doubles with each failed try, up to the maximum:
 # waiting for many of them must not keep a popper from the others.
 AWAY_MS = 1000
@@ -117,6 +118,8 @@ class CandidatePipes:
         self.upward: bool = False  # whether the least priority comes first, until further notice
         self.tried: set[str] = set()  # pipes to leave out until this is cleared
         self._urgent_added = 0  # `Pipes.urgent_added` when it was read
+        self._newest_urgent = 0  # `Pipes.newest_urgent` when that was looked at, ...
+        self._looked_ms = -URGENT_MS  # ... which was at this boot time
         self._round: set[str] = set()
         self.readers: Readers = Readers(ports.store.reader)
         # Pipes that cannot be read, each reported to the user once; they are left alone from then
@@ -184,8 +187,15 @@ class CandidatePipes:
     def is_stale(self, now_ms: int) -> bool:
         """Whether it is time to list again even though there is something to claim. now_ms: boot
         time."""
+        pipes = self._ports.catalog.pipes
         late = now_ms - self._refreshed_ms >= REFRESH_MS
-        return late or self._ports.catalog.pipes.urgent_added != self._urgent_added
+        if late or pipes.urgent_added != self._urgent_added:
+            return True
+        if now_ms - self._looked_ms < URGENT_MS:
+            return False
+        newest, self._looked_ms = pipes.newest_urgent(self._group.queue_id), now_ms
+        changed, self._newest_urgent = newest != self._newest_urgent, newest
+        return changed
 
     def candidates(self, width: int, now_ms: int) -> list[PipeView]:
         """The views to try: the oldest `width` with something waiting, starting with those not yet

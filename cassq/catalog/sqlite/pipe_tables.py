@@ -38,6 +38,10 @@ UNCLAIMED_URGENT = _UNCLAIMED.format(
 UNCLAIMED_OF_LEVEL = UNCLAIMED_URGENT.replace(
     "p.priority > 0", "p.priority > 0 AND p.priority = ?4"
 )
+# The newest of those with a priority: a range of that index.
+NEWEST_URGENT = """
+SELECT coalesce(max(ordinal), 0) FROM pipes INDEXED BY pipes_urgent
+WHERE queue_id = ? AND priority > 0 AND state < 3"""
 # Timer pipes the group has not scheduled to the end: a range of their own partial index.
 TIMERS = f"""
 SELECT {PIPE_COLUMNS} FROM pipes p LEFT JOIN cursors c ON c.group_id = ?1 AND c.pipe_id = p.id
@@ -275,6 +279,9 @@ class SqlitePipes(Pipes):
         if unacked:
             statement = statement.replace("c.chain_seq", "c.ack_seq")
         return [pipe_row(row) for row in self._db.read(statement, values)]
+
+    def newest_urgent(self, queue_id: str) -> int:
+        return int(self._db.read(NEWEST_URGENT, (queue_id,))[0][0])
 
     def timers(self, group: GroupRow, until_ms: int, limit: int) -> list[PipeRow]:
         rows = self._db.read(TIMERS, (group.id, group.queue_id, until_ms, limit))

@@ -113,6 +113,15 @@ def test_pipes_of_priorities_count_as_added_here(queue: Catalog, other: Catalog)
     assert (queue.pipes.urgent_added, other.pipes.urgent_added) == (before[0] + 1, before[1])
 
 
+def test_the_newest_pipe_of_a_priority_is_known_or_not_looked_for(queue: Catalog) -> None:
+    assert queue.pipes.newest_urgent("id of q") == 0
+    add(queue, a=0, b=9, c=1, d=0)
+    row = queue.pipes.by_id("c")
+    assert row is not None
+    assert queue.pipes.newest_urgent("id of q") in (row.ordinal, 0)
+    assert queue.pipes.newest_urgent("another") == 0
+
+
 def test_what_is_due_comes_by_priority_and_then_by_time(queue: Catalog) -> None:
     add(queue, low=0, mid=4, top=9)
     free(queue, "low", 1, 5)

@@ -10,7 +10,8 @@ import pytest
 
 import cassq
 from cassq.base.clock import ManualClock
-from cassq.consumer.candidates import REFRESH_MS
+from cassq.consumer.candidates import REFRESH_MS, URGENT_MS
+from tests.integration.places import Place
 from tests.integration.producer.test_group_commit import CountingDisk
 from tests.integration.stage import (
     Connect,
@@ -118,9 +119,9 @@ def test_what_was_prefetched_waits_for_what_is_more_urgent(
 
 
 def test_another_clients_first_message_of_a_priority_is_seen_within_a_second(
-    timed: cassq.Client, clock: ManualClock, place: object
+    timed: cassq.Client, clock: ManualClock, place: Place
 ) -> None:
-    other = cassq.Client(timed.url, place.open(clock), clock)  # type: ignore[attr-defined]
+    other = cassq.Client(timed.url, place.open(clock), clock)
     other.runtime.housekeeper.stop()
     with other:
         queue = timed.create_queue("jobs", priority_share=0)
@@ -133,6 +134,21 @@ def test_another_clients_first_message_of_a_priority_is_seen_within_a_second(
         assert taken(popper, 1) == [b"urgent"]
         pusher.push(b"again", priority=9)
         assert taken(popper, 2) == [b"again", b"1"], "its pipe is known: at once"
+
+
+@pytest.mark.embedded_only(reason="in a keyspace it takes a round trip")
+def test_in_a_directory_it_is_seen_within_some_milliseconds(
+    timed: cassq.Client, clock: ManualClock, place: Place
+) -> None:
+    with cassq.Client(timed.url, place.open(clock), clock) as other:
+        other.runtime.housekeeper.stop()
+        queue = timed.create_queue("jobs", priority_share=0)
+        push(queue, *numbers(5))
+        popper = queue.popper()
+        assert taken(popper, 1) == [b"0"]
+        other.queue("jobs").pusher().push(b"urgent", priority=9)
+        clock.advance(URGENT_MS / 1000)
+        assert taken(popper, 2) == [b"urgent", b"1"]
 
 
 def test_messages_of_one_priority_keep_the_order_of_a_queue_without(client: cassq.Client) -> None:
