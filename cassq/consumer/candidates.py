@@ -159,6 +159,7 @@ class CandidatePipes:
             counts = Counter(row.priority for row in rows)
             self.levels = list(counts)
             self.truncated = self._limit in counts.values()
+            self._round.intersection_update(row.id for row in rows)
         if len(rows) < least:
             self._limit = least
         views: dict[str, PipeView] = {}
@@ -213,7 +214,8 @@ class CandidatePipes:
                 break
         if not self._in_order:
             if not any(view.row.id in self._round for view in found):
-                self._round = {view.row.id for view in found}
+                others = self._round if self.levels else set()  # those of other priorities go on
+                self._round = others | {view.row.id for view in found}
             if len(found) > 1:
                 found.sort(key=lambda view: view.row.id not in self._round)
         return found

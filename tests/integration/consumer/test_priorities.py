@@ -183,6 +183,16 @@ def test_by_default_it_is_every_sixteenth(timed: cassq.Client) -> None:
     assert [n for n, level in enumerate(found) if level == 0] == [15, 31]
 
 
+def test_the_pipes_of_the_least_priority_have_their_turns_too(timed: cassq.Client) -> None:
+    """Among those claims that are theirs, between the others."""
+    queue = timed.create_queue("jobs", priority_share=2)
+    for name in (b"a", b"b"):
+        push(queue, *[name] * 20)
+    push_all(queue, 9, each=25)
+    found = taken(queue.popper(), 20)
+    assert (found.count(b"a"), found.count(b"b")) == (5, 5)
+
+
 def test_a_share_of_0_is_strict(timed: cassq.Client) -> None:
     queue = timed.create_queue("jobs", priority_share=0)
     push_all(queue, 0, 9, each=60)
