@@ -102,7 +102,7 @@ class PipeWriter:
     queue: called at each append, so that a changed policy applies. lane: for delayed messages,
     which go to timer pipes; None: for immediate delivery. group_id: the only group its pipes are
     for. owner: the pipes' owner; generated if empty. patient: whether to try another pipe when the
-    outcome of a write is unknown. tally: counts such writes.
+    outcome of a write is unknown. tally: counts such writes. priority: of the messages.
     """
 
     def __init__(
@@ -115,8 +115,10 @@ class PipeWriter:
         owner: str = "",
         patient: bool = True,
         tally: Tally | None = None,
+        priority: int = 0,
     ) -> None:
         self._lane = lane
+        self._priority = priority
         self._tally = tally or Tally()
         self._patient = patient
         self.receipts: list[AppendReceipt] = []  # what the current or last append has pushed ...
@@ -365,6 +367,7 @@ class PipeWriter:
             group_id=self._group_id,
             timer_ms=None if self._lane is None else lane_start_ms(self._lane, now_ms),
             rate=self._pace.rate if state is PipeState.OPEN else 0,
+            priority=self._priority,
         )
 
     def _open_strict(self) -> OpenPipe:
@@ -495,7 +498,8 @@ class PipeWriter:
 
 class PipeWriters:
     """The writers of one pusher: some for immediate delivery, and one for each lane of timers.
-    Created when first needed; not thread-safe, as a `PipeWriter` is not."""
+    Created when first needed; not thread-safe, as a `PipeWriter` is not. Of messages with a
+    `priority` there is one for immediate delivery."""
 
     def __init__(
         self,
@@ -505,8 +509,10 @@ class PipeWriters:
         *,
         patient: bool = True,
         tally: Tally | None = None,
+        priority: int = 0,
     ) -> None:
         self._ports = ports
+        self._priority = priority
         self._tally = tally
         self._patient = patient
         self._queue = queue
@@ -541,6 +547,7 @@ class PipeWriters:
             owner=owner,
             patient=self._patient,
             tally=self._tally,
+            priority=self._priority,
         )
 
     def tend(self) -> Tended:
@@ -560,9 +567,10 @@ class PipeWriters:
         """
         queue = self._queue()
         pipes: list[PipeRow] = []
-        if not self._group_id and max(queue.desired_pipes, queue.policy.min_open_pipes) > 1:
+        alone = bool(self._group_id or self._priority)
+        if not alone and max(queue.desired_pipes, queue.policy.min_open_pipes) > 1:
             pipes = self._ports.catalog.pipes.unsealed([queue.id])
-        self._share = 1 if self._group_id else share_of(queue, pipes, self._owner)
+        self._share = 1 if alone else share_of(queue, pipes, self._owner)
         chores: list[Chore] = []
         while len(self._side_by_side) > self._share:
             chores.append(self._side_by_side.pop().close)

@@ -43,7 +43,8 @@ from cassq.consumer.delivery import (
     Prefetched,
     by_delivery,
 )
-from cassq.consumer.keyed.lane import Lane, Says
+from cassq.consumer.keyed.keys import Says
+from cassq.consumer.keyed.lane import Lane
 from cassq.consumer.limits import Limits
 from cassq.consumer.settling import Settler
 from cassq.doorbell import LOOK_AGAIN_SECONDS, Doorbell
@@ -214,8 +215,7 @@ class Popper:
         return (lane.in_hand(), 0) if lane else self._settler.in_hand(len(self._buffer))
 
     def _prefetch_limit(self) -> int:
-        """How many messages to claim where plenty wait: in order no more than in a short turn, and
-        none where they are counted as they are handed out, in keyed groups and under limits."""
+        """How many to claim where plenty wait; 0 where they are counted as they are handed out."""
         if self._lane is not None or self._claimer.rules.limited:
             return 0
         if self._claimer.exclusive:
@@ -251,28 +251,31 @@ class Popper:
             if self._buffer.parts and claimer.overstays():
                 self._give_back_ahead()
         if self._buffer.parts:
-            now_ms = self._taken_ms = self._catalog.now_ms()
-            self._buffer.forget_stale(now_ms)
+            self._taken_ms = self._catalog.now_ms()
+            priority = self._buffer.forget_stale(self._taken_ms)
+            if claimer.window.top > priority and claimer.outranks(priority):
+                self._buffer.add_first(self._claim(self._pace.ahead(), above=priority))
         return True
 
     def _claim(
-        self, max_messages: int, prefetch_limit: int = 0, *, allowed: bool = False
+        self, most: int, prefetch_limit: int = 0, above: int = -1, *, allowed: bool = False
     ) -> Messages:
+        """above: claim only what has a greater priority. allowed: by the group's limits."""
         rules, pace = self._claimer.rules, self._pace
-        if max_messages > 1:
-            max_messages = pace.allowed(max_messages, rules.claim_timeout_ms)
+        if most > 1:
+            most = pace.allowed(most, rules.claim_timeout_ms)
         if prefetch_limit > 1:
             prefetch_limit = pace.allowed(prefetch_limit, rules.claim_timeout_ms)
         if rules.limited and not allowed:
             self._run_within(self.tend, self._limits.tend_within(rules))
-            claim = partial(self._claim, allowed=True)
-            return self._limits.claim(max_messages, pace.ahead(), rules, claim)
+            claim = partial(self._claim, above=above, allowed=True)
+            return self._limits.claim(most, pace.ahead(), rules, claim)
         began_ms, took_ms = self._clock.boot_ms(), 0
         try:
             if self._lane is not None:
                 self._run_within(self.tend, self._lane.tend_within())
-                return self._lane.take(max_messages)
-            found = self._claimer.claim(max_messages, self._acknowledger, prefetch_limit, began_ms)
+                return self._lane.take(most)
+            found = self._claimer.claim(self._acknowledger, most, prefetch_limit, began_ms, above)
         except Exception as exc:
             self.tally.failed("pop", exc)
             raise
@@ -399,11 +402,9 @@ class Popper:
         self._give_back(messages, NackOptions(delay_ms, error_text("error", error)))
 
     def release(self, messages: Iterable[Message]) -> None:
-        """Give messages back untried: this delivery does not count. Durable on return.
-
-        Prefetched messages, which come after them in order, are given back too. Raises
-        ClaimLostError as `commit` does.
-        """
+        """Give messages back untried: this delivery does not count. Durable on return. Prefetched
+        messages, which come after them in order, are given back too. Raises ClaimLostError as
+        `commit` does."""
         try:
             self._give_back(messages, NackOptions(counted=False))
         finally:
@@ -417,10 +418,7 @@ class Popper:
 
     def dead(self, messages: Iterable[Message], reason: Error = "") -> None:
         """Reject messages: they become dead letters of the group, with `reason`, a text or an
-        exception, as their error.
-
-        Durable on return. Raises ClaimLostError as `commit` does.
-        """
+        exception, as their error. Durable on return. Raises ClaimLostError as `commit` does."""
         self._give_back(messages, NackOptions(0, error_text("reason", reason), doomed=True))
 
     def _give_back(self, messages: Iterable[Message], back: NackOptions) -> None:

@@ -35,6 +35,7 @@ class QueueSettings(TypedDict, total=False):
     sick_check: bool
     sick_hold: float
     max_pop_width: int
+    priority_share: int
     min_open_pipes: int
     max_open_pipes: int
     max_claim_messages: int

@@ -59,12 +59,16 @@ CREATE TABLE pipes (
     group_id    TEXT NOT NULL DEFAULT '',           -- the only group it is for
     timer_ms    INTEGER,                            -- a timer pipe: nothing is due before
     rate        INTEGER NOT NULL DEFAULT 0,         -- messages a second, as its owner tells
-    stage       TEXT NOT NULL DEFAULT ''            -- staged: the epoch and id of its write
+    stage       TEXT NOT NULL DEFAULT '',           -- staged: the epoch and id of its write
+    priority    INTEGER NOT NULL DEFAULT 0          -- of all its messages; greater ones come first
 );
 CREATE INDEX pipes_staged ON pipes (queue_id, stage) WHERE state = 4;
 CREATE INDEX pipes_timers ON pipes (queue_id, timer_ms) WHERE timer_ms IS NOT NULL AND state < 3;
 CREATE INDEX pipes_of_group ON pipes (group_id) WHERE group_id <> '';
 CREATE INDEX pipes_live ON pipes (queue_id, ordinal) WHERE state < 3;
+-- Those with a priority: it holds nothing else.
+CREATE INDEX pipes_urgent ON pipes (queue_id, priority DESC, ordinal)
+    WHERE priority > 0 AND state < 3;
 CREATE INDEX pipes_unsealed ON pipes (queue_id) WHERE state < 2;
 CREATE INDEX pipes_consumed ON pipes (state) WHERE state = 3;
 
@@ -121,9 +125,12 @@ CREATE TABLE claims (
     version    TEXT NOT NULL,
     acked      BLOB NOT NULL DEFAULT x'',  -- ranges: RangeSet.to_bytes
     failure    TEXT NOT NULL DEFAULT '',
+    priority   INTEGER NOT NULL DEFAULT 0,  -- that of its pipe
     PRIMARY KEY (group_id, pipe_id, start_seq)
 ) WITHOUT ROWID;
 CREATE INDEX claims_due ON claims (group_id, due_ms) WHERE state < 2;
+-- Those with a priority: it holds nothing else.
+CREATE INDEX claims_urgent ON claims (group_id, priority, due_ms) WHERE priority > 0 AND state < 2;
 
 -- Messages that were moved elsewhere: an intent first, settled with the old place's mark.
 CREATE TABLE moves (

@@ -127,7 +127,13 @@ class Queues(abc.ABC):
 
 
 class Pipes(abc.ABC):
-    """Pipes, from their first row to their totals."""
+    """Pipes, from their first row to their totals.
+
+    urgent_added: how many pipes with a priority were added here, of any queue: lists that were read
+    before then lack what comes first.
+    """
+
+    urgent_added: int = 0
 
     @abc.abstractmethod
     def add(self, row: PipeRow) -> bool:
@@ -148,7 +154,13 @@ class Pipes(abc.ABC):
     @abc.abstractmethod
     def unclaimed(self, group: GroupRow, limit: int, *, unacked: bool = False) -> list[PipeRow]:
         """Live pipes in which the group may have something left to claim (unacked: to ack),
-        oldest first, without timer pipes. For one group, `unacked` is always the same."""
+        without timer pipes: those of the greatest priority first, then the oldest, and at most
+        `limit` of each priority. For one group, `unacked` is always the same."""
+
+    def newest_urgent(self, queue_id: str) -> int:
+        """The ordinal of the newest live pipe with a priority; 0 if there is none, or it would take
+        a round trip to find it."""
+        return 0
 
     @abc.abstractmethod
     def timers(self, group: GroupRow, until_ms: int, limit: int) -> list[PipeRow]:
@@ -262,9 +274,16 @@ class Claims(abc.ABC):
 
     @abc.abstractmethod
     def due(
-        self, group_id: str, now_ms: int, limit: int, *, without: Sequence[str] = ()
+        self,
+        group_id: str,
+        now_ms: int,
+        limit: int,
+        *,
+        without: Sequence[str] = (),
+        upward: bool = False,
     ) -> list[Claim]:
-        """Held claims past their deadline and free ones that are due, earliest first.
+        """Held claims past their deadline and free ones that are due: those of the greatest
+        priority (upward: of the least) first, then the earliest.
 
         without: pipes to leave out.
         """

@@ -13,7 +13,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import NamedTuple
 
@@ -181,7 +181,7 @@ class Forwarder:
             for kind, run in groupby(list(left), lambda letter: letter.kind(now_ms, row.policy)):
                 letters = list(run)
                 intend = self._intend(kind, spool_row, row, letters)
-                batch = _batch(letters, due=kind.lane is not None)
+                batch = _batch(letters, kind)
                 pusher.push_intended(batch, intend, kind.lane)
                 popper.commit([letter.message for letter in letters])
                 left = left[len(letters) :]
@@ -213,6 +213,7 @@ class Kind(NamedTuple):
 
     lane: int | None
     deduplicated: bool
+    priority: int
 
 
 class SpilledMessage(NamedTuple):
@@ -226,7 +227,9 @@ class SpilledMessage(NamedTuple):
     def kind(self, now_ms: int, policy: QueuePolicy) -> Kind:
         delay_ms = self.due_ms - now_ms
         lane = lane_of(delay_ms) if delay_ms > 0 and not policy.strict else None
-        return Kind(lane, policy.dedup_window > 0 and DEDUP_HEADER in self.headers)
+        deduplicated = policy.dedup_window > 0 and DEDUP_HEADER in self.headers
+        priority = 0 if policy.strict else self.message.priority
+        return Kind(lane, deduplicated, priority)
 
 
 def _letters(messages: Messages) -> Iterator[SpilledMessage]:
@@ -236,7 +239,7 @@ def _letters(messages: Messages) -> Iterator[SpilledMessage]:
         yield SpilledMessage(message, encode_headers(headers, room=_HEADER_ROOM), headers, due_ms)
 
 
-def _batch(letters: Sequence[SpilledMessage], *, due: bool) -> Batch:
+def _batch(letters: Sequence[SpilledMessage], kind: Kind) -> Batch:
     """Messages as originally pushed, under the ids that their pushers got."""
     return Batch(
         [letter.message.payload for letter in letters],
@@ -244,7 +247,8 @@ def _batch(letters: Sequence[SpilledMessage], *, due: bool) -> Batch:
         [letter.stored for letter in letters],
         [letter.message.key for letter in letters],
         [letter.message.id.encode() for letter in letters],
-        dues_ms=[letter.due_ms for letter in letters] if due else None,
+        dues_ms=None if kind.lane is None else [letter.due_ms for letter in letters],
+        priority=kind.priority,
     )
 
 
@@ -262,7 +266,7 @@ def spoolable(batch: Batch) -> Batch:
         )
         for header, due_ms in zip(stored, each, strict=True)
     ]
-    return Batch(batch.payloads, batch.times_ms, headers, batch.keys, batch.ids, batch.length)
+    return replace(batch, headers=headers, dues_ms=None)
 
 
 def notes(spool: Ports, queue_id: str, pipe_id: str, seq: int) -> Intend:

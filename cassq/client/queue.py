@@ -159,19 +159,24 @@ class Queue:
         if overflow is not None:
             overflow.expect(row)
         runtime = self._runtime
-        admission = Admission(
-            lambda: runtime.ports,
-            runtime.clock,
-            self._watched.row,
-            runtime.dead_letter,
-            group_id=group_id,
-            overflow=overflow,
-            patient=patient,
-        )
-        pusher = Pusher(admission, runtime.doorbell(row.id), self._life)
-        self._runtime.look_after(pusher.tend, 0.25)
-        self._runtime.opened(pusher, self._watched)
-        return pusher
+
+        def opened(priority: int) -> Pusher:
+            admission = Admission(
+                lambda: runtime.ports,
+                runtime.clock,
+                self._watched.row,
+                runtime.dead_letter,
+                group_id=group_id,
+                overflow=overflow,
+                patient=patient,
+                priority=priority,
+            )
+            pusher = Pusher(admission, runtime.doorbell(row.id), self._life, opened)
+            runtime.look_after(pusher.tend, 0.25)
+            runtime.opened(pusher, self._watched)
+            return pusher
+
+        return opened(0)
 
     @operation
     def popper(
@@ -542,8 +547,8 @@ class Queue:
     def peek(
         self, max_messages: int = 10, *, group: str = "default", state: State | None = None
     ) -> list[Peeked]:
-        """The next messages that a group has not committed, oldest pipe first, without affecting
-        them.
+        """The next messages that a group has not committed, by priority, oldest pipe first, without
+        affecting them.
 
         state: only messages that are "waiting", "pending" or "delayed", or the group's dead letters
         ("dead"). A pipe that cannot be read is skipped and logged. Cost: reads the frames with

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from cassq.catalog.port import limit_names
 from cassq.consumer.group_health import GroupHealth, freed
-from cassq.consumer.keyed.lane import lane_lock
+from cassq.consumer.keyed.take_over import lane_lock
 from cassq.lifecycle.ports import Ports
 from cassq.model import claims
 from cassq.model.limits import kept, permits_as_text, permits_of

@@ -9,11 +9,15 @@ with d unclaimed messages ahead of it, in a pipe that the popper has listed. Bef
 to a single popper that asks for c at a time, at most `(p - 1) * c * (d // c + 2)` newer messages
 pass it, p being the number of pipes. A pipe beyond the window waits until an older one in it is
 empty.
+
+All of this holds among the pipes of one priority. Those of a greater one come first, so the window
+is that of the greatest priority in which something waits. If all of its pipes were tried in vain,
+`go_on` moves it to the next; now and then it begins at the least priority (`upward`).
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 
 from cassq.base.sharing import BESIDE_MS, answered
@@ -24,6 +28,7 @@ from cassq.lifecycle.sealing import live_pipe
 from cassq.model.rows import Cursor, GroupRow, PipeRow, PipeState, QueueRow
 
 REFRESH_MS = 1000
+URGENT_MS = 40  # how often to look for new pipes with a priority where that takes no round trip
 # How long an unreachable pipe is left alone; this doubles with each failed try, up to the maximum:
 # waiting for many of them must not keep a popper from the others.
 AWAY_MS = 1000
@@ -108,6 +113,13 @@ class CandidatePipes:
         self._refreshed_ms = -REFRESH_MS
         self._limit = LISTED_MIN
         self.truncated: bool = False  # the last listing was cut off
+        self.levels: list[int] = []  # the priorities in it, if there is one besides 0 ...
+        self.top: int = 0  # ... and the greatest of them
+        self.upward: bool = False  # whether the least priority comes first, until further notice
+        self.tried: set[str] = set()  # pipes to leave out until this is cleared
+        self._urgent_added = 0  # `Pipes.urgent_added` when it was read
+        self._newest_urgent = 0  # `Pipes.newest_urgent` when that was looked at, ...
+        self._looked_ms = -URGENT_MS  # ... which was at this boot time
         self._round: set[str] = set()
         self.readers: Readers = Readers(ports.store.reader)
         # Pipes that cannot be read, each reported to the user once; they are left alone from then
@@ -126,6 +138,9 @@ class CandidatePipes:
         round trips. Returns whether the list was read after this call began. old_ms: accept a list
         of this age from another popper. Cost: one query, bounded by a stored floor."""
         begun_ms = self._ports.clock.boot_ms()
+        added = self._ports.catalog.pipes.urgent_added
+        old_ms = old_ms if added == self._urgent_added else 0
+        self._urgent_added = added
         least = max(LISTED_MIN, 4 * self._queue().policy.max_pop_width)
         limit = self._limit = max(self._limit, least)
         listed = answered(
@@ -138,6 +153,13 @@ class CandidatePipes:
         )
         rows = listed.value
         self.truncated = len(rows) == self._limit
+        self.levels, self.top = [], rows[0].priority if rows else 0
+        self.tried.clear()
+        if self.top:
+            counts = Counter(row.priority for row in rows)
+            self.levels = list(counts)
+            self.truncated = self._limit in counts.values()
+            self._round.intersection_update(row.id for row in rows)
         if len(rows) < least:
             self._limit = least
         views: dict[str, PipeView] = {}
@@ -153,6 +175,11 @@ class CandidatePipes:
         asked_now = listed.asked_ms > begun_ms or not old_ms
         return asked_now or self._ports.sharing is None
 
+    def begin(self, *, upward: bool) -> None:
+        """Begin with all priorities again."""
+        self.upward = upward
+        self.tried.clear()
+
     def look_further(self) -> None:
         """List twice as many: the listed pipes are open ones with nothing in them."""
         self._limit *= 2
@@ -161,14 +188,41 @@ class CandidatePipes:
     def is_stale(self, now_ms: int) -> bool:
         """Whether it is time to list again even though there is something to claim. now_ms: boot
         time."""
-        return now_ms - self._refreshed_ms >= REFRESH_MS
+        pipes = self._ports.catalog.pipes
+        late = now_ms - self._refreshed_ms >= REFRESH_MS
+        if late or pipes.urgent_added != self._urgent_added:
+            return True
+        if now_ms - self._looked_ms < URGENT_MS:
+            return False
+        newest, self._looked_ms = pipes.newest_urgent(self._group.queue_id), now_ms
+        changed, self._newest_urgent = newest != self._newest_urgent, newest
+        return changed
 
     def candidates(self, width: int, now_ms: int) -> list[PipeView]:
         """The views to try: the oldest `width` with something waiting, starting with those not yet
-        claimed from in this round. now_ms: boot time."""
+        claimed from in this round; only of the first priority that has any, and none of those in
+        `tried`. now_ms: boot time."""
         found: list[PipeView] = []
         out = self._out = self.left_alone(now_ms)
         left = [view for view in self._views.values() if view.row.id not in out]
+        if not self.levels:
+            found = self._waiting_in(left, width)
+        for level in reversed(self.levels) if self.upward else self.levels:
+            of_level = [view for view in left if view.row.priority == level]
+            found = self._waiting_in([v for v in of_level if v.row.id not in self.tried], width)
+            if found:
+                break
+        if not self._in_order:
+            if not any(view.row.id in self._round for view in found):
+                others = self._round if self.levels else set()  # those of other priorities go on
+                self._round = others | {view.row.id for view in found}
+            if len(found) > 1:
+                found.sort(key=lambda view: view.row.id not in self._round)
+        return found
+
+    def _waiting_in(self, left: list[PipeView], width: int) -> list[PipeView]:
+        """The first `width` of some views that have something waiting."""
+        found: list[PipeView] = []
         while left and len(found) < width:
             some, left = left[: width - len(found)], left[width - len(found) :]
             self._look_at(some)
@@ -178,16 +232,26 @@ class CandidatePipes:
                         found.append(view)
                 except (ExtentMissingError, CorruptionError) as exc:
                     self.set_aside(view.row.id, exc)
-        if not self._in_order:
-            if not any(view.row.id in self._round for view in found):
-                self._round = {view.row.id for view in found}
-            if len(found) > 1:
-                found.sort(key=lambda view: view.row.id not in self._round)
         return found
+
+    def go_on(self, tried: list[PipeView]) -> bool:
+        """Leave out these candidates; whether there may be others."""
+        if not (tried and self.levels):
+            return False
+        self.tried.update(view.row.id for view in tried)
+        return True
+
+    def above(self, priority: int, width: int) -> list[PipeView]:
+        """The first `width` with something waiting of a greater priority, the greatest first. Cost:
+        as `candidates`."""
+        out = self.left_alone()
+        views = [view for view in self._views.values() if view.row.priority > priority]
+        return self._waiting_in([view for view in views if view.row.id not in out], width)
 
     def in_chains(self, *, strict: bool, now_ms: int) -> list[PipeView]:
         """The views with something waiting that may be claimed from when a pusher's pipes (strict:
-        all of the queue's) are claimed from one after the other. now_ms: boot time."""
+        all of the queue's) are claimed from one after the other; those of the greatest priority
+        first. now_ms: boot time."""
         heads: dict[str, PipeView] = {}
         out = self.left_alone(now_ms)
         self._look_at([view for view in self._views.values() if view.row.id not in out])
@@ -202,6 +266,7 @@ class CandidatePipes:
                     found.append(view)
             except (ExtentMissingError, CorruptionError) as exc:
                 self.set_aside(view.row.id, exc)
+        found.sort(key=lambda view: view.row.priority, reverse=True)
         return found
 
     def _is_claimed(self, view: PipeView) -> bool:

@@ -2,8 +2,9 @@
 
 Messages form one line: those never claimed, by push time, from the candidate pipes in turn; those
 that failed, or were delayed, by due time; those given back untried, or whose popper vanished, at
-the front. On exclusive groups a pipe's lock is taken before anything in it is claimed, and its
-messages are delivered in order.
+the front. Where priorities are used there is such a line for each, and the greatest comes first;
+but every `priority_share`th claim begins at the least. On exclusive groups a pipe's lock is taken
+before anything in it is claimed, and its messages are delivered in order.
 """
 
 from __future__ import annotations
@@ -77,6 +78,8 @@ class Claimer:
         )
         self._expiry = Expiry(ports, queue)
         self.new_claims: NewClaims = NewClaims(ports, group, self.window, self._expiry)
+        self._leveled = False  # whether messages with a priority were seen
+        self._since_least = 0  # claims since the last one that began at the least priority
         self._told_sick = False  # since something last succeeded here
         self._owed: list[Claim] = []  # spent rows of an exclusive group, as given back
         self._turns = ports.turns if self.exclusive else None
@@ -96,13 +99,21 @@ class Claimer:
         self.paused = queue.pop_paused
 
     def claim(
-        self, limit: int, acknowledger: Acknowledger, prefetch_limit: int, began_ms: int
+        self,
+        acknowledger: Acknowledger,
+        limit: int,
+        prefetch_limit: int,
+        began_ms: int,
+        above: int = -1,
     ) -> list[Found]:
         """New deliveries, of at most `limit` messages together; none if nothing can be claimed.
         Uses the policies of the last `look`.
 
         prefetch_limit: the limit for a pipe in which far more are waiting. began_ms: boot time now.
+        above: only new ones of a greater priority than that; -1: what comes first in line.
         """
+        if above >= 0:
+            return self._claim_above(above, limit, acknowledger)
         policy = self._policies[0]
         most = policy.max_claim_messages
         limit, self._prefetch_limit = min(limit, most), min(prefetch_limit, most)
@@ -110,11 +121,15 @@ class Claimer:
         self._locked_out = False
         now_ms = began_ms
         fresh = self.window.is_stale(now_ms) and self._refresh(old_ms=REFRESH_MS)
+        if self.window.top or self._leveled:
+            self._leveled = True
+            self.window.begin(upward=self.least_is_next())
         news = bool(self.timers.known) and self.timers.has_news()
         look = news or (now_ms - self._looked_ms >= LOOK_MS and self._may_be_due(now_ms))
         due = self._due_now(now_ms) if look else None
         while True:
-            for view in self.window.candidates(policy.max_pop_width, now_ms):
+            views = self.window.candidates(policy.max_pop_width, now_ms)
+            for view in views:
                 line = self._in_line(due, view) if due else []
                 found = self._claim_both(line, view, limit, acknowledger)
                 if found:
@@ -125,8 +140,11 @@ class Claimer:
                 if policy.strict and self._is_unacked(view):
                     break  # nothing may pass it, not even messages merged back
             else:
+                if self._leveled and self.window.go_on(views):
+                    continue
                 now_ms = self._ports.clock.boot_ms()
                 if self.window.is_blocked() and now_ms - began_ms < PATIENCE_MS:
+                    self.window.tried.clear()
                     continue  # behind the unreadable pipes there may be readable ones
                 if not fresh:
                     fresh = self._refresh()
@@ -140,6 +158,31 @@ class Claimer:
             if not back and self.window.away is not None:
                 raise self.window.away
             return back
+
+    def least_is_next(self) -> bool:
+        """Whether this claim begins at the least priority."""
+        share, self._since_least = self._policies[0].priority_share, self._since_least + 1
+        if not 0 < share <= self._since_least:
+            return False
+        self._since_least = 0
+        return True
+
+    def outranks(self, priority: int) -> bool:
+        """Whether something new goes before messages of this priority that were claimed ahead. In
+        exclusive and keyed groups nothing does."""
+        if self.exclusive or self._group().policy.keyed or not self.window.above(priority, 1):
+            return False
+        return not self.least_is_next()  # then what was claimed ahead takes the place of it
+
+    def _claim_above(self, priority: int, limit: int, acknowledger: Acknowledger) -> list[Found]:
+        """New messages of a greater priority, if there are some."""
+        self._prefetch_limit = 0
+        for view in self.window.above(priority, self._policies[0].max_pop_width):
+            found = self._claim_from(view, limit, acknowledger)
+            if found:
+                self.window.claimed(view)
+                return found
+        return []
 
     def _refresh(self, *, old_ms: int = 0) -> bool:
         self.timers.refresh(old_ms=old_ms)
@@ -155,6 +198,8 @@ class Claimer:
         """Claim what stands in line before a pipe's messages, and then as many of these as there is
         room for: a few failures do not cost a separate pop."""
         room = limit - sum(row.left_count for row in line)
+        if self._leveled and len(line) == DUE_LISTED:
+            room = 0  # there may be more of a priority that comes first
         if not line or self.exclusive or room <= 0 or any(map(claims.is_suspect, line)):
             return self._retake(line, limit, acknowledger) or self._claim_from(
                 view, limit, acknowledger
@@ -191,8 +236,13 @@ class Claimer:
 
     def _in_line(self, due: list[Claim], view: PipeView) -> list[Claim]:
         """The due rows that come before the first waiting message of a pipe."""
-        head_ms = self._head_ms(view)
-        return [row for row in due if row.due_ms <= head_ms]
+        head_ms, own = self._head_ms(view), view.row.priority
+        sign = -1 if self.window.upward else 1
+        return [
+            row
+            for row in due
+            if (above := sign * (row.priority - own)) > 0 or (not above and row.due_ms <= head_ms)
+        ]
 
     def _head_ms(self, view: PipeView) -> int:
         """When the first waiting message of a pipe was pushed, in catalog time."""
@@ -265,8 +315,13 @@ class Claimer:
         without = self.window.left_alone()
         while True:
             due = self._catalog.claims.due(
-                self._group().id, now_ms, DUE_LISTED, without=tuple(without)
+                self._group().id,
+                now_ms,
+                DUE_LISTED,
+                without=tuple(without),
+                upward=self.window.upward,
             )
+            self._leveled = self._leveled or any(row.priority for row in due[:1])
             if not self.exclusive:
                 return due
             locked = {row.pipe_id for row in due if not self.timers.owns(row.pipe_id)}

@@ -20,6 +20,7 @@ from cassq.errors import ClaimLostError, UsageError
 from cassq.locks.port import Lock
 from cassq.message.bundles import Bundle, BundleSlice
 from cassq.message.ranges import EMPTY, RangeSet
+from cassq.model.priorities import PRIORITY_MAX
 from cassq.model.receipts import Receipt
 from cassq.model.rows import Claim, ClaimState
 
@@ -124,6 +125,7 @@ class Delivery:
         "pending",
         "pieces",
         "pipe_id",
+        "priority",
         "rows",
         "settled",
         "taken_ms",
@@ -141,6 +143,7 @@ class Delivery:
         self.pipe_id: str = rows[0].pipe_id
         self.holder: str = rows[0].holder
         self.deliveries: int = rows[0].deliveries
+        self.priority: int = rows[0].priority
         self.rows: list[Claim] = list(rows)
         self.due_ms: int = rows[0].due_ms
         self.settled: RangeSet = EMPTY
@@ -349,6 +352,11 @@ class Message:
         return self._delivery.deliveries
 
     @property
+    def priority(self) -> int:
+        """How urgent it is, as it was pushed: from 0, the default, to 9, the most urgent."""
+        return self._delivery.priority
+
+    @property
     def headers(self) -> dict[str, str]:
         bundle = self._bundle
         return bundle.headers_at(self.seq - bundle.base_seq) if bundle.headers else {}
@@ -549,6 +557,17 @@ class Prefetched:
             end += len(run.seqs)
             self.parts.append((end, run))
 
+    def add_first(self, found: Messages) -> None:
+        """Add what goes before everything else."""
+        if not self.parts:
+            self.add(found)
+            return
+        end, first = self.parts[0]
+        end -= len(first.seqs) if isinstance(first, DeliveredRun) else len(first)
+        for run in reversed(found.runs):
+            self.parts.appendleft((end, run))
+            end -= len(run.seqs)
+
     @property
     def first(self) -> Delivery:
         """The delivery of the first message; there is one."""
@@ -591,13 +610,15 @@ class Prefetched:
             limit -= len(opened)
         return Messages(taken)
 
-    def forget_stale(self, now_ms: int) -> None:
-        """Drop the first messages as far as another popper has, or may have, them by now."""
+    def forget_stale(self, now_ms: int) -> int:
+        """Drop messages at the front that another popper has, or may have, by now. Returns the
+        priority of the first one left, or the greatest if there is none."""
         while self.parts:
             delivery = self.first
             if not delivery.lost and delivery.due_ms > now_ms:
-                return
+                return delivery.priority
             self.parts.popleft()
+        return PRIORITY_MAX
 
     def forget(self, deliveries: Container[Delivery]) -> None:
         """Drop all messages of these deliveries."""

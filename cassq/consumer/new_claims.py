@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 from cassq.consumer.candidates import CandidatePipes, PipeView
 from cassq.consumer.delivery import Acknowledger, Delivery
@@ -49,6 +50,14 @@ class ClaimRequest:
         """How many to claim for it: whole calls' worth, so that no later call gets a remainder."""
         more = min(self.prefetch_limit, waiting // SHARE)
         return max(self.limit, more - more % self.limit)
+
+
+class AdvanceOptions(NamedTuple):
+    """lock: of an exclusive group. priority: of the pipe. synced: as in `Claims.claim`."""
+
+    lock: Lock | None
+    priority: int
+    synced: bool
 
 
 class NewClaims:
@@ -114,7 +123,8 @@ class NewClaims:
             for part in parts:
                 places.append(reader.place_after(places[-1], part))
             # Synced, so that messages that keep crashing the machine are counted.
-            if self._advance(cursor, places, requests, parts, lock, synced=reader.earlier_boot):
+            how = AdvanceOptions(lock, view.row.priority, synced=reader.earlier_boot)
+            if self._advance(cursor, places, requests, parts, how):
                 view.cursor = replace(cursor, chain=places[-1])
                 return
             if lock is not None:
@@ -127,9 +137,7 @@ class NewClaims:
         places: Sequence[Place],
         requests: Sequence[ClaimRequest],
         parts: Sequence[list[Slice]],
-        lock: Lock | None,
-        *,
-        synced: bool,
+        how: AdvanceOptions,
     ) -> bool:
         """Write a claim for each part as its request's `found`; False if others were faster."""
         now_ms = self._catalog.now_ms()
@@ -144,18 +152,19 @@ class NewClaims:
                 version,
                 joint=request.joint,
                 tried=request.tried,
+                priority=how.priority,
             )
             for request, _, (start, end) in served
         ]
-        if not self._catalog.claims.claim(cursor, places[-1], rows, synced=synced):
+        if not self._catalog.claims.claim(cursor, places[-1], rows, synced=how.synced):
             return False
-        epoch = cursor.epoch if lock else None
+        epoch = cursor.epoch if how.lock else None
         for (request, part, _), row in zip(served, rows, strict=True):
             pieces = [
                 BundleSlice(frame, RangeSet.run(frame.base_seq + first, frame.base_seq + last))
                 for frame, first, last in part
             ]
-            request.found = (Delivery(request.acknowledger, [row], now_ms, lock, epoch), pieces)
+            request.found = (Delivery(request.acknowledger, [row], now_ms, how.lock, epoch), pieces)
         return True
 
 

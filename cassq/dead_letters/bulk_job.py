@@ -261,4 +261,4 @@ class BulkJob(abc.ABC):
         cursor = self._catalog.claims.cursor(self._letters.id, spot.pipe.id)
         if cursor is None or cursor.chain.seq != part.start.seq:
             return None
-        return cursor, claims.unclaimed(cursor, end, self._version)
+        return cursor, claims.unclaimed(cursor, end, self._version, spot.pipe.priority)

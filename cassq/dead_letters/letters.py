@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -23,6 +23,7 @@ from cassq.message.decoding import text_or_base64
 from cassq.message.frames import Frame
 from cassq.message.ranges import RangeSet
 from cassq.model.ledger import Fate, Unfinished, unfinished
+from cassq.model.priorities import by_priority, check_priority
 from cassq.model.rows import GroupRow, PipeRow
 from cassq.producer.admission import check_key, check_payload
 
@@ -34,7 +35,8 @@ ID_LENGTH_MAX = 200
 class Letter:
     """A dead letter. death: what is known of its death; empty if it did not die here.
 
-    state: "waiting", or "pending" while a consumer of the dead letters has it.
+    state: "waiting", or "pending" while a consumer of the dead letters has it. priority: see
+    `cassq.model.priorities`.
     """
 
     id: str
@@ -44,6 +46,7 @@ class Letter:
     pushed_at: datetime
     death: dict[str, Any] = field(default_factory=dict)
     state: str = "waiting"
+    priority: int = 0
 
     @property
     def died_at(self) -> datetime:
@@ -58,6 +61,7 @@ class Letter:
             "pushed_at": self.pushed_at.isoformat(timespec="milliseconds"),
             "headers": self.headers,
             "death": _with_times(self.death),
+            **({"priority": self.priority} if self.priority else {}),
             **text_or_base64("key", self.key),
             **text_or_base64("payload", self.payload),
         }
@@ -92,8 +96,10 @@ def letter_from_json(line: str | bytes) -> Letter:
         ) from exc
     if pushed_at.tzinfo is None:
         raise UsageError("the pushed_at of a dead letter needs a time zone, such as +00:00")
+    priority = check_priority(fields.get("priority", 0))
     key = check_key(_bytes_of(fields, "key"))
-    return Letter(letter_id, check_payload(payload), headers, key, pushed_at, deaths)
+    payload = check_payload(payload)
+    return Letter(letter_id, payload, headers, key, pushed_at, deaths, priority=priority)
 
 
 def _bytes_of(fields: Mapping[str, Any], name: str) -> bytes | None:
@@ -108,15 +114,21 @@ def _bytes_of(fields: Mapping[str, Any], name: str) -> bytes | None:
         raise UsageError(f"the {name} of a dead letter cannot be read: {exc}") from exc
 
 
-def batch_of(letters: Iterable[Letter]) -> Batch:
-    """A batch that pushes letters again, with their ids, push times and deaths."""
-    found = list(letters)
+def batches_of(letters: Sequence[Letter]) -> Iterator[Batch]:
+    """Batches that push letters again, with their ids, push times and deaths: one for each
+    priority."""
+    for priority, which in by_priority([letter.priority for letter in letters]).items():
+        yield _batch_of([letters[index] for index in which], priority)
+
+
+def _batch_of(found: Sequence[Letter], priority: int) -> Batch:
     return Batch(
         [letter.payload for letter in found],
         [round(letter.pushed_at.timestamp() * 1000) for letter in found],
         [encode_headers(_with_death(letter.headers, letter.death)) for letter in found],
         [letter.key for letter in found],
         [letter.id.encode() for letter in found],
+        priority=priority,
     )
 
 
@@ -295,20 +307,21 @@ def _letters_in(
             state = Fate.PENDING if part.fate is Fate.PENDING else Fate.WAITING
             for _, (frame, first, last) in slices_of(reader, part.start, part.seqs):
                 for at in where.picked(frame, first, last, pipe.id, now_ms):
-                    yield _letter(frame, at, pipe.id, str(state))
+                    yield _letter(frame, at, pipe, str(state))
     finally:
         reader.close()
 
 
-def _letter(frame: Frame, at: int, pipe_id: str, state: str) -> Letter:
+def _letter(frame: Frame, at: int, pipe: PipeRow, state: str) -> Letter:
     headers, death = _headers_of(frame, at)
     (payload,) = frame.payloads(at, at + 1)
     return Letter(
-        frame.id_at(at, pipe_id).decode(),
+        frame.id_at(at, pipe.id).decode(),
         payload,
         headers,
         frame.keys[at] if frame.keys else None,
         _moment(frame.time_ms(at)),
         death,
         state,
+        pipe.priority,
     )

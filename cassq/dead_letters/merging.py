@@ -85,7 +85,7 @@ class Merging(BulkJob):
             return False
         intents = Intents(self._catalog, held, list(chosen.seqs), Reason.MERGED)
         try:
-            self._append(_batch(chosen.slices, spot.pipe.id), intents)
+            self._append(_batch(chosen.slices, spot.pipe), intents)
         except OwnershipError:
             return False  # we were presumed dead: another process has finished it
         except CassqError:
@@ -144,8 +144,8 @@ class Purging(BulkJob):
         return self._catalog.claims.claim(cursor, chosen.end, rows, removed=removed, synced=True)
 
 
-def _batch(slices: list[Slice], pipe_id: str) -> Batch:
-    """A batch that pushes letters again as they are, under their original ids."""
+def _batch(slices: list[Slice], pipe: PipeRow) -> Batch:
+    """A batch that pushes letters of a pipe again as they are, under their original ids."""
     payloads: list[bytes] = []
     times: list[int] = []
     headers: list[bytes | None] = []
@@ -156,8 +156,8 @@ def _batch(slices: list[Slice], pipe_id: str) -> Batch:
         times += map(frame.time_ms, range(first, last))
         headers += _column(frame.headers, first, last)
         keys += _column(frame.keys, first, last)
-        ids += (frame.id_at(at, pipe_id) for at in range(first, last))
-    return Batch(payloads, times, headers, keys, ids)
+        ids += (frame.id_at(at, pipe.id) for at in range(first, last))
+    return Batch(payloads, times, headers, keys, ids, priority=pipe.priority)
 
 
 def _column(column: list[bytes | None] | None, first: int, last: int) -> list[bytes | None]:

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypedDict, Unpack
 
 from cassq.base.arguments import check_count
 from cassq.dead_letters.bulk_job import BulkOutcome, Watch
-from cassq.dead_letters.letters import Filter, Letter, batch_of, letter_from_json, letters_of
+from cassq.dead_letters.letters import Filter, Letter, batches_of, letter_from_json, letters_of
 from cassq.dead_letters.merging import Merging, Purging
 from cassq.errors import CassqError, UsageError
 from cassq.lifecycle.ports import Ports
@@ -208,8 +208,9 @@ class DeadLetterQueue:
         if new:
             with self._pusher(to_queue) as pusher:
                 waiting = iter(new.values())
-                while batch := list(islice(waiting, IMPORTED_AT_ONCE)):
-                    pusher.push_intended(batch_of(batch), _unheeded)
+                while some := list(islice(waiting, IMPORTED_AT_ONCE)):
+                    for batch in batches_of(some):
+                        pusher.push_intended(batch, _unheeded)
         return Imported(len(new), len(letters) - len(new))
 
     def _pusher(self, to_queue: bool) -> Pusher:

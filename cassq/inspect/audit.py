@@ -34,6 +34,7 @@ from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model.ledger import Account, GroupView, faults, tally, tally_retired
 from cassq.model.rows import (
     SUMMED,
+    ClaimState,
     Cursor,
     GroupRow,
     Move,
@@ -185,9 +186,20 @@ def _consistent(
 
 
 def _amiss(group: GroupRow, pipe: PipeRow, view: GroupView, now_ms: int) -> list[str]:
-    """What is wrong with rows: the group is wedged, or a message does not have one fate. Pure."""
+    """What is wrong with rows: the group is wedged, a claim has another priority than its pipe, or
+    a message does not have one fate. Pure."""
     why = fault(view.cursor, view.rows) if view.cursor else ""
     wedged = [f"group {group.name} is wedged in pipe {pipe.id}: {why}; {MENDED}"] if why else []
+    others = {
+        row.priority
+        for row in view.rows
+        if row.state is not ClaimState.DONE and row.priority != pipe.priority
+    }
+    wedged += [
+        f"group {group.name}: messages of pipe {pipe.id} wait with priority {priority}, but were"
+        f" pushed with {pipe.priority}"
+        for priority in sorted(others)
+    ]
     return wedged + [f"group {group.name}, pipe {pipe.id}: {it}" for it in faults(view, now_ms)]
 
 
@@ -251,7 +263,8 @@ def _add_group(
                 f"group {group.name} has claimed {counted(account.claimed, 'message')}"
                 f" of pipe {pipe.id}, which holds {each.messages}"
             )
-        stats.add(account.up_to(each.messages, timed=pipe.timer_ms is not None))
+        there = account.up_to(each.messages, timed=pipe.timer_ms is not None)
+        stats.add(there, pipe.priority)
     for row in retired:
         if row.group_id == group.id:
             stats.add(tally_retired(row))

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
 
-from cassq.catalog.port import limit_names
+from cassq.catalog.port import Catalog, limit_names
 from cassq.errors import CorruptionError, MessageNotFoundError, UsageError
 from cassq.extents.port import ExtentMissingError, ExtentReader
 from cassq.inspect.peeking import to_wall
@@ -54,7 +54,8 @@ T = TypeVar("T")
 class Explanation:
     """What is known about a message. groups: name → its steps; the last one is where it is now.
 
-    pushed_at and size are None if the message is not stored any more.
+    pushed_at and size are None if the message is not stored any more; then its priority is not
+    known either, and 0.
     """
 
     id: str
@@ -63,6 +64,7 @@ class Explanation:
     size: int | None
     importance: str
     groups: dict[str, tuple[MessageStep, ...]]
+    priority: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """As plain values; times in ISO 8601, in UTC."""
@@ -76,7 +78,7 @@ class Explanation:
             lines = [f"{subject} is not stored any more."]
         else:
             size = f"{self.size:,} byte{'' if self.size == 1 else 's'}"
-            about = f"{size}, importance {self.importance}"
+            about = f"{size}, importance {self.importance}, priority {self.priority}"
             lines = [f"{subject} was pushed at {said(self.pushed_at)} ({about})."]
         for group, steps in self.groups.items():
             now = steps[-1]
@@ -134,6 +136,7 @@ def explain(ports: Ports, message_id: str, queue: QueueRow | None = None) -> Exp
         size=found.size if found else None,
         importance=importance_of(found.headers if found else {}),
         groups=groups,
+        priority=pipe.priority if pipe else tracer.priority,
     )
 
 
@@ -170,6 +173,7 @@ class _Tracer:
         self._id = message_id
         self._times = times
         self.content: Content | None = None  # of the last place where it was found
+        self.priority: int = 0  # there
 
     def steps(self, queue: QueueRow, group: GroupRow, spot: Spot) -> Iterator[MessageStep]:
         """The places where it was for a group, in order."""
@@ -178,6 +182,7 @@ class _Tracer:
             seen.add(spot)
             there = self._look(queue, group, spot)
             self.content = there.content or self.content
+            self.priority = there.pipe.priority if there.pipe else self.priority
             step = step_of(there, self._times)
             onward = self._onward(there, seen)
             if onward is None:
@@ -216,6 +221,7 @@ class _Tracer:
             content=_content(self._ports, pipe, spot, near),
             success_ms=catalog.records.success_ms(group.id),
             shared=self._shared(queue, group),
+            above=_above(catalog, group, pipe),
         )
 
     def _shared(self, queue: QueueRow, group: GroupRow) -> tuple[str, str]:
@@ -289,6 +295,20 @@ class _Tracer:
             pipes += [p for p in self._catalog.pipes.live(own.id) if p.group_id] if own else []
         by_id = {pipe.id: pipe for pipe in pipes}
         return sorted(by_id.values(), key=lambda pipe: pipe.ordinal, reverse=True)
+
+
+def _above(catalog: Catalog, group: GroupRow, pipe: PipeRow) -> tuple[int, ...]:
+    """Greater priorities than that of a pipe, whose messages may go before, the greatest first.
+    Cost: the oldest pipe of each."""
+    listed = catalog.pipes.unclaimed(group, 1, unacked=_is_in_order(catalog, group))
+    return tuple(row.priority for row in listed if row.priority > pipe.priority)
+
+
+def _is_in_order(catalog: Catalog, group: GroupRow) -> bool:
+    """Whether the group's poppers list what is not acked: for one group it is always the same."""
+    queue = catalog.queues.by_id(group.queue_id)
+    in_order = group.policy.exclusive or (queue is not None and queue.policy.strict)
+    return in_order and not group.policy.keyed
 
 
 # --- reading ----------------------------------------------------------------------------------

@@ -251,6 +251,11 @@ def queue_metrics(found: Iterable[QueueStats]) -> list[Metric]:
         for labels, group in groups
         for times, count in sorted(group.deliveries.items())
     ]
+    by_priority: Values = [
+        ({**labels, "priority": str(priority)}, count)
+        for labels, group in groups
+        for priority, count in group.priorities.items()
+    ]
     metrics = [
         Metric("cassq_queue_pushed_messages_total", COUNTER, "Messages pushed.", pushed),
         Metric("cassq_queue_pipes", GAUGE, "Pipes by state, without retired ones.", pipes),
@@ -265,6 +270,12 @@ def queue_metrics(found: Iterable[QueueStats]) -> list[Metric]:
             GAUGE,
             "Messages waiting or pending, by how often they were delivered.",
             open_by_deliveries,
+        ),
+        Metric(
+            "cassq_group_priority_waiting_messages",
+            GAUGE,
+            "Messages waiting by priority, of groups for which some have one besides 0.",
+            by_priority,
         ),
     ]
     metrics += _of_each(_DEPTHS, "cassq_group_{}_messages", GAUGE, groups)

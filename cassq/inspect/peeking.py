@@ -43,6 +43,7 @@ class Peeked:
     state: str
     attempts: int
     due_at: datetime | None = None
+    priority: int = 0
 
 
 class PeekedMessages(NamedTuple):
@@ -115,11 +116,12 @@ def unfinished_headers(ports: Ports, group: GroupRow, limit: int) -> list[dict[s
 def _walk(
     ports: Ports, group: GroupRow, now_ms: int, states: Collection[Fate], limit: int
 ) -> Generator[PeekedMessages]:
-    """What a group has not committed and may be in one of the states, oldest pipe first. A pipe
-    that cannot be read is skipped. Cost: the live pipes and the claims; frames as the caller
-    iterates."""
+    """What a group has not committed and may be in one of the states: the greatest priority first,
+    then the oldest pipe. A pipe that cannot be read is skipped. Cost: the live pipes and the
+    claims; frames as the caller iterates."""
     cursors = {cursor.pipe_id: cursor for cursor in ports.catalog.claims.cursors(group.id)}
-    for pipe in ports.catalog.pipes.live(group.queue_id):
+    pipes = ports.catalog.pipes.live(group.queue_id)
+    for pipe in sorted(pipes, key=lambda pipe: pipe.priority, reverse=True):
         if not pipe.is_for(group.id):
             continue
         cursor = cursors.get(pipe.id)
@@ -180,6 +182,7 @@ def _peeked(
         state=str(fate),
         attempts=row.deliveries if row else 0,
         due_at=None if due_ms is None else moment(due_ms, to_wall_ms),
+        priority=pipe.priority,
     )
 
 

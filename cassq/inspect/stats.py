@@ -53,6 +53,8 @@ class GroupStats:
     oldest_age: float | None = None
     # Number of deliveries → how many waiting or pending messages have had that many.
     deliveries: dict[int, int] = field(default_factory=dict)
+    # Priority → how many messages of it are waiting, the greatest first; empty while all have 0.
+    priorities: dict[int, int] = field(default_factory=dict)
 
     @property
     def popped(self) -> int:
@@ -60,8 +62,14 @@ class GroupStats:
         tried = sum(count for times, count in self.deliveries.items() if times)
         return self.committed + self.dead + tried
 
-    def add(self, account: Account) -> None:
-        """Add what a pipe holds for the group, or what retired pipes held."""
+    def add(self, account: Account, priority: int = 0) -> None:
+        """Add what a pipe of this priority holds for the group, or what retired pipes held."""
+        waiting = account.counts.get(Fate.WAITING, 0) + account.counts.get(Fate.DELAYED, 0)
+        if priority and waiting and not self.priorities:
+            self.priorities[0] = self.waiting
+        if waiting and (priority or self.priorities):
+            levels = {**self.priorities, priority: self.priorities.get(priority, 0) + waiting}
+            self.priorities = dict(sorted(levels.items(), reverse=True))
         self.pushed += account.pushed
         self.waiting += account.counts.get(Fate.DELAYED, 0)
         for fate, count in account.counts.items():
@@ -142,7 +150,7 @@ def _look_at(
     for pipe in pipes:
         view = view_of(catalog, group.id, pipe.id, cursors.get(pipe.id))
         end_seq, timed = seen_end(ports.store, pipe), pipe.timer_ms is not None
-        found.add(tally(view, catalog.now_ms()).up_to(end_seq, timed=timed))
+        found.add(tally(view, catalog.now_ms()).up_to(end_seq, timed=timed), pipe.priority)
     if retired is not None:
         found.add(tally_retired(retired))
     return found
@@ -174,7 +182,7 @@ def _look(ports: Ports, queue: QueueRow) -> QueueStats:
         for pipe in for_it:
             view = view_of(catalog, group.id, pipe.id, cursors.get(pipe.id))
             timed = pipe.timer_ms is not None
-            mine.add(tally(view, now_ms).up_to(ends[pipe.id], timed=timed))
+            mine.add(tally(view, now_ms).up_to(ends[pipe.id], timed=timed), pipe.priority)
             if pipe.timer_ms is not None and pipe.timer_ms <= now_ms:
                 ages += _ages_due(ports, pipe.id, ends[pipe.id], view, now_ms)
         if group.id in retired:

@@ -110,8 +110,9 @@ def said(when: datetime) -> str:
 @dataclass(frozen=True, slots=True)
 class MessageState:
     """The state of a message at one place, for a group. pipe: None if it was retired; `retired`
-    then has its totals. success_ms: when the group last succeeded, 0 for never. shared:
-    what the group's poppers share of its limits, of the rate and the permits."""
+    then has its totals. success_ms: when the group last succeeded, 0 for never. shared: what the
+    group's poppers share of its limits, of the rate and the permits. above: greater priorities that
+    are used, the greatest first."""
 
     queue: QueueRow
     group: GroupRow
@@ -127,6 +128,7 @@ class MessageState:
     content: Content | None = None
     success_ms: int = 0
     shared: tuple[str, str] = ("", "")
+    above: tuple[int, ...] = ()
 
     def fate(self, now_ms: int) -> Fate | None:
         """Its fate for the group; None: there is no such message. One that was never claimed counts
@@ -232,7 +234,19 @@ def _unclaimed(there: MessageState, times: Times) -> dict[str, Any]:
         text = [f"It is delivered after the {before:,} {noun} in its pipe."]
     else:
         text = ["It is the next message of its pipe to be delivered."]
-    return {"state": "waiting", "next": (*text, *_limits(there, times))}
+    return {"state": "waiting", "next": (*text, *_before(there), *_limits(there, times))}
+
+
+def _before(there: MessageState) -> tuple[str, ...]:
+    """What goes before it because it is more urgent."""
+    if not there.above or there.pipe is None:
+        return ()
+    share, own = there.queue.policy.priority_share, there.pipe.priority
+    levels = " and ".join(map(str, there.above))
+    text = f"Messages of priority {levels} go before it, as its own is {own}"
+    if not share:
+        return (f"{text}.",)
+    return (f"{text}; one of {share} claims begins with the lowest priority (priority_share).",)
 
 
 def _free(there: MessageState, claim: Claim, fate: Fate, times: Times) -> dict[str, Any]:
@@ -249,6 +263,7 @@ def _free(there: MessageState, claim: Claim, fate: Fate, times: Times) -> dict[s
         text = f"It is delivered {again}in its turn, behind what was waiting when it came back."
         if claim.due_ms == 0:
             text = f"It is delivered {again}to the next popper that asks."
+        kept = (*kept, *_before(there))
     common = {**_of_claim(claim, times), "state": str(fate)}
     if fate is Fate.DELAYED:
         common |= {"due_at": times.moment(claim.due_ms)}

@@ -90,7 +90,8 @@ class PipeDamage:
 @dataclass(frozen=True, slots=True)
 class PipeInfo:
     """A pipe as described by the catalog. messages: None while only its pusher knows. left: group
-    name → messages it has not committed. lost: group name → messages given up."""
+    name → messages it has not committed. lost: group name → messages given up. priority: of all its
+    messages."""
 
     id: str
     queue: str
@@ -100,6 +101,7 @@ class PipeInfo:
     delayed: bool
     left: dict[str, int]
     lost: dict[str, int]
+    priority: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "opened_at": self.opened_at.isoformat()}
@@ -133,6 +135,7 @@ def pipes_of(ports: Ports, queue: QueueRow) -> list[PipeInfo]:
                 opened_at=datetime.fromtimestamp((pipe.created_ms + to_wall_ms) / 1000, UTC),
                 messages=None if pipe.end is None else pipe.end.seq,
                 delayed=pipe.timer_ms is not None,
+                priority=pipe.priority,
                 left=left,
                 lost={name: count for name, count in lost.items() if count},
             )

@@ -215,7 +215,7 @@ class Expiry:
             count = 0
             if pipe.timer_ms is not None:
                 while cursor is not None and cursor.chain.seq < end_seq:
-                    cursor = schedule_next(self._ports, reader, cursor, end_seq)
+                    cursor = schedule_next(self._ports, pipe, reader, cursor, end_seq)
             elif cursor.chain.seq < end_seq:
                 after = self.remove_head(pipe, cursor, reader, end_seq, before_ms)
                 count += after.chain.seq - cursor.chain.seq if after else 0

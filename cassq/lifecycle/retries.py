@@ -178,7 +178,7 @@ class DeadLetters:
         return move
 
     def _dead_letter(self, queue: QueueRow, group: GroupRow, claim: Claim, seq: int) -> Batch:
-        """The message with its original id and its death record."""
+        """The message with its original id, its priority and its death record."""
         reader = self._ports.store.reader(claim.pipe_id)
         try:
             ((frame, first, last),) = reader.read(Place(seq, claim.pos), seq + 1, 1, 0)
@@ -207,6 +207,7 @@ class DeadLetters:
             headers=[encode_headers(headers, room=DEATH_BYTES_MAX)],
             keys=[frame.keys[first]] if frame.keys else None,
             ids=[frame.id_at(first, claim.pipe_id)],
+            priority=claim.priority,
         )
 
     def _arrived(self, move: Move, letter: Batch) -> bool:

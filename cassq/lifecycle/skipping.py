@@ -195,7 +195,7 @@ class _Skipping:
         """Move the chain past the damage; readable messages before it get rows of their own."""
         version, start, end = self._ports.ids.version, cursor.chain.seq, self._last.end
         place = self._last.after or self._end
-        pattern = claims.unclaimed(cursor, Place(end, place.pos), version)
+        pattern = claims.unclaimed(cursor, Place(end, place.pos), version, self._pipe.priority)
         rows: list[Claim] = []
         bad = self._damaged.within(start, end)
         for first, last in bad.ranges:

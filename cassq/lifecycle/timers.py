@@ -144,7 +144,7 @@ class Timers:
             end_seq = (end or timer.reader.published()).seq
             if cursor.chain.seq >= end_seq:
                 return
-            timer.cursor = schedule_next(self._ports, timer.reader, cursor, end_seq)
+            timer.cursor = schedule_next(self._ports, timer.row, timer.reader, cursor, end_seq)
 
     def _forget(self, timer: _Timer) -> None:
         self.known.pop(timer.row.id, None)
@@ -175,18 +175,18 @@ def schedule_pipe(ports: Ports, group: GroupRow, pipe: PipeRow) -> None:
         cursor = ports.catalog.claims.cursor(group.id, pipe.id)
         end_seq = (pipe.end or reader.published()).seq
         if cursor is not None and cursor.chain.seq < end_seq:
-            schedule_next(ports, reader, cursor, end_seq)
+            schedule_next(ports, pipe, reader, cursor, end_seq)
     finally:
         reader.close()
 
 
 def schedule_next(
-    ports: Ports, reader: ExtentReader, cursor: Cursor, end_seq: int
+    ports: Ports, pipe: PipeRow, reader: ExtentReader, cursor: Cursor, end_seq: int
 ) -> Cursor | None:
     """Schedule the messages after the chain's end; return the new cursor, or None if another
     process was faster."""
     runs, chain = _next_runs(reader, cursor.chain, end_seq)
-    rows = claims.scheduled(cursor, runs, ports.ids.version)
+    rows = claims.scheduled(cursor, runs, ports.ids.version, pipe.priority)
     return replace(cursor, chain=chain) if ports.catalog.claims.claim(cursor, chain, rows) else None
 
 

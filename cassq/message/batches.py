@@ -42,6 +42,7 @@ class Batch:
     ids: Sequence[bytes | None] | None = None
     length: int | None = None  # of each payload, if they are known to have the same
     dues_ms: int | Sequence[int] | None = None  # catalog time before which nothing is delivered
+    priority: int = 0  # of all of them; not in the frame, but in the row of their pipe
 
     @property
     def count(self) -> int:
@@ -90,6 +91,7 @@ class Batch:
             self.ids and [self.ids[n] for n in wanted],
             self.length,
             dues if dues is None or isinstance(dues, int) else [dues[n] for n in wanted],
+            self.priority,
         )
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar, overload
 
-from cassq.message.batches import SpilledReceipt
+from cassq.message.batches import AppendReceipt, SpilledReceipt
 
 
 class MessageId(str):
@@ -37,6 +37,13 @@ class MessageIds(Sequence[str]):
 
     def __init__(self, runs: Sequence[tuple[str, int, int]]) -> None:
         self.runs: Sequence[tuple[str, int, int]] = runs
+
+    def single_runs(self) -> Iterator[AppendReceipt]:
+        """A run of one message for each."""
+        for run in self.runs:
+            pipe_id, first, count = run
+            kind = SpilledReceipt if isinstance(run, SpilledReceipt) else AppendReceipt
+            yield from (kind(pipe_id, seq, 1) for seq in range(first, first + count))
 
     def __len__(self) -> int:
         return sum(count for _, _, count in self.runs)
@@ -72,6 +79,19 @@ class MessageIds(Sequence[str]):
 
     def __repr__(self) -> str:
         return f"MessageIds({list(self.runs)})"
+
+
+def joined_runs(runs: Iterable[AppendReceipt]) -> list[AppendReceipt]:
+    """Runs of which those that continue one another are one."""
+    found: list[AppendReceipt] = []
+    for run in runs:
+        last = found[-1] if found else None
+        continues = last is not None and type(last) is type(run) and last[0] == run[0]
+        if last is not None and continues and last[1] + last[2] == run[1]:
+            found[-1] = type(last)(run[0], last[1], last[2] + run[2])
+        else:
+            found.append(run)
+    return found
 
 
 def ids_of_run(run: tuple[str, int, int]) -> Iterator[MessageId]:

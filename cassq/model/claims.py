@@ -102,8 +102,10 @@ def first(
     *,
     joint: bool = False,
     tried: RangeSet | None = None,
+    priority: int = 0,
 ) -> Claim:
-    """The claim of everything between the cursor's chain end and a new one. tried: see `Claim`."""
+    """The claim of everything between the cursor's chain end and a new one. tried: see `Claim`.
+    priority: of the pipe, as in the functions below."""
     return Claim(
         cursor.group_id,
         cursor.pipe_id,
@@ -117,13 +119,14 @@ def first(
         holder=holder,
         version=version(),
         tried=tried,
+        priority=priority,
     )
 
 
-def unclaimed(cursor: Cursor, end: Place, version: Version) -> Claim:
+def unclaimed(cursor: Cursor, end: Place, version: Version, priority: int = 0) -> Claim:
     """A free row, not yet written, for everything between the cursor's chain end and `end`, which
     was never delivered."""
-    row = first(cursor, end, "", 0, version)
+    row = first(cursor, end, "", 0, version, priority=priority)
     return replace(row, state=ClaimState.FREE, deliveries=0)
 
 
@@ -377,7 +380,10 @@ def freed(
 
 
 def scheduled(
-    cursor: Cursor, runs: Iterable[tuple[int, int, int, int]], version: Version
+    cursor: Cursor,
+    runs: Iterable[tuple[int, int, int, int]],
+    version: Version,
+    priority: int = 0,
 ) -> list[Claim]:
     """Free rows for messages of a timer pipe, from the cursor's chain end on.
 
@@ -394,6 +400,7 @@ def scheduled(
             due_ms,
             deliveries=0,
             version=version(),
+            priority=priority,
         )
         for start, end, pos, due_ms in runs
     ]

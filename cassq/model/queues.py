@@ -102,6 +102,9 @@ class QueuePolicy:
     sick_hold: float = 600.0
     # How many pipes, oldest first, a popper claims from in turn.
     max_pop_width: int = 8
+    # One of this many claims of a popper begins with the lowest priority that waits, so that none
+    # starves. 0: none does; higher priorities always come first.
+    priority_share: int = 16
     # How many pipes of an ap queue are open side by side: at least the first number while there
     # are pushes, at most the second, as throughput and the poppers of exclusive groups require.
     min_open_pipes: int = 1
@@ -165,6 +168,7 @@ class QueuePolicy:
         _check_flag(self, "sick_check")
         _check_seconds(self, "sick_hold", 0.0, KEPT_SECONDS_MAX)
         _check_count(self, "max_pop_width", 1024)
+        _check_count(self, "priority_share", 1_000_000, least=0)
         _check_count(self, "min_open_pipes", 1024)
         _check_count(self, "max_open_pipes", 1024)
         if self.min_open_pipes > self.max_open_pipes:
@@ -473,7 +477,9 @@ def _check_share(policy: Policy, name: str) -> None:
     object.__setattr__(policy, name, float(value))
 
 
-def _check_count(policy: Policy, name: str, most: int) -> None:
+def _check_count(policy: Policy, name: str, most: int, *, least: int = 1) -> None:
     value = getattr(policy, name)
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise ConfigError(f"{name} must be a whole number between 1 and {most}, not {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise ConfigError(
+            f"{name} must be a whole number between {least} and {most}, not {value!r}"
+        )

@@ -102,6 +102,7 @@ class PipeRow:
     timer_ms: int | None = None  # for a timer pipe: nothing in it is due before
     rate: int = 0  # messages a second, as of its owner's last beat
     stage: str = ""  # while it is staged: `WriteRow.stage` of its write
+    priority: int = 0  # of all messages in it; greater ones are delivered first
 
     def is_for(self, group_id: str) -> bool:
         """Whether a group gets its messages."""
@@ -185,6 +186,7 @@ class Claim:
 
     tried: in a keyed group, the messages of a held row that were handed out, as it also holds what
     waits for its key; only these count as delivered. None elsewhere: all of them were.
+    priority: that of its pipe.
     """
 
     group_id: str
@@ -202,6 +204,7 @@ class Claim:
     acked: RangeSet = field(default=EMPTY)
     failure: str = ""  # JSON: the last failure's reason, error, consumer and times
     tried: RangeSet | None = None
+    priority: int = 0
 
     @property
     def count(self) -> int:

@@ -71,7 +71,9 @@ def share_of(queue: QueueRow, pipes: Iterable[PipeRow], owner: str) -> int:
     if policy.strict:
         return 1
     desired = max(policy.min_open_pipes, min(queue.desired_pipes, policy.max_open_pipes))
-    at_once = (pipe for pipe in pipes if pipe.timer_ms is None and not pipe.group_id)
+    at_once = (
+        pipe for pipe in pipes if pipe.timer_ms is None and not pipe.group_id and not pipe.priority
+    )
     owners = sorted({pusher_of(pipe.owner) for pipe in at_once} | {owner})
     return max(1, desired // len(owners) + (owners.index(owner) < desired % len(owners)))
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from cassq.base.arguments import DELAY_MAX_SECONDS, check_zone, milliseconds
 from cassq.base.clock import Clock
@@ -33,11 +33,14 @@ from cassq.message.frames import MESSAGE_BYTES_MAX
 from cassq.message.importance import all_with_importance, with_importance
 from cassq.message.message_ids import MessageId, MessageIds, ids_of_run
 from cassq.model.lanes import lane_of
+from cassq.model.priorities import PRIORITY_MAX, by_priority, check_allowed, check_priority
 from cassq.model.rows import QueueRow
 from cassq.pipes import Chore, PipeWriter, PipeWriters, Present, Tended
 from cassq.producer.dedup import DedupPush, marked
 from cassq.producer.quota import Quota
 from cassq.producer.spilling import Overflow, spilled_count, spilled_rest
+
+T = TypeVar("T")
 
 OVERHEAD_BYTES = 200  # of memory for a waiting message, besides its payload
 
@@ -111,7 +114,7 @@ class Admission:
     called at each push, so that a changed policy applies. group_id: the only group that gets
     the messages; empty: all. overflow: takes pushes that no quorum accepts, if the client has one.
     patient: whether to try another pipe when the outcome of a write is unknown; never with a
-    spool.
+    spool. priority: of all its messages.
     """
 
     def __init__(
@@ -124,8 +127,10 @@ class Admission:
         group_id: str = "",
         overflow: Overflow | None = None,
         patient: bool = True,
+        priority: int = 0,
     ) -> None:
         self.tally: Tally = Tally()
+        self._priority = priority
         self._ports = ports
         self._clock = clock
         self._queue = queue
@@ -139,10 +144,19 @@ class Admission:
         """Create what is needed for writing, at the first push that can be appended."""
         ports = self._ports()
         appenders = PipeWriters(
-            ports, self._queue, self._group_id, patient=self._patient, tally=self.tally
+            ports,
+            self._queue,
+            self._group_id,
+            patient=self._patient,
+            tally=self.tally,
+            priority=self._priority,
         )
         self._writing = Writing(ports, appenders, Quota(ports, self._queue, self._dead_letter))
         return self._writing
+
+    def check_allowed(self, priority: int) -> None:
+        """Raise UsageError for a priority that the queue cannot keep to."""
+        check_allowed(priority, self._queue().policy)
 
     def entry(
         self,
@@ -224,7 +238,7 @@ class Admission:
         overflow = self._overflow_for(first, queue)
         if overflow is not None and overflow.down:
             batch = first.batch or gathered(entries, now_ms)
-            return _spilled(entries, batch, overflow.hold(queue, batch, None))
+            return _spilled(entries, batch, overflow.hold(queue, self._spillable(batch), None))
         appender = once = None
         try:
             writing = self._writing or self._begin()
@@ -245,10 +259,15 @@ class Admission:
             overflow.trouble(exc)
             batch = first.batch or gathered(entries, now_ms)
             try:
-                receipts = spilled_rest(overflow, queue, batch, once, appender, exc)
+                rest = self._spillable(batch)
+                receipts = spilled_rest(overflow, queue, rest, once, appender, exc)
             except BackendError as unspilled:
                 return _first_of(entries, appender, unspilled)
             return _spilled(entries, batch, receipts)
+
+    def _spillable(self, batch: Batch) -> Batch:
+        """A batch that says its priority, which in the queue only its pipe does."""
+        return replace(batch, priority=self._priority) if self._priority else batch
 
     def _once(self, first: PendingPush, ports: Ports) -> DedupPush | None:
         if first.dedup_ids is not None:
@@ -399,6 +418,60 @@ def check_delay_ms(delay: float | None, due: datetime | None, wall_ms: int) -> i
     if delay_ms > DELAY_MAX_SECONDS * 1000:
         raise UsageError(f"due is more than ten years away: {due}")
     return max(0, delay_ms)
+
+
+class PushedColumns(NamedTuple):
+    """What `push_many` was given for each message, with a priority for each."""
+
+    payloads: Iterable[bytes]
+    headers: Sequence[Mapping[str, str] | None] | None
+    keys: Sequence[bytes | None] | None
+    dedup_ids: Sequence[str | None] | None
+    priorities: Sequence[int]
+
+    def by_priority(self) -> Iterator[LevelColumns]:
+        """The messages of each priority, the most urgent first. Raises UsageError and
+        InvalidPayloadError for invalid columns."""
+        found, _ = check_payloads(self.payloads)
+        if isinstance(self.priorities, (str, bytes)) or not isinstance(self.priorities, Sequence):
+            raise UsageError(
+                "priority must be a whole number, or a list with one for each payload, not"
+                f" {self.priorities!r:.100}",
+                hint=f"they are 0 to {PRIORITY_MAX}; {PRIORITY_MAX} is the most urgent",
+            )
+        headers, keys, dedup_ids = self.headers, self.keys, self.dedup_ids
+        check_columns(len(found), headers=headers, keys=keys, dedup_ids=dedup_ids)
+        if len(self.priorities) != len(found):
+            raise UsageError(
+                f"priority has {len(self.priorities)} numbers for {len(found)} payloads",
+                hint="give one number for each payload, or a single one for all",
+            )
+        for priority in self.priorities:
+            check_priority(priority)
+        for priority, which in by_priority(self.priorities).items():
+            yield LevelColumns(
+                priority,
+                which,
+                [found[index] for index in which],
+                _chosen(headers, which),
+                _chosen(keys, which),
+                _chosen(dedup_ids, which),
+            )
+
+
+def _chosen(column: Sequence[T] | None, which: list[int]) -> list[T] | None:
+    return None if column is None else [column[index] for index in which]
+
+
+class LevelColumns(NamedTuple):
+    """The columns of messages of one priority. which: their indexes."""
+
+    priority: int
+    which: list[int]
+    payloads: list[bytes]
+    headers: Sequence[Mapping[str, str] | None] | None
+    keys: Sequence[bytes | None] | None
+    dedup_ids: Sequence[str | None] | None
 
 
 def check_columns(count: int, **columns: Sequence[object] | None) -> None:

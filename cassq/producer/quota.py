@@ -321,7 +321,8 @@ class _Backlog:
         cursor, limit = self._cursor, min(count, DOOMED_AT_ONCE)
         slices = self._reader.read(cursor.chain, self._end_seq, limit, 0)[:1]
         chain = self._reader.place_after(cursor.chain, slices)
-        waiting = claims.unclaimed(cursor, chain, self._ports.ids.version)
+        version = self._ports.ids.version
+        waiting = claims.unclaimed(cursor, chain, version, self._pipe.priority)
         rows = self._doomed(waiting, count)
         return rows if self._catalog.claims.claim(cursor, chain, rows) else []
 

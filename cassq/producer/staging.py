@@ -134,9 +134,11 @@ def abort(ports: Ports, write: WriteRow) -> bool:
 class _StagedWriter(PipeWriter):
     """Appends to invisible pipes."""
 
-    def __init__(self, ports: Ports, queue: QueueRow, stage: str, lane: int | None) -> None:
+    def __init__(
+        self, ports: Ports, queue: QueueRow, stage: str, lane: int | None, priority: int
+    ) -> None:
         # Not patient: if a frame may be in one pipe, it must not be written to another.
-        super().__init__(ports, lambda: queue, lane=lane, patient=False)
+        super().__init__(ports, lambda: queue, lane=lane, patient=False, priority=priority)
         self._name = queue.name
         self._stage = stage
 
@@ -173,17 +175,20 @@ class Stage:
 
     def __init__(self, ports: Ports, queue: QueueRow, write: WriteRow) -> None:
         self._ports, self._queue, self._stage = ports, queue, write.stage
-        self._lanes: dict[int | None, _StagedWriter] = {}
+        # By lane and priority.
+        self._lanes: dict[tuple[int | None, int], _StagedWriter] = {}
         self._counts: dict[str, int] = {}
         self._sizes: dict[str, int] = {}
 
-    def append(self, messages: Appendable, lane: int | None = None) -> list[AppendReceipt]:
+    def append(
+        self, messages: Appendable, lane: int | None = None, priority: int = 0
+    ) -> list[AppendReceipt]:
         """Append messages; durable on return. lane: for messages with due times, that of all of
-        them. Raises FencedError if the write is over."""
-        writer = self._lanes.get(lane)
+        them. priority: of all of them. Raises FencedError if the write is over."""
+        writer = self._lanes.get((lane, priority))
         if writer is None:
-            writer = _StagedWriter(self._ports, self._queue, self._stage, lane)
-            self._lanes[lane] = writer
+            writer = _StagedWriter(self._ports, self._queue, self._stage, lane, priority)
+            self._lanes[lane, priority] = writer
         before = writer.written_bytes
         receipts = writer.append(messages)
         size = writer.written_bytes - before

@@ -135,7 +135,8 @@ def mend(ports: Ports, group_id: str, pipe_id: str) -> str | None:
             seen_end(ports.store, pipe),
             _counted(catalog, pipe, group_id),
         )
-        if catalog.claims.mend(cursor, rows, planned.rows, planned.chain):
+        new = [replace(row, priority=pipe.priority) for row in planned.rows]
+        if catalog.claims.mend(cursor, rows, new, planned.chain):
             what = f"{why}; delivered again: {counted(planned.freed, 'message')}"
             return f"{what}; had two claims: {planned.doubled}" if planned.doubled else what
     return None

@@ -43,7 +43,7 @@ def load_of(busy: Busy) -> QueueLoad:
     ]
     most = max(range(len(alone)), key=lambda n: holding[n] + idle[n], default=None)
     return QueueLoad(
-        rate=sum(pipe.rate for pipe in busy.pipes),
+        rate=sum(pipe.rate for pipe in busy.pipes if not pipe.priority),  # those have one each
         poppers=max((len(crowd.members) for crowd in busy.crowds), default=0),
         busy=0 if most is None else holding[most],
         idle=0 if most is None else idle[most],

@@ -37,8 +37,10 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return to_arrow_schema(schema, timezone="UTC")
 
 
-def record_batch(pipe_id: str, piece: Slice, schema: pa.Schema, attempts: int) -> pa.RecordBatch:
-    """Some messages of a frame."""
+def record_batch(
+    pipe_id: str, piece: Slice, schema: pa.Schema, attempts: int, priority: int = 0
+) -> pa.RecordBatch:
+    """Some messages of a frame. priority: of their pipe."""
     makers: dict[str, Callable[[], pa.Array]] = {
         "payload": lambda: _payloads(piece),
         "headers": lambda: _headers(piece),
@@ -48,6 +50,7 @@ def record_batch(pipe_id: str, piece: Slice, schema: pa.Schema, attempts: int) -
         "seq": lambda: _seqs(piece),
         "pushed_at": lambda: _times(piece),
         "attempts": lambda: pa.repeat(_number(attempts), piece.last - piece.first),
+        "priority": lambda: pa.repeat(_number(priority), piece.last - piece.first),
     }
     columns = [makers[field.name]().cast(field.type) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -17,6 +17,7 @@ from cassq.message.column_batch import ColumnBatch, Strings
 from cassq.message.columns import ABSENT, COLUMN_BYTES_MAX
 from cassq.message.frames import MESSAGE_BYTES_MAX
 from cassq.model.lanes import LANE_WAITS_MS
+from cassq.model.priorities import PRIORITIES, PRIORITY_MAX
 from cassq.spark.options import WriteOptions
 
 _UNITS = ("day", "hour", "minute", "second")
@@ -25,7 +26,8 @@ INTERVALS: tuple[str, ...] = (
     *(f"interval {unit} to {other}" for unit, other in combinations(_UNITS, 2)),
 )
 _SHORTER = {*INTERVALS} - {"interval day to second"}
-SECONDS = ("double", "float", "bigint", "int", "smallint", "tinyint")
+WHOLE_NUMBERS = ("bigint", "int", "smallint", "tinyint")
+SECONDS = ("double", "float", *WHOLE_NUMBERS)
 AT_ONCE = -1  # the lane of messages that are not delayed
 APPEND_BYTES = 8 * 1024 * 1024
 # Columns of a frame that was read from a queue, which a write does not use.
@@ -40,6 +42,7 @@ class Columns(NamedTuple):
     key: str | None
     delay: str | None = None
     due: str | None = None
+    priority: str | None = None
 
 
 def chosen(options: WriteOptions, types: dict[str, str]) -> Columns:
@@ -55,7 +58,10 @@ def chosen(options: WriteOptions, types: dict[str, str]) -> Columns:
     found = Columns(
         options.payload,
         options.headers if options.headers in types else None,
-        *(name if name in types else None for name in (options.key, options.delay, options.due)),
+        *(
+            name if name in types else None
+            for name in (options.key, options.delay, options.due, options.priority)
+        ),
     )
     wanted = {
         found.payload: ("binary", "string"),
@@ -63,6 +69,7 @@ def chosen(options: WriteOptions, types: dict[str, str]) -> Columns:
         found.key: ("binary", "string"),
         found.delay: (*SECONDS, *INTERVALS),
         found.due: ("timestamp",),
+        found.priority: WHOLE_NUMBERS,
     }
     for name, allowed in wanted.items():
         if name is not None and types[name] not in allowed:
@@ -78,8 +85,8 @@ def chosen(options: WriteOptions, types: dict[str, str]) -> Columns:
         )
     if rest:
         raise ConfigError(
-            f"column {rest[0]!r} cannot be pushed: a message has a payload, headers, a key and a"
-            " delay or due time",
+            f"column {rest[0]!r} cannot be pushed: a message has a payload, headers, a key, a"
+            " priority and a delay or due time",
             hint="drop it, or push whole rows as JSON: cassq.spark.json_rows(df)",
         )
     return found
@@ -93,16 +100,18 @@ class Now(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Messages to append together. lane: as for `Stage.append`."""
+    """Messages to append together. lane, priority: as for `Stage.append`."""
 
     messages: ColumnBatch
     lane: int | None
+    priority: int = 0
 
 
 def runs(
     batches: Iterator[pa.RecordBatch], columns: Columns, now: Callable[[], Now], where: str
 ) -> Iterator[Run]:
-    """The messages of record batches, of about `APPEND_BYTES` at a time, and apart by lane.
+    """The messages of record batches, of about `APPEND_BYTES` at a time, and apart by lane
+    and priority.
 
     now: called for each of these. where: what rows are counted in, for errors. Raises
     InvalidPayloadError and MessageTooLargeError, which name the row. Cost: memory for two runs, and
@@ -124,16 +133,19 @@ def runs(
 def _by_lane(
     batches: list[pa.RecordBatch], columns: Columns, now: Now, where: str, first: int
 ) -> Iterator[Run]:
-    """The messages of some record batches, checked, for each lane."""
+    """The messages of some record batches, checked, for each lane and priority."""
     whole = run_of(batches, columns, now.wall_ms, where, first)
-    if columns.delay is None and columns.due is None:
+    if columns.delay is None and columns.due is None and columns.priority is None:
         yield Run(whole, None)
         return
     table = pa.Table.from_batches(batches)
     delays_ms = delays_of(table, columns, now.wall_ms, where, first)
-    lanes = lanes_of(delays_ms)
-    for lane in pc.unique(lanes).to_pylist():
-        mine = pc.equal(lanes, lane)
+    levels = len(PRIORITIES)
+    kinds = pc.multiply(pc.subtract(lanes_of(delays_ms), AT_ONCE), levels)
+    kinds = pc.add(kinds, priorities_of(table, columns, where, first))
+    for kind in pc.unique(kinds).to_pylist():
+        lane, priority = kind // levels + AT_ONCE, kind % levels
+        mine = pc.equal(kinds, kind)
         messages = whole
         if not pc.all(mine).as_py():
             messages = run_of(table.filter(mine).to_batches(), columns, now.wall_ms, where, first)
@@ -141,7 +153,23 @@ def _by_lane(
             dues = pc.add(delays_ms.filter(mine), now.catalog_ms)
             view = memoryview(dues.buffers()[1])[8 * dues.offset :][: 8 * len(dues)]
             messages = replace(messages, dues=view)
-        yield Run(messages, None if lane == AT_ONCE else lane)
+        yield Run(messages, None if lane == AT_ONCE else lane, priority)
+
+
+def priorities_of(table: pa.Table, columns: Columns, where: str, first: int) -> pa.Array:
+    """The priority of each message; 0 for null. Raises InvalidPayloadError for a number that is
+    not one."""
+    if columns.priority is None:
+        return pa.repeat(pa.scalar(0, pa.int64()), table.num_rows)
+    found = pc.fill_null(_whole(table.column(columns.priority)).cast(pa.int64()), 0)
+    bad = pc.or_(pc.less(found, 0), pc.greater(found, PRIORITY_MAX))
+    if pc.any(bad).as_py():
+        at = pc.index(bad, True).as_py()
+        raise InvalidPayloadError(
+            f"{where.format(first + at)}: the priority is {found[at].as_py()}, but must be a whole"
+            f" number from 0 to {PRIORITY_MAX}"
+        )
+    return found
 
 
 def lanes_of(delays_ms: pa.Array) -> pa.Array:

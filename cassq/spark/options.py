@@ -16,7 +16,7 @@ _PLACE = {"url", "queue"}
 _READS = {"group", "messagesperpartition", "minpartitions", "failondataloss"}
 SCHEMA = (
     "payload binary, headers map<string,string>, key binary, id string, pipe string, seq bigint,"
-    " pushed_at timestamp, attempts int"
+    " pushed_at timestamp, attempts int, priority int"
 )
 STORED, UNFINISHED, DEAD = "stored", "unfinished", "dead"
 STATES = (STORED, UNFINISHED, "waiting", "pending", "delayed", DEAD)
@@ -35,6 +35,7 @@ class WriteOptions(NamedTuple):
     key: str = "key"
     delay: str = "delay"
     due: str = "due"
+    priority: str = "priority"
     write_id: str = ""
 
 
@@ -72,7 +73,7 @@ def batch_id(write_id: str) -> str:
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
     """Raises ConfigError for an option that is unknown, missing or wrong."""
-    columns = ("payload", "headers", "key", "delay", "due")
+    columns = ("payload", "headers", "key", "delay", "due", "priority")
     _check(options, {"writeid", *(f"{name}column" for name in columns)})
     return WriteOptions(
         *_place(options),

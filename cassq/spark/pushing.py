@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 from cassq.errors import InvalidPayloadError, UsageError
 from cassq.lifecycle.ports import Ports
 from cassq.message.batches import FRAME_BYTES_TARGET
+from cassq.model.priorities import by_priority, check_priority
 from cassq.plurals import counted
 from cassq.producer import staging
 from cassq.producer.admission import batched, check_payloads
@@ -37,7 +38,7 @@ from cassq.spark.staged import Begun, StagedWrite
 
 BATCH_MESSAGES = 10_000
 LOOKED_AT = 256  # messages that are looked at together for their size
-_FIELDS = ("payload", "headers", "key")
+_FIELDS = ("payload", "headers", "key", "priority")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +89,8 @@ class PartitionPusher:
     def _pushed(self, rows: Iterable[Any]) -> Iterator[Receipt]:
         place_at(self.location)  # refuses other queues than the driver's
         with client_of(self.location.url).queue(self.queue).pusher() as pusher:
-            for payloads, headers, keys in columns(rows, self._batch):
-                ids = pusher.push_many(payloads, headers=headers, keys=keys)
+            for payloads, headers, keys, priority in columns(rows, self._batch):
+                ids = pusher.push_many(payloads, headers=headers, keys=keys, priority=priority)
                 yield from receipts(ids.runs, payloads)
 
 
@@ -99,8 +100,9 @@ def pusher(
     """A function for `rdd.mapPartitions`, which yields receipts, and for `foreachPartition`.
 
     url: as for `cassq.connect`; None: `CASSQ_URL` of this process. A row is a payload (bytes or
-    str), or a Row, dict or object with `payload` and optionally `headers` and `key`. batch: the
-    most messages to push together; fewer if they are large, about 8 MiB. write_id: push nothing
+    str), or a Row, dict or object with `payload` and optionally `headers`, `key` and `priority`.
+    batch: the most messages to push together; fewer if they are large, about 8 MiB, or have several
+    priorities. write_id: push nothing
     before `publish` gets the receipts, and once under this id, however often the job is started;
     call this in the driver's own process, which from then on shows that it leads the write.
 
@@ -132,12 +134,11 @@ def _stage(target: StagedWrite, rows: Iterable[Any], batch: int) -> list[StagedR
     found: list[Receipt] = []
 
     def append(ports: Ports, stage: Stage) -> None:
-        for payloads, headers, keys in columns(rows, batch):
+        for payloads, headers, keys, priority in columns(rows, batch):
             checked, length = check_payloads(payloads)
             now_ms = ports.clock.wall_ms()
-            found.extend(
-                receipts(stage.append(batched(checked, length, headers, keys, now_ms)), payloads)
-            )
+            messages = batched(checked, length, headers, keys, now_ms)
+            found.extend(receipts(stage.append(messages, priority=priority), payloads))
 
     begun = staged.fill(target, append).begun
     context = TaskContext.get()
@@ -230,23 +231,39 @@ def _checked(found: list[Receipt], partitions: int | None) -> list[StagedReceipt
 
 
 Runs = Iterable[tuple[str, int, int]]  # pipe, seq of the first, and number of messages
-# Payloads, and headers and keys if any message has some.
-Columns = tuple[list[bytes], "list[Mapping[str, str] | None] | None", "list[bytes | None] | None"]
+
+
+class Columns(NamedTuple):
+    """Payloads, and headers and keys if any message has some; and the priority of all of them."""
+
+    payloads: list[bytes]
+    headers: list[Mapping[str, str] | None] | None
+    keys: list[bytes | None] | None
+    priority: int
 
 
 def columns(rows: Iterable[Any], most: int) -> Iterator[Columns]:
-    """The batches of rows, by column."""
+    """The batches of rows, by column, apart by priority."""
     for batch in batches(iter(rows), most):
-        headers = [header for _, header, _ in batch]
-        keys = [key for _, _, key in batch]
-        yield (
-            [payload for payload, _, _ in batch],
-            headers if any(headers) else None,
-            keys if any(key is not None for key in keys) else None,
-        )
+        for priority, which in by_priority([fields.priority for fields in batch]).items():
+            some = [batch[index] for index in which]
+            headers = [fields.headers for fields in some]
+            keys = [fields.key for fields in some]
+            yield Columns(
+                [fields.payload for fields in some],
+                headers if any(headers) else None,
+                keys if any(key is not None for key in keys) else None,
+                priority,
+            )
 
 
-Fields = tuple[bytes, "Mapping[str, str] | None", "bytes | None"]
+class Fields(NamedTuple):
+    """What a row says of a message."""
+
+    payload: bytes
+    headers: Mapping[str, str] | None = None
+    key: bytes | None = None
+    priority: int = 0
 
 
 def batches(rows: Iterator[Any], most: int) -> Iterator[list[Fields]]:
@@ -255,7 +272,7 @@ def batches(rows: Iterator[Any], most: int) -> Iterator[list[Fields]]:
     for found in iter(lambda: list(islice(rows, min(LOOKED_AT, most))), []):
         messages = [fields_of(row) for row in found]
         for message in messages:
-            size += len(message[0])
+            size += len(message.payload)
             batch.append(message)
             if len(batch) == most or size >= 8 * FRAME_BYTES_TARGET:
                 yield batch
@@ -265,17 +282,19 @@ def batches(rows: Iterator[Any], most: int) -> Iterator[list[Fields]]:
 
 
 def fields_of(row: Any) -> Fields:
-    """The payload, headers and key of a row. Raises InvalidPayloadError for anything else."""
+    """The payload, headers, key and priority of a row. Raises InvalidPayloadError for anything
+    else, UsageError for what is not a priority."""
     if isinstance(row, (bytes, bytearray, str)):
-        return _bytes(row), None, None
+        return Fields(_bytes(row))
     if isinstance(row, Mapping):
         found = [row.get(name) for name in _FIELDS]
     else:
         found = [getattr(row, name, None) for name in _FIELDS]
-    payload, headers, key = found
+    payload, headers, key, priority = found
     if payload is None:
         raise InvalidPayloadError(f"a {type(row).__name__} has no payload: {row!r:.100}")
-    return _bytes(payload), headers, None if key is None else _bytes(key)
+    stored_key = None if key is None else _bytes(key)
+    return Fields(_bytes(payload), headers, stored_key, check_priority(priority or 0))
 
 
 def _bytes(value: Any) -> bytes:

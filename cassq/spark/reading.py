@@ -177,14 +177,17 @@ def read_pieces(
     between: tuple[int, int] | None = None,
 ) -> Iterator[Any]:
     """The messages as record batches, one for each frame. between: the push times that are
-    wanted, in wall milliseconds. Raises ExtentMissingError for what is gone, and as `place_at`."""
+    wanted, in wall milliseconds. Raises ExtentMissingError for what is gone, and as `place_at`.
+    Cost: the frames; where priorities are wanted a read of each pipe's row."""
     schema = arrow_schema(columns)
-    store = place_at(location).ports.store
+    ports = place_at(location).ports
     for piece in pieces:
+        pipe = ports.catalog.pipes.by_id(piece.pipe_id) if "priority" in schema.names else None
+        priority = pipe.priority if pipe is not None else 0
         try:
-            reader = store.reader(piece.pipe_id)
+            reader = ports.store.reader(piece.pipe_id)
             try:
-                for batch in _batches(reader, piece, schema, between):
+                for batch in _batches(reader, piece, schema, between, priority):
                     if batch.num_rows:
                         yield batch
             finally:
@@ -203,12 +206,16 @@ def read_pieces(
 
 
 def _batches(
-    reader: ExtentReader, piece: PipeRange, schema: Any, between: tuple[int, int] | None
+    reader: ExtentReader,
+    piece: PipeRange,
+    schema: Any,
+    between: tuple[int, int] | None,
+    priority: int,
 ) -> Iterator[Any]:
     place = piece.start
     while place.seq < piece.end_seq:
         slices = reader.read(place, piece.end_seq, READ_MESSAGES, READ_BYTES)
         for found in slices:
-            batch = record_batch(piece.pipe_id, found, schema, piece.attempts)
+            batch = record_batch(piece.pipe_id, found, schema, piece.attempts, priority)
             yield within(batch, found, *between) if between else batch
         place = reader.place_after(place, slices)

@@ -63,7 +63,7 @@ def fill(write: StagedWrite, columns: Columns, batches: Iterator[Any]) -> Filled
             return Now(ports.clock.wall_ms(), ports.catalog.now_ms())
 
         for run in runs(batches, columns, now, where):
-            stage.append(run.messages, run.lane)
+            stage.append(run.messages, run.lane, run.priority)
 
     filled = Filled(write, staged.fill(write, append))
     for _ in batches:

@@ -16,6 +16,7 @@ from tests.simulation.worlds.scenario import (
     with_desk,
     with_keys,
     with_limits,
+    with_priorities,
     with_receipts,
     with_writers,
 )
@@ -28,6 +29,7 @@ SEEDS_OF_KEYS = range(12)
 SEEDS_OF_LIMITS = range(10)
 SEEDS_OF_CALM = range(15)
 SEEDS_OF_PURGES = range(8)
+SEEDS_OF_PRIORITIES = range(15)
 
 # Seeds of runs without clerks that failed once, and what was wrong. What a seed does changes with
 # the code under it, so they are a sample of what went wrong, not the only guard against it. Their
@@ -114,6 +116,24 @@ def world_of_purges(seed: int) -> World:
 @pytest.mark.parametrize("seed", SEEDS_OF_PURGES)
 def test_what_a_purge_takes_from_poppers_is_purged_and_nothing_else(seed: int) -> None:
     failure = run_world(world_of_purges(seed))
+    assert failure is None, str(failure)
+
+
+def world_of_priorities(seed: int) -> World:
+    """Some in which all that can happen does, and some calm ones with strict priorities."""
+    rng = random.Random(f"priorities {seed}")
+    if seed % 3:
+        scenario = with_desk(draw_scenario(rng), rng)
+        scenario = with_writers(scenario, rng) if seed % 2 else scenario
+        return World(seed, with_priorities(scenario, rng))
+    scenario = with_priorities(replace(draw_calm(rng), delayed=0.2), rng)
+    policy = {name: each | {"priority_share": 0} for name, each in scenario.policy.items()}
+    return World(seed, replace(scenario, policy=policy, switches=1000))
+
+
+@pytest.mark.parametrize("seed", SEEDS_OF_PRIORITIES)
+def test_every_message_keeps_its_priority_and_none_passes_a_more_urgent_one(seed: int) -> None:
+    failure = run_world(world_of_priorities(seed))
     assert failure is None, str(failure)
 
 

@@ -140,6 +140,40 @@ def test_messages_are_apart_by_lane_and_keep_their_due_times() -> None:
     assert found == wanted
 
 
+LEVELED = Columns("payload", None, None, "delay", None, "priority")
+
+
+def test_messages_are_apart_by_priority_and_lane() -> None:
+    whole = batch(
+        payload=pa.array([b"%d" % n for n in range(6)]),
+        delay=pa.array([None, None, 5.0, None, 5.0, None], pa.float64()),
+        priority=pa.array([0, 9, 9, None, 0, 9], pa.int8()),
+    )
+    found = {
+        (run.lane, run.priority): decode(
+            b"".join(run.messages.frame(0, 0, run.messages.count, 0, "none"))
+        ).payloads(0, run.messages.count)
+        for run in runs(iter([whole]), LEVELED, lambda: Now(TIME_MS, TIME_MS), "here")
+    }
+    assert found == {
+        (None, 0): [b"0", b"3"],
+        (None, 9): [b"1", b"5"],
+        (0, 9): [b"2"],
+        (0, 0): [b"4"],
+    }
+
+
+@pytest.mark.parametrize("wrong", [-1, 10, 2**40])
+def test_what_is_not_a_priority_is_refused_with_its_row(wrong: int) -> None:
+    bad = batch(
+        payload=pa.array([b"a", b"b"]),
+        delay=pa.nulls(2, pa.float64()),
+        priority=pa.array([1, wrong], pa.int64()),
+    )
+    with pytest.raises(InvalidPayloadError, match=f"row 1: the priority is {wrong}, but must be"):
+        list(runs(iter([bad]), LEVELED, lambda: Now(TIME_MS, 0), "here"))
+
+
 @pytest.mark.parametrize(
     ("delay", "due_ms", "message"),
     [

@@ -12,7 +12,7 @@ import pytest
 import cassq
 from cassq.errors import ConfigError, InvalidPayloadError, UsageError
 from cassq.spark import pusher
-from cassq.spark.pushing import LOOKED_AT, batches
+from cassq.spark.pushing import LOOKED_AT, batches, columns
 from tests.integration.stage import drain, numbers, payloads
 from tests.spark.places import everywhere
 
@@ -78,7 +78,9 @@ def test_batches_are_bounded_by_messages_and_bytes() -> None:
             taken += 1
             yield b"x" * 100_000
 
-    large = [sum(len(p) for p, _, _ in batch) for batch in islice(batches(rows(), 10_000), 5)]
+    large = [
+        sum(len(fields.payload) for fields in batch) for batch in islice(batches(rows(), 10_000), 5)
+    ]
     assert max(large) <= 8 * 1024 * 1024 + 100_000
     assert taken <= 5 * 84 + 2 * LOOKED_AT
     small = [len(batch) for batch in batches(iter([b"x"] * 25), 10)]
@@ -86,7 +88,18 @@ def test_batches_are_bounded_by_messages_and_bytes() -> None:
 
 
 def test_a_row_is_a_payload_or_has_one() -> None:
-    ((batch),) = list(batches(iter([b"a", "b", {"payload": "c", "key": "k"}]), 10))
-    assert batch == [(b"a", None, None), (b"b", None, None), (b"c", None, b"k")]
+    rows = [b"a", "b", {"payload": "c", "key": "k"}, {"payload": "d", "priority": 4}]
+    ((batch),) = list(batches(iter(rows), 10))
+    assert batch == [
+        (b"a", None, None, 0), (b"b", None, None, 0), (b"c", None, b"k", 0), (b"d", None, None, 4),
+    ]  # fmt: skip
     with pytest.raises(InvalidPayloadError):
         list(batches(iter([{"payload": 1}]), 10))
+    with pytest.raises(UsageError, match="priority must be a whole number from 0 to 9, not 10"):
+        list(batches(iter([{"payload": "x", "priority": 10}]), 10))
+
+
+def test_columns_are_apart_by_priority() -> None:
+    rows = [{"payload": str(n), "priority": n % 2 * 7, "key": "k"} for n in range(4)]
+    found = [(each.priority, each.payloads, each.keys) for each in columns(rows, 10)]
+    assert found == [(7, [b"1", b"3"], [b"k"] * 2), (0, [b"0", b"2"], [b"k"] * 2)]

@@ -85,6 +85,26 @@ def test_delayed_rows_wait_for_their_time_and_are_written_once(
     assert (audit.pushed, audit.findings) == (450, [])
 
 
+def test_rows_keep_their_priorities_from_frame_to_queue_and_back(
+    spark: Any, client: cassq.Client, queue: cassq.Queue
+) -> None:
+    queue.update(priority_share=0)
+    ranked = spark.range(0, 90, numPartitions=3).selectExpr(
+        "cast(id as string) as payload", "if(id % 3 = 0, null, cast(id % 3 * 4 as int)) as priority"
+    )
+    saved(ranked, queue, client)
+    read = spark.read.format("cassq").options(url=client.url, queue=queue.name).load()
+    rows = {row.payload: row.priority for row in read.select("payload", "priority").collect()}
+    wanted = {b"%d" % n: n % 3 * 4 for n in range(90)}
+    assert {bytes(payload): priority for payload, priority in rows.items()} == wanted
+    found = [(m.payload, m.priority) for m in drain(queue.popper(), 1)]
+    assert dict(found) == wanted
+    assert [priority for _, priority in found] == [8] * 30 + [4] * 30 + [0] * 30
+    copied = client.create_queue("copies")
+    saved(read, copied, client)
+    assert {m.payload: m.priority for m in drain(copied.popper())} == wanted
+
+
 def test_rows_are_written_as_json(spark: Any, client: cassq.Client, queue: cassq.Queue) -> None:
     frame = spark.createDataFrame([(1, "a", "k")], "n int, word string, key string")
     saved(json_rows(frame, keep=("key",)), queue, client)

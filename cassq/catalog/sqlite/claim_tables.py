@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from operator import attrgetter
 
 from cassq.catalog.cover import wedged
 from cassq.catalog.port import Claims
@@ -18,12 +19,13 @@ from cassq.catalog.sqlite.queue_tables import GROUP_COLUMNS, group_row
 from cassq.message.frames import Place
 from cassq.message.ranges import EMPTY
 from cassq.model import claims
+from cassq.model.priorities import PRIORITIES
 from cassq.model.rows import Claim, ClaimState, Cursor, GroupRow, Move, Reason, Removed
 
 _CURSOR = "group_id, pipe_id, ack_seq, ack_pos, chain_seq, chain_pos, epoch, owner, start_seq"
 CLAIM_COLUMNS = (
     "group_id, pipe_id, start_seq, end_seq, pos, state, due_ms, deliveries, losses, holder,"
-    " version, acked, failure, joint"
+    " version, acked, failure, joint, priority"
 )
 _KEY = "group_id = ? AND pipe_id = ? AND start_seq = ?"
 
@@ -40,7 +42,7 @@ MOVE_CHAIN = (
     " WHERE group_id = ? AND pipe_id = ? AND chain_seq = ? AND epoch = ?"
 )
 ADD_CLAIM = (
-    f"INSERT INTO claims ({CLAIM_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    f"INSERT INTO claims ({CLAIM_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 # The claims of a (group, pipe): a range of the primary key, which starts at the ack offset.
 CLAIMS = f"SELECT {CLAIM_COLUMNS} FROM claims WHERE group_id = ? AND pipe_id = ? ORDER BY start_seq"
@@ -55,6 +57,14 @@ DUE = (
     f"SELECT {CLAIM_COLUMNS} FROM claims WHERE group_id = ? AND due_ms <= ? AND state < 2{{}}"
     " ORDER BY due_ms, pipe_id, start_seq LIMIT ?"
 )
+# The same of one priority: a range of the partial index of those with one ...
+DUE_URGENT = (
+    f"SELECT {CLAIM_COLUMNS} FROM claims INDEXED BY claims_urgent WHERE group_id = ?"
+    " AND due_ms <= ? AND state < 2{} AND priority > 0 AND priority = ?"
+    " ORDER BY due_ms, pipe_id, start_seq LIMIT ?"
+)
+# ... or of those without: it passes over the others that are due.
+DUE_PLAIN = DUE.replace(" ORDER BY", " AND priority = 0 ORDER BY")
 NEXT_DUE = "SELECT min(due_ms) FROM claims WHERE group_id = ? AND state < 2{}"
 DROP_CLAIM = f"DELETE FROM claims WHERE {_KEY} AND version = ?"
 HAS_CLAIM = f"SELECT 1 FROM claims WHERE {_KEY} AND version = ?"
@@ -97,6 +107,7 @@ MOVES = (
     " ORDER BY seq"
 )
 SEQ_MAX = (1 << 63) - 1
+_PRIORITY = attrgetter("priority")
 # An intent, replacing any other: by key.
 PUT_MOVE = f"INSERT OR REPLACE INTO moves ({_MOVE}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 SETTLE = "UPDATE moves SET settled = 1 WHERE group_id = ? AND pipe_id = ? AND seq = ?"
@@ -179,6 +190,7 @@ def claim_row(row: Row) -> Claim:
         version=row[10],
         failure=row[12],
         joint=bool(row[13]),
+        priority=row[14],
         acked=acked,
         tried=tried,
     )
@@ -200,6 +212,7 @@ def _claim_values(claim: Claim) -> Row:
         claims.marks(claim) if claim.tried is not None or claim.acked.ranges else b"",
         claim.failure,
         claim.joint,
+        claim.priority,
     )
 
 
@@ -299,11 +312,26 @@ class SqliteClaims(Claims):
         return [claim_row(row) for row in rows]
 
     def due(
-        self, group_id: str, now_ms: int, limit: int, *, without: Sequence[str] = ()
+        self,
+        group_id: str,
+        now_ms: int,
+        limit: int,
+        *,
+        without: Sequence[str] = (),
+        upward: bool = False,
     ) -> list[Claim]:
-        statement = DUE.format(_left_out(without))
-        rows = self._db.read(statement, (group_id, now_ms, *without, limit))
-        return [claim_row(row) for row in rows]
+        left_out = _left_out(without)
+        rows = self._db.read(DUE.format(left_out), (group_id, now_ms, *without, limit))
+        if len(rows) == limit:  # those that come first may not be among them
+            rows = []
+            for level in PRIORITIES if upward else reversed(PRIORITIES):
+                statement = (DUE_URGENT if level else DUE_PLAIN).format(left_out)
+                which = (*without, level) if level else without
+                values = (group_id, now_ms, *which, limit - len(rows))
+                rows += self._db.read(statement, values)
+        found = [claim_row(row) for row in rows]
+        found.sort(key=_PRIORITY, reverse=not upward)  # stable: in each, the earliest first
+        return found
 
     def next_due_ms(self, group_id: str, *, without: Sequence[str] = ()) -> int | None:
         rows = self._db.read(NEXT_DUE.format(_left_out(without)), (group_id, *without))

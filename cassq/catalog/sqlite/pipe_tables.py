@@ -10,26 +10,38 @@ from dataclasses import replace
 from cassq.catalog.port import Pipes
 from cassq.catalog.sqlite.database import Database, Row
 from cassq.message.frames import Place
+from cassq.model.priorities import PRIORITIES
 from cassq.model.rows import GroupRow, PipeRow, PipeState, Retired, RetiredSum
 
 PIPE_COLUMNS = (
     "p.id, p.queue_id, p.state, p.owner, p.created_ms, p.lease_ms, p.beat, p.end_seq, p.end_pos,"
-    " p.predecessor, p.ordinal, p.group_id, p.timer_ms, p.rate, p.stage"
+    " p.predecessor, p.ordinal, p.group_id, p.timer_ms, p.rate, p.stage, p.priority"
 )
 # One pipe, by its unique index.
 PIPE = f"SELECT {PIPE_COLUMNS} FROM pipes p WHERE id = ?"
 # The live pipes of a queue: a range of the partial index, so dead ones cost nothing.
 LIVE = f"SELECT {PIPE_COLUMNS} FROM pipes p WHERE queue_id = ? AND state < 3 ORDER BY ordinal"
 # Live pipes the group has not claimed to the end; bounded below by the group's stored floor.
-UNCLAIMED = f"""
-SELECT {PIPE_COLUMNS} FROM pipes p LEFT JOIN cursors c ON c.group_id = ?1 AND c.pipe_id = p.id
-WHERE p.queue_id = ?2 AND p.state < 3 AND p.timer_ms IS NULL
+_UNCLAIMED = f"""
+SELECT {PIPE_COLUMNS} FROM pipes p INDEXED BY {{index}}
+LEFT JOIN cursors c ON c.group_id = ?1 AND c.pipe_id = p.id
+WHERE p.queue_id = ?2 AND p.state < 3 AND p.timer_ms IS NULL AND {{level}}
   AND p.group_id IN ('', ?1)
   AND p.ordinal >= (SELECT floor_ordinal FROM groups WHERE id = ?1)
   AND (p.end_seq IS NULL OR p.end_seq > coalesce(c.chain_seq, 0))
-ORDER BY p.ordinal LIMIT ?3"""
-# The same for what the group has not acked to the end.
-UNACKED = UNCLAIMED.replace("c.chain_seq", "c.ack_seq")
+ORDER BY {{order}} LIMIT ?3"""
+UNCLAIMED = _UNCLAIMED.format(index="pipes_live", level="p.priority = 0", order="p.ordinal")
+# The same of those with a priority: a range of a partial index that holds nothing else.
+UNCLAIMED_URGENT = _UNCLAIMED.format(
+    index="pipes_urgent", level="p.priority > 0", order="p.priority DESC, p.ordinal"
+)
+UNCLAIMED_OF_LEVEL = UNCLAIMED_URGENT.replace(
+    "p.priority > 0", "p.priority > 0 AND p.priority = ?4"
+)
+# The newest of those with a priority: a range of that index.
+NEWEST_URGENT = """
+SELECT coalesce(max(ordinal), 0) FROM pipes INDEXED BY pipes_urgent
+WHERE queue_id = ? AND priority > 0 AND state < 3"""
 # Timer pipes the group has not scheduled to the end: a range of their own partial index.
 TIMERS = f"""
 SELECT {PIPE_COLUMNS} FROM pipes p LEFT JOIN cursors c ON c.group_id = ?1 AND c.pipe_id = p.id
@@ -162,6 +174,7 @@ def pipe_row(row: Row) -> PipeRow:
         timer_ms=row[12],
         rate=row[13],
         stage=row[14],
+        priority=row[15],
     )
 
 
@@ -169,8 +182,8 @@ def insert_pipe(tx: sqlite3.Connection, row: PipeRow) -> None:
     """Add a row behind all others."""
     tx.execute(
         "INSERT INTO pipes (id, queue_id, state, owner, created_ms, lease_ms, beat, end_seq,"
-        " end_pos, predecessor, group_id, timer_ms, rate, stage)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " end_pos, predecessor, group_id, timer_ms, rate, stage, priority)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             row.id,
             row.queue_id,
@@ -185,6 +198,7 @@ def insert_pipe(tx: sqlite3.Connection, row: PipeRow) -> None:
             row.timer_ms,
             row.rate,
             row.stage,
+            row.priority,
         ),
     )
 
@@ -236,6 +250,7 @@ class SqlitePipes(Pipes):
                     return False
                 tx.execute("UPDATE queues SET tail = ? WHERE id = ?", (row.id, row.queue_id))
             insert_pipe(tx, row)
+            self.urgent_added += row.priority > 0
             return True
 
     def by_id(self, pipe_id: str) -> PipeRow | None:
@@ -246,12 +261,27 @@ class SqlitePipes(Pipes):
         return [pipe_row(row) for row in self._db.read(LIVE, (queue_id,))]
 
     def unclaimed(self, group: GroupRow, limit: int, *, unacked: bool = False) -> list[PipeRow]:
-        statement = UNACKED if unacked else UNCLAIMED
-        rows = self._db.read(statement, (group.id, group.queue_id, limit))
-        pipes = [pipe_row(row) for row in rows]
+        key = (group.id, group.queue_id, limit)
+        pipes = self._unclaimed(UNCLAIMED_URGENT, key, unacked=unacked)
+        if len(pipes) == limit:  # maybe all of one priority
+            pipes = [
+                pipe
+                for level in reversed(PRIORITIES[1:])
+                for pipe in self._unclaimed(UNCLAIMED_OF_LEVEL, (*key, level), unacked=unacked)
+            ]
+        pipes += self._unclaimed(UNCLAIMED, key, unacked=unacked)
         if pipes:
-            self._raise_floor(group, pipes[0].ordinal)
+            self._raise_floor(group, min(pipe.ordinal for pipe in pipes))
         return pipes
+
+    def _unclaimed(self, statement: str, values: Row, *, unacked: bool) -> list[PipeRow]:
+        """unacked: what is not acked, instead of what is not claimed."""
+        if unacked:
+            statement = statement.replace("c.chain_seq", "c.ack_seq")
+        return [pipe_row(row) for row in self._db.read(statement, values)]
+
+    def newest_urgent(self, queue_id: str) -> int:
+        return int(self._db.read(NEWEST_URGENT, (queue_id,))[0][0])
 
     def timers(self, group: GroupRow, until_ms: int, limit: int) -> list[PipeRow]:
         rows = self._db.read(TIMERS, (group.id, group.queue_id, until_ms, limit))

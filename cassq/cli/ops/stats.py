@@ -115,11 +115,12 @@ def stats(
     OLDEST     the age of the oldest uncommitted message
 
     For one queue it also shows the pipes by state, the rates of messages pushed, popped, committed
-    and put away over the last 1, 5 and 15 minutes, and how often waiting and pending messages were
-    delivered. It also shows the troubles of the last two days: messages that were spilled, carried
-    over, perhaps written twice, and so on; and, for all queues, requests to Cassandra that were
-    sent again, refused by an overloaded server, or not answered; and how many groups expired. With
-    --watch and --json each line is an object.
+    and put away over the last 1, 5 and 15 minutes, how many messages of each priority are waiting
+    if there are some besides 0, and how often waiting and pending messages were delivered. It also
+    shows the troubles of the last two days: messages that were spilled, carried over, perhaps
+    written twice, and so on; and, for all queues, requests to Cassandra that were sent again,
+    refused by an overloaded server, or not answered; and how many groups expired. With --watch and
+    --json each line is an object.
 
     --history shows the records of each minute in which a client or `cassq reap` ran: minutes are
     kept for 2 days, hours for 60 days, days for 5 years.
@@ -217,7 +218,8 @@ def _lines(found: list[QueueReport], queue: str | None) -> list[str]:
         pipes = ", ".join(f"{count:,} {state}" for state, count in stats.pipes.items())
         lines += ["", f"pipes: {pipes}; consistency: {stats.consistency}", ""]
         lines += output.table_lines(RATE_HEADERS, _rate_rows(rates))
-        lines += _delivery_lines(stats) + _trouble_lines(stats) + _expired_lines(stats)
+        lines += _priority_lines(stats) + _delivery_lines(stats)
+        lines += _trouble_lines(stats) + _expired_lines(stats)
     return lines
 
 
@@ -230,6 +232,16 @@ def _rate_rows(rates: Rates) -> list[tuple[object, ...]]:
 
 def _shown(windows: Windows) -> list[object]:
     return [None if rate is None else number(rate) for rate in windows.values()]
+
+
+def _priority_lines(stats: QueueStats) -> list[str]:
+    """How many messages of each priority are waiting, where there are some besides 0."""
+    rows = [
+        (name, priority, count)
+        for name, group in stats.groups.items()
+        for priority, count in group.priorities.items()
+    ]
+    return ["", *output.table_lines(("GROUP", "PRIORITY", "WAITING"), rows)] if rows else []
 
 
 def _delivery_lines(stats: QueueStats) -> list[str]:

@@ -69,7 +69,7 @@ def peek(
     descriptor_set: Path | None,
     raw: bool,
 ) -> None:
-    """Show the next messages a group has not committed, oldest pipe first.
+    """Show the next messages a group has not committed, by priority, oldest pipe first.
 
     The messages are not affected. A message is waiting, pending (a popper has it) or delayed (it is
     not due yet). With --state dead the group's dead letters are shown instead. The table shows the

@@ -62,6 +62,7 @@ def _damage(found: PipeDamage | None) -> dict[str, object]:
 
 def _row(info: PipeInfo, bad: dict[str, PipeDamage]) -> tuple[object, ...]:
     state = f"{info.state}, delayed" if info.delayed else info.state
+    state += f", priority {info.priority}" if info.priority else ""
     left = max(info.left.values(), default=0) if info.messages is not None else None
     row = (
         *(info.id, state, output.moment(info.opened_at), info.messages, left),

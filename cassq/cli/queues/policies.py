@@ -86,6 +86,8 @@ QUEUE_HELP = {
     " a group in which nothing has ever succeeded.",
     "max_pop_width": "A popper takes from this many pipes in turn, oldest first; 1 comes closest to"
     " first in, first out.",
+    "priority_share": "One of this many claims begins with the lowest priority that waits; 0:"
+    " higher ones always come first.",
     "min_open_pipes": "Keep at least this many pipes of an ap queue open side by side during"
     " pushes.",
     "max_open_pipes": "Open at most this many pipes side by side, as throughput requires.",

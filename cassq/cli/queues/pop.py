@@ -85,8 +85,8 @@ def pop(
     """Pop messages and write them to standard output, one per line.
 
     A payload is written byte for byte, with a newline after it; if payloads may contain newlines,
-    use --json. With --json each line is an object: id, attempts, pushed_at, headers, key and
-    payload; a payload that is not UTF-8 text is base64, under the name payload_base64.
+    use --json. With --json each line is an object: id, attempts, priority, pushed_at, headers, key
+    and payload; a payload that is not UTF-8 text is base64, under the name payload_base64.
 
     Messages are acked after they were written: when the reader of the pipe has taken them or, if
     standard output is a file, when they are on disk. If the reader goes away or the command is

@@ -18,6 +18,7 @@ from cassq.errors import CassqError, MessageTooLargeError, UsageError
 from cassq.message.frames import MESSAGE_BYTES_MAX
 from cassq.message.importance import with_importance
 from cassq.message.message_ids import MessageIds
+from cassq.model.priorities import check_priority
 from cassq.producer.pusher import Pusher
 
 READ_BYTES = 1 << 20
@@ -54,12 +55,15 @@ header_option = click.option(
 class Pushing:
     """What was pushed so far."""
 
-    def __init__(self, pusher: Pusher, headers: dict[str, str], key: bytes | None) -> None:
+    def __init__(
+        self, pusher: Pusher, headers: dict[str, str], key: bytes | None, priority: int
+    ) -> None:
         self.count: int = 0
         self.done_bytes: int = 0
         self._pusher = pusher
         self._headers = headers
         self._key = key
+        self._priority = priority
 
     def push(self, chunk: InputChunk) -> MessageIds:
         """Push a chunk; it is durable on return. An error says in `pushed` how many are."""
@@ -67,7 +71,9 @@ class Pushing:
         headers = [self._headers] * count if self._headers else None
         keys = None if self._key is None else [self._key] * count
         try:
-            ids = self._pusher.push_many(chunk.payloads, headers=headers, keys=keys)
+            ids = self._pusher.push_many(
+                chunk.payloads, headers=headers, keys=keys, priority=self._priority
+            )
         except CassqError as exc:
             self.count += exc.fields.get("pushed", 0)
             raise
@@ -84,6 +90,7 @@ class Pushing:
         "tail -f access.log | cassq push hits --header host=web1",
         "cassq push mail monday.txt tuesday.txt --ids",
         "cassq push thumbnails --whole *.jpg",
+        "echo restart | cassq push jobs --priority 9",
     ],
 )
 @queue_argument("queue")
@@ -101,6 +108,14 @@ class Pushing:
     metavar="WORD",
     help="The importance of every message; if one fails, its alerts are routed by this.",
 )
+@click.option(
+    "--priority",
+    type=int,
+    default=0,
+    metavar="N",
+    help="The priority of every message, from 0 to 9, the most urgent, which is delivered first;"
+    " not in a cp queue.  [default: 0]",
+)
 @click.option("--ids", is_flag=True, help="Write the ids of the messages, one per line.")
 @click.pass_context
 def push(
@@ -111,6 +126,7 @@ def push(
     headers: tuple[tuple[str, str], ...],
     key: str | None,
     importance: str | None,
+    priority: int,
     ids: bool,
 ) -> None:
     """Push each line of the FILEs as a message, as bytes and without its newline.
@@ -123,6 +139,7 @@ def push(
     """
     call = ctx.ensure_object(Invocation)
     sources = files or (STDIN,)
+    check_priority(priority)
     stored_key = None if key is None else os.fsencode(key)
     all_headers = dict(with_importance(dict(headers), importance) or {})
     runs: list[MessageIds] = []
@@ -132,7 +149,7 @@ def push(
         client.queue(queue).pusher() as pusher,
         output.progress(_total_bytes(sources), quiet=_in_the_way(sources, ids)) as advance,
     ):
-        pushing = Pushing(pusher, all_headers, stored_key)
+        pushing = Pushing(pusher, all_headers, stored_key, priority)
         try:
             for chunk in chunks(sources, whole=whole, stop=stop):
                 found = pushing.push(chunk)

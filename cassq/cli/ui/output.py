@@ -145,6 +145,7 @@ def message_fields(message: Message | Peeked) -> dict[str, Any]:
     return {
         "id": message.id,
         "attempts": message.attempts,
+        "priority": message.priority,
         "pushed_at": message.pushed_at.isoformat(timespec="milliseconds"),
         "headers": message.headers,
         **text_or_base64("key", message.key),

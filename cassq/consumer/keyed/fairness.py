@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from itertools import repeat
 from math import exp
 
-from cassq.consumer.keyed.segments import Entry, Segment
+from cassq.consumer.keyed.segments import Entry, ReadyByPriority, Segment
 from cassq.message.bundles import Bundle
 from cassq.message.ranges import RangeSet
 
@@ -36,12 +36,18 @@ class Tenant:
     __slots__ = ("at_ms", "busy", "in_hand", "noisy", "number", "waiting")
 
     def __init__(self, at_ms: int) -> None:
-        self.waiting: deque[Entry] = deque()
+        self.waiting: deque[Entry] | ReadyByPriority = deque()
         self.in_hand = 0
         self.busy = 0.0
         self.at_ms = at_ms
         self.number = 0
         self.noisy = False
+
+    def waiting_for(self, segment: Segment) -> deque[Entry] | ReadyByPriority:
+        """Its ready messages, to which some of a segment are added."""
+        if segment.row.priority and isinstance(self.waiting, deque):
+            self.waiting = ReadyByPriority(self.waiting)
+        return self.waiting
 
     def add(self, count: int, now_ms: int) -> None:
         """More of its messages are in hand, or fewer."""
@@ -73,7 +79,7 @@ class FairReady:
 
     def append(self, entry: Entry) -> None:
         tenant = self._tenant(entry)
-        tenant.waiting.append(entry)
+        tenant.waiting_for(entry[0]).append(entry)
         self._count += 1
         if not (tenant.number or tenant.noisy):
             self._list(tenant)
@@ -85,7 +91,9 @@ class FairReady:
         one = _only_key(bundle, seqs)
         if one is not None:
             tenant = self._tenant_of(one)
-            tenant.waiting.extend(zip(repeat(segment), repeat(bundle), seqs, strict=False))
+            tenant.waiting_for(segment).extend(
+                zip(repeat(segment), repeat(bundle), seqs, strict=False)
+            )
             if not (tenant.number or tenant.noisy):
                 self._list(tenant)
             return
@@ -94,7 +102,7 @@ class FairReady:
             key = keys[seq - base] if keys else None
             if key != last:
                 tenant, last = self._tenant_of(key), key
-            tenant.waiting.append((segment, bundle, seq))
+            tenant.waiting_for(segment).append((segment, bundle, seq))
             if not (tenant.number or tenant.noisy):
                 self._list(tenant)
 
@@ -106,7 +114,7 @@ class FairReady:
         """Put messages before the others of their keys, the last one first."""
         for entry in entries:
             tenant = self._tenant(entry)
-            tenant.waiting.appendleft(entry)
+            tenant.waiting_for(entry[0]).extendleft((entry,))
             self._count += 1
             if not (tenant.number or tenant.noisy):
                 self._list(tenant)

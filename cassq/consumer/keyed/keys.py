@@ -13,11 +13,12 @@ from __future__ import annotations
 import abc
 import heapq
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from cassq.consumer.delivery import Delivery, Hold
 from cassq.consumer.keyed.fairness import FairReady
-from cassq.consumer.keyed.segments import Entry, Segment
+from cassq.consumer.keyed.segments import Entry, ReadyByPriority, Segment
 from cassq.errors import ClaimLostError
 from cassq.message.bundles import Bundle, BundleSlice
 from cassq.message.ranges import EMPTY, RangeSet
@@ -30,7 +31,10 @@ class Line:
     """Messages in line. limit: how many of a key may be unsettled at once; 0: any number. ordered:
     whether a message that failed holds its key until it is settled. interval_ms: how far apart the
     messages of a key are taken; before `begun_ms` some may have been. fair: what chooses between
-    keys. Times are catalog time."""
+    keys. Times are catalog time.
+
+    Of ready messages the most urgent come first; those of a key stay in line, whatever their
+    priorities. A fair line chooses the key first, and then the most urgent message of that."""
 
     def __init__(
         self,
@@ -46,7 +50,7 @@ class Line:
         self._next_ms: dict[bytes, int] = {}  # by key: when its next message may be taken
         self._paced: list[tuple[int, int, Entry]] = []  # those that wait for that time
         self.fair: FairReady | None = fair
-        self.ready: deque[Entry] | FairReady = deque() if fair is None else fair
+        self.ready: deque[Entry] | ReadyByPriority | FairReady = deque() if fair is None else fair
         self.count: int = 0  # how many are in line, ready ones included
         self._limit = limit
         self._ordered = ordered
@@ -58,6 +62,8 @@ class Line:
 
     def add(self, segment: Segment) -> None:
         """Put the messages of a segment at the end of the line. Cost: one pass over them."""
+        if segment.row.priority and isinstance(self.ready, deque):
+            self.ready = ReadyByPriority(self.ready)
         if segment.delivery is None:
             self.wait(segment, segment.row.due_ms)
             if not self._ordered:
@@ -80,6 +86,18 @@ class Line:
                     self._deal((segment, bundle, seq))
                 else:
                     self._stand_behind(key, (segment, bundle, seq))
+
+    def turn(self, *, upward: bool) -> None:
+        """From now on the most urgent ready messages come first; upward: the least urgent."""
+        if isinstance(self.ready, ReadyByPriority):
+            self.ready.upward = upward
+
+    def goes_first(self, priority: int) -> bool:
+        """Whether messages of a priority would come before all ready ones."""
+        if isinstance(self.ready, ReadyByPriority):
+            first = self.ready.first
+            return first is None or (priority < first if self.ready.upward else priority > first)
+        return priority > 0 or not self.ready
 
     def _stand_behind(self, key: bytes, entry: Entry) -> None:
         line = self._behind[key]
@@ -255,6 +273,15 @@ class Line:
                 self.settled(bundle.key_at(seq - bundle.base_seq))
             else:
                 segment.heads.append(entry)
+
+
+class Says(NamedTuple):
+    """What a lane asks of its popper. flush: write what was noted of its claims. wake: end the wait
+    of its consumers. ring: end that of all consumers."""
+
+    flush: Callable[[], None]
+    wake: Callable[[], None]
+    ring: Callable[[], None]
 
 
 class Keeper(abc.ABC):

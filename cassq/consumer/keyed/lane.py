@@ -25,7 +25,6 @@ from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 from threading import current_thread
-from typing import NamedTuple
 
 from cassq.consumer.candidates import REFRESH_MS, UNREADABLE, PipeView
 from cassq.consumer.claimer import DUE_LISTED, LOOK_BESIDE_MS, LOOK_MS, Claimer
@@ -37,9 +36,9 @@ from cassq.consumer.delivery import (
     NackOptions,
 )
 from cassq.consumer.keyed.fairness import FairReady
-from cassq.consumer.keyed.keys import Keeper, Line, SegmentHold
+from cassq.consumer.keyed.keys import Keeper, Line, Says, SegmentHold
 from cassq.consumer.keyed.segments import Entry, Segment, delivery_of, runs_of
-from cassq.consumer.keyed.take_over import HELD_FOR, TakeOver
+from cassq.consumer.keyed.take_over import HELD_FOR, TakeOver, lane_lock
 from cassq.consumer.new_claims import ClaimRequest
 from cassq.consumer.settling import Settler
 from cassq.errors import ClaimLostError
@@ -64,15 +63,6 @@ IN_LINE_SECONDS = 0.1  # how often a popper without the lane tries to get it
 HANDED_MAX = 64  # how many pops from a row are remembered before those that are over are dropped
 LATER_MS = 1000  # when to look again at a message that somebody else is moving
 _NEVER = 3600.0
-
-
-class Says(NamedTuple):
-    """What a lane asks of its popper. flush: write what was noted of its claims. wake: end the wait
-    of its consumers. ring: end that of all consumers."""
-
-    flush: Callable[[], None]
-    wake: Callable[[], None]
-    ring: Callable[[], None]
 
 
 class Lane(Keeper):
@@ -214,9 +204,13 @@ class Lane(Keeper):
 
     def _fill(self, wanted: int, now_ms: int) -> None:
         """Claim more, until enough are ready, or too many wait."""
-        line = self._line
+        line, window = self._line, self._claimer.window
+        if window.is_stale(now_ms):
+            window.refresh()
         if line.fair is not None:
             self._look_ahead(now_ms)
+        elif window.top:
+            self._fill_by_priority(now_ms)
         while len(line.ready) < wanted and self._known:
             most = LINE_MESSAGES if line.ready else LINE_MESSAGES_MAX
             full = line.count >= most or self._bytes >= LINE_BYTES_MAX
@@ -236,11 +230,20 @@ class Lane(Keeper):
                 self._ahead_ms = now_ms
                 return
 
+    def _fill_by_priority(self, now_ms: int) -> None:
+        """Claim a run of what goes before all that is ready, if anything does."""
+        upward, strict = self._claimer.least_is_next(), self._queue().policy.strict
+        views = self._claimer.window.in_chains(strict=strict, now_ms=now_ms)
+        self._line.turn(upward=upward)
+        for view in reversed(views) if upward else views:
+            if not (self._known and self._line.goes_first(view.row.priority)):
+                return
+            if self._line.count >= LINE_MESSAGES_MAX or self._claim_from(view):
+                return
+
     def _claim_more(self, now_ms: int) -> bool:
         """Claim the next run of the first pipe that has one; whether there was one."""
         window = self._claimer.window
-        if window.is_stale(now_ms):
-            window.refresh()
         for again in (False, True):
             for view in window.in_chains(strict=self._queue().policy.strict, now_ms=now_ms):
                 if not self._known:
@@ -688,8 +691,3 @@ class Lane(Keeper):
         if self._lock is None:
             return False
         return bool(self._line.ready or self._after) or self._claimer.has_news()
-
-
-def lane_lock(group_id: str) -> str:
-    """The name of the lock of a group's lane."""
-    return f"lane:{group_id}"

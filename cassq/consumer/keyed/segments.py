@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 
 from cassq.consumer.delivery import Delivery
@@ -95,3 +96,42 @@ def runs_of(entries: Iterable[Entry]) -> list[tuple[Segment, Bundle, RangeSet]]:
             last = found.setdefault((id(segment), id(bundle)), (segment, bundle, []))
         last[2].append(seq)
     return [(each, bundle, BitSet.of(seqs)) for each, bundle, seqs in found.values()]
+
+
+class ReadyByPriority:
+    """Ready messages, the most urgent first; in each priority as a deque has them. upward: whether
+    the least urgent are taken first, until further notice."""
+
+    def __init__(self, entries: Iterable[Entry] = ()) -> None:
+        self.upward: bool = False
+        self._levels: dict[int, deque[Entry]] = {}
+        self.extend(entries)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._levels.values()))
+
+    @property
+    def first(self) -> int | None:
+        """The priority that comes first; None if nothing is ready."""
+        levels = [level for level, ready in self._levels.items() if ready]
+        return (min if self.upward else max)(levels, default=None)
+
+    def append(self, entry: Entry) -> None:
+        self._of(entry).append(entry)
+
+    def extend(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            self.append(entry)
+
+    def extendleft(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            self._of(entry).appendleft(entry)
+
+    def popleft(self) -> Entry:
+        first = self.first
+        if first is None:
+            raise IndexError("nothing is ready")
+        return self._levels[first].popleft()
+
+    def _of(self, entry: Entry) -> deque[Entry]:
+        return self._levels.setdefault(entry[0].row.priority, deque())

@@ -25,6 +25,11 @@ from cassq.model.rows import Claim, ClaimState, Cursor
 HELD_FOR = 2
 
 
+def lane_lock(group_id: str) -> str:
+    """The name of the lock of a group's lane."""
+    return f"lane:{group_id}"
+
+
 class TakeOver:
     """Frees, reads and takes rows for the popper that has the lane."""
 

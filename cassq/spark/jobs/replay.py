@@ -190,7 +190,9 @@ def _literal(name: str, text: str) -> Any:
 def _write(target: ReplayTarget, chunk: ReplayChunk | None, frame: DataFrame) -> int:
     """Publish a frame; how many messages it had."""
     seen = Observation()
-    counted = frame.select("payload", "headers", "key").observe(seen, sql.count("*").alias("n"))
+    # Archives of earlier versions have no priorities.
+    chosen = frame.select("payload", "headers", "key", "priority")
+    counted = chosen.observe(seen, sql.count("*").alias("n"))
     writer = counted.write.format("cassq").mode("append")
     place = {"url": target.client.url, "queue": target.queue}
     writer.options(**place, writeId=target.name(chunk)).save()

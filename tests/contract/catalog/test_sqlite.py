@@ -31,7 +31,7 @@ from cassq.model.sidecar_rows import SidecarState
 from tests.contract.backends import SqlitePlace
 from tests.contract.catalog.test_sidecars import placement, sidecar
 from tests.contract.conftest import OpenCatalog
-from tests.contract.rows import make_queue, version
+from tests.contract.rows import Consumer, group_row, make_queue, pipe_row, version
 from tests.integration.deadlines import DEADLINE_SECONDS
 
 OPEN = """
@@ -424,6 +424,7 @@ def test_a_catalog_of_version_1_counts_what_is_lost_from_then_on(tmp_path: Path)
         connection.execute(f"ALTER TABLE {table} DROP COLUMN lost")
     connection.execute("DROP INDEX groups_expiring")
     connection.execute("ALTER TABLE groups DROP COLUMN polled_ms")
+    without_priorities(connection)
     values = ("p", "q/default", "id of q", 0, 9, 1, 1, 1, 1, 0, 1)
     marks = ", ".join("?" * len(values))
     connection.execute(f"INSERT INTO retired ({totals}) VALUES ({marks})", values)
@@ -446,6 +447,7 @@ def test_a_group_of_version_2_can_expire_from_then_on(tmp_path: Path) -> None:
     connection = sqlite3.connect(path)
     connection.execute("DROP INDEX groups_expiring")
     connection.execute("ALTER TABLE groups DROP COLUMN polled_ms")
+    without_priorities(connection)
     connection.execute("PRAGMA user_version=2")
     connection.commit()
     connection.close()
@@ -454,4 +456,31 @@ def test_a_group_of_version_2_can_expire_from_then_on(tmp_path: Path) -> None:
     assert (group.polled_ms, after.queues.expiring()) == (0, [])
     assert after.queues.update_group(group.id, GroupPolicy(group_expires=60))
     assert [row.id for row in after.queues.expiring()] == [group.id]
+    after.close()
+
+
+def without_priorities(connection: sqlite3.Connection) -> None:
+    """Take back what version 4 added."""
+    for table, index in (("pipes", "pipes_urgent"), ("claims", "claims_urgent")):
+        connection.execute(f"DROP INDEX {index}")
+        connection.execute(f"ALTER TABLE {table} DROP COLUMN priority")
+
+
+def test_what_a_catalog_of_version_3_holds_has_priority_0(tmp_path: Path) -> None:
+    path = tmp_path / "catalog.sqlite"
+    before = SqliteCatalog(path, ManualClock(), durable=False)
+    make_queue(before)
+    assert before.pipes.add(pipe_row("p"))
+    claim = Consumer(before).claim(3)
+    before.close()
+    connection = sqlite3.connect(path)
+    without_priorities(connection)
+    connection.execute("PRAGMA user_version=3")
+    connection.commit()
+    connection.close()
+    after = SqliteCatalog(path, ManualClock(), durable=False)
+    assert [row.priority for row in after.pipes.live("id of q")] == [0]
+    assert Consumer(after).rows == [claim]
+    assert after.pipes.add(pipe_row("urgent", priority=9))
+    assert [row.id for row in after.pipes.unclaimed(group_row(), 10)] == ["urgent", "p"]
     after.close()

@@ -183,6 +183,22 @@ def test_delayed_messages_keep_their_due_times(cluster: FakeCluster, client: cas
     assert (late.payload, late.headers) == (b"late", {"a": "b"})
 
 
+def test_spilled_messages_keep_their_priorities(cluster: FakeCluster, client: cassq.Client) -> None:
+    queue = client.create_queue("jobs", priority_share=0)
+    pusher = queue.pusher()
+    pusher.push(b"known 0")
+    cluster.down = True
+    ids = pusher.push_many([b"spilled 0", b"spilled 9", b"spilled 4"], priority=[0, 9, 4])
+    assert ids.spilled == 3
+    assert pusher.push(b"delayed 7", delay=3600, priority=7).spilled
+    cluster.down = False
+    forwarded(client)
+    found = [(message.payload, message.priority) for message in drained(queue)]
+    assert found == [(b"spilled 9", 9), (b"spilled 4", 4), (b"known 0", 0), (b"spilled 0", 0)]
+    (late,) = queue.peek(10, state="delayed")
+    assert (late.payload, late.priority) == (b"delayed 7", 7)
+
+
 @pytest.mark.waits(reason="after an outage a cluster is tried again by and by")
 def test_pushes_of_one_dedup_id_are_one_message_spilled_or_not(
     cluster: FakeCluster, client: cassq.Client

@@ -19,6 +19,7 @@ from tests.simulation.worlds.world import World
 
 ORDERS_AT_HAND = 6
 TRIES_MAX = 5
+PRIORITIES = (1, 5, 9)
 SEVERAL_FRAMES = 0.4  # of the pushes, where frames are small
 
 
@@ -90,6 +91,7 @@ def _push(world: World, process: Process, client: SteppedClient, name: str, push
             key = b"key %d" % rng.randrange(world.scenario.keys)
         batch.append(Sent(payload, name, begun, headers, key, wall_ms, since_ms, due_ms=due_ms))
         batch[-1].pusher = pusher
+    priority = _priorities(world, process, batch, strict=strict)
     for sent in batch:
         checker.push(sent)
     faults = process.faults
@@ -97,7 +99,15 @@ def _push(world: World, process: Process, client: SteppedClient, name: str, push
     try:
         if count == 1:
             sent = batch[0]
-            ids = [pusher.push(sent.payload, headers=sent.headers, key=sent.key, delay=delay)]
+            ids = [
+                pusher.push(
+                    sent.payload,
+                    headers=sent.headers,
+                    key=sent.key,
+                    delay=delay,
+                    priority=sent.priority,
+                )
+            ]
         else:
             ids = list(
                 pusher.push_many(
@@ -105,6 +115,7 @@ def _push(world: World, process: Process, client: SteppedClient, name: str, push
                     headers=[sent.headers for sent in batch],
                     keys=[sent.key for sent in batch],
                     delay=delay,
+                    priority=priority,
                 )
             )
     except BackendError as exc:
@@ -119,6 +130,23 @@ def _push(world: World, process: Process, client: SteppedClient, name: str, push
         world.delayed[name] += [sent for sent in batch if sent.id] if delay else []
     finally:
         process.pushing = []
+
+
+def _priorities(
+    world: World, process: Process, batch: list[Sent], *, strict: bool
+) -> int | list[int]:
+    """Give messages priorities, or not: one for all, or each its own."""
+    rng, share = process.rng, world.scenario.priorities
+    if not share or strict or rng.random() > share:
+        return 0
+    if rng.random() < 0.5:
+        batch[0].priority = rng.choice(PRIORITIES)
+        for sent in batch:
+            sent.priority = batch[0].priority
+        return batch[0].priority
+    for sent in batch:
+        sent.priority = rng.choice((0, *PRIORITIES))
+    return [sent.priority for sent in batch]
 
 
 def _push_failed(world: World, process: Process, batch: list[Sent], exc: BackendError) -> None:

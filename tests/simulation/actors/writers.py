@@ -92,7 +92,9 @@ class Writer:
                 world.pushed += 1
                 text = f"plain:{world.pushed}:{self._process.name}:written".encode()
                 batch.append(Sent(text, self._name, begun, {}, None, wall_ms))
+            priority = rng.choice((0, 1, 9)) if world.scenario.priorities else 0
             for sent in batch:
+                sent.priority = priority
                 world.checker.push(sent)
             world.writing[self._name] = number, batch
         return number, batch
@@ -117,5 +119,5 @@ class Writer:
     def _attempt(self, write: WriteRow, part: Sequence[Sent], *, whole: bool) -> list[StagedPipe]:
         stage = Stage(self._client.ports, self._client.queue(self._name)._row, write)
         for sent in part:
-            stage.append(Batch([sent.payload], sent.wall_ms))
+            stage.append(Batch([sent.payload], sent.wall_ms), priority=sent.priority)
         return stage.finish() if whole else []

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tests.simulation.worlds.world import World
 
 
+LISTED_MS = 1100  # after which a popper knows a new pipe
 LATE_MS = 1000  # while somebody waits, and nothing fails
 WAITING_MS = 60_000  # where it waits for others
 JUMP_MS = 3_600_000  # of the wall clock, forward or back
@@ -193,6 +194,7 @@ class Checker(Lookout):
             group.deliveries[delivery.place].append(delivery)
             self._check_first(delivery)
         self._check_limits(group, len(deliveries))
+        self._check_priorities(deliveries)
         if group.strict:
             self._check_order(deliveries)
         if group.keyed:
@@ -221,6 +223,36 @@ class Checker(Lookout):
             ]
             if len(out) > concurrency:
                 raise BrokenPromiseError(f"{group.name} has {out}, and may have {concurrency}")
+
+    def _check_priorities(self, batch: Sequence[Delivery]) -> None:
+        """Where nothing fails, and priorities are strict, nothing new passes what is more urgent
+        and was there, and known, when it was claimed."""
+        group, scenario = batch[0].group, self._world.scenario
+        shares = scenario.policy.get(group.queue, {}).get("priority_share", 16)
+        if shares or not (scenario.priorities and self._world.calm) or group.is_letters:
+            return
+        if group.exclusive or group.keyed:
+            return
+        offset_ms = self.catalog_ms() - self._world.scheduler.clock.boot_ms()
+        chains: dict[str, int] = dict(
+            self._rows("SELECT pipe_id, chain_seq FROM cursors WHERE group_id = ?", (group.id,))
+        )
+        for new in batch:
+            if new.attempts > 1 or new.sent.due_ms:
+                continue
+            known_ms = new.message._delivery.claimed_ms - offset_ms - LISTED_MS
+            for other in self.acked[group.queue]:
+                place = place_of(other.id)
+                urgent = other.priority > new.sent.priority and not other.due_ms
+                if not urgent or other.acked_ms > known_ms or place in group.deliveries:
+                    continue
+                if chains.get(place[0], 0) > place[1] or self._is_gone(group, place):
+                    continue
+                if group.is_owed(other, place):
+                    raise BrokenPromiseError(
+                        f"{new.place}, of priority {new.sent.priority}, came to {group.name} before"
+                        f" {other.id}, of priority {other.priority}"
+                    )
 
     def _check_key(self, new: Delivery, batch: Sequence[Delivery]) -> None:
         """Nothing of its key that was pushed before, by the same pusher or on a cp queue, is
@@ -265,6 +297,11 @@ class Checker(Lookout):
         else:
             self._found(sent, delivery.place)
         self._check_time(message, sent)
+        if message.priority != sent.priority and not self.is_rebuilt:
+            raise BrokenPromiseError(
+                f"{message.id} came with priority {message.priority}, and was pushed with"
+                f" {sent.priority}"
+            )
         if (headers, message.key) != (sent.headers, sent.key):
             found, pushed = (headers, message.key), (sent.headers, sent.key)
             raise BrokenPromiseError(f"{message.id} was altered: {found} is not {pushed}")

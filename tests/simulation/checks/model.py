@@ -73,6 +73,7 @@ class Sent:
     tries: int = 0  # of pushes under a dedup id
     walls_ms: list[int] = field(default_factory=list)  # wall_ms of each try
     pusher: object = None
+    priority: int = 0
 
 
 @dataclass(slots=True, eq=False)

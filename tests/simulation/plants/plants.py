@@ -16,6 +16,7 @@ from tests.simulation.plants import wrong_keys as keys
 from tests.simulation.plants import wrong_limits as limits
 from tests.simulation.plants import wrong_moves as moved
 from tests.simulation.plants import wrong_parts as wrong
+from tests.simulation.plants import wrong_priorities as priorities
 from tests.simulation.plants import wrong_writes as writes
 from tests.simulation.worlds.scenario import Scenario, draw_calm, draw_scenario
 from tests.simulation.worlds.world import World
@@ -45,9 +46,8 @@ class Plant:
         return world
 
     def _scenario(self, seed: int) -> Scenario:
-        if self.calm:
-            return draw_calm(random.Random(seed))
-        drawn = draw_scenario(random.Random(seed), self.queues)
+        rng = random.Random(seed)
+        drawn = draw_calm(rng) if self.calm else draw_scenario(rng, self.queues)
         roles = drawn.roles | self.shape.get("roles", {})
         policy = {
             name: settings | self.shape.get("policy", {}) for name, settings in drawn.policy.items()
@@ -80,6 +80,8 @@ LIMITS: dict[str, Any] = {
     "policy": {"rate": "8/s", "concurrency": 2}, "roles": {"popper": 3}, "clumsiness": 0.9,
     "catalog_lost": False, "cuts": 0, "pause_rate": 0.0,
 }  # fmt: skip
+URGENT: dict[str, Any] = {"priorities": 0.8, "catalog_lost": False}
+STRICT: dict[str, Any] = {"priorities": 0.8, "delayed": 0.0, "policy": {"priority_share": 0}}
 WRITES: dict[str, Any] = {"writers": 3, "catalog_lost": False, "switches": 500}
 
 PLANTS = [
@@ -151,6 +153,12 @@ PLANTS = [
           LIMITS | CRASHES, ["ap"], patch=limits.frees_permits_early),
     Plant("slots-unread", "a popper counts its own deliveries alone", 20,
           LIMITS, ["ap"], patch=limits.reads_no_slots),
+    Plant("priority-not-buried", "a dead letter loses its priority", 40,
+          URGENT | POISON, ["ap"], patch=priorities.buries_without_priority),
+    Plant("priority-not-kept", "what is delivered again has lost its priority", 20,
+          URGENT | {"clumsiness": 0.9}, ["ap"], patch=priorities.takes_without_priority),
+    Plant("priority-passed", "pipes are claimed from by their age alone", 40,
+          STRICT, patch=priorities.goes_by_age_alone, calm=True),
     Plant("turn-behind-a-nack", "a turn goes on behind what its popper gave back", 20,
           {"turns": True, "clumsiness": 0.9, "roles": {"popper": 2}}, ["cp"],
           patch=wrong.goes_on_behind_a_nack),

@@ -43,6 +43,7 @@ class Scenario:
     receipts: float = 0.0  # share of what is out that is settled by receipt, by whoever comes
     keys: int = 0  # of the messages, for a group in their order; 0: there is none
     fair: bool = False  # whether that group is fair
+    priorities: float = 0.0  # share of the pushes to ap queues that have one
     turns: bool = False  # poppers keep their locks, as on Cassandra; not where threads share them
 
     def age_limit(self, queue: str) -> float | None:
@@ -216,6 +217,16 @@ def with_limits(scenario: Scenario, rng: random.Random) -> Scenario:
         cuts=0,
         catalog_lost=False,
     )
+
+
+def with_priorities(scenario: Scenario, rng: random.Random) -> Scenario:
+    """The scenario with messages of different priorities. With a catalog that is lost, what is
+    adopted without a row has none."""
+    share = rng.choice((0, 0, 2, 16))
+    policy = {
+        name: settings | {"priority_share": share} for name, settings in scenario.policy.items()
+    }
+    return replace(scenario, policy=policy, priorities=rng.choice((0.3, 0.8)), catalog_lost=False)
 
 
 def broad(drawn: Scenario, seed: int) -> Scenario:

@@ -84,6 +84,7 @@ class Shown:
         self.key = key
         self.headers = {"ä": "ö"}
         self.attempts = 2
+        self.priority = 7
         self.pushed_at = datetime(2026, 1, 31, 12, 0, 0, 5000, UTC)
 
 
@@ -91,6 +92,7 @@ def test_a_message_in_json_says_how_its_bytes_are_written() -> None:
     assert output.message_fields(Shown("é".encode(), b"\xff")) == {
         "id": "p:0",
         "attempts": 2,
+        "priority": 7,
         "pushed_at": "2026-01-31T12:00:00.005+00:00",
         "headers": {"ä": "ö"},
         "key_base64": "/w==",

@@ -34,11 +34,13 @@ class Texts(Bundle):
         return [(self.keys or [])[seq - self.base_seq] or b"" for seq in seqs]
 
 
-def segment(keys: str, *, start: int = 0, due_ms: int | None = None) -> Segment:
+def segment(keys: str, *, start: int = 0, due_ms: int | None = None, priority: int = 0) -> Segment:
     """Messages with these keys ("-": none). due_ms: when they are due, as they wait."""
     state = ClaimState.HELD if due_ms is None else ClaimState.FREE
     end = start + len(keys)
-    row = Claim("group", "pipe", start, end, 0, state, due_ms or 0, 1, holder="me")
+    row = Claim(
+        "group", "pipe", start, end, 0, state, due_ms or 0, 1, holder="me", priority=priority
+    )
     bundle = Texts(start, [None if key == "-" else key.encode() for key in keys])
     delivery = Delivery(NOBODY, [row], 0, None, 1) if due_ms is None else None
     return Segment(row, [BundleSlice(bundle, RangeSet.run(start, end))], delivery)
@@ -66,6 +68,35 @@ def test_what_is_put_back_comes_first_again() -> None:
     first = line.take(2)
     line.put_back(first)
     assert seqs(line.take(10)) == [0, 1, 2]
+
+
+def test_the_most_urgent_that_is_ready_comes_first() -> None:
+    line = Line()
+    line.add(segment("abc"))
+    line.add(segment("def", start=10, priority=5))
+    line.add(segment("gh", start=20, priority=9))
+    assert not line.goes_first(9)
+    first = line.take(4)
+    assert seqs(first) == [20, 21, 10, 11]
+    line.put_back(first[2:])
+    assert line.goes_first(6)
+    assert not line.goes_first(5)
+    line.turn(upward=True)
+    assert not line.goes_first(0)
+    assert seqs(line.take(1)) == [0]
+    line.turn(upward=False)
+    assert seqs(line.take(10)) == [10, 11, 12, 1, 2]
+    assert line.count == 0
+    assert line.goes_first(0)
+
+
+def test_a_key_is_one_after_another_whatever_the_priorities() -> None:
+    line = Line()
+    line.add(segment("kl"))
+    line.add(segment("km", start=10, priority=9))
+    assert seqs(line.take(10)) == [11, 0, 1]
+    line.settled(b"k")
+    assert seqs(line.take(10)) == [10]
 
 
 def test_a_failed_message_keeps_its_key_in_an_ordered_line() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cassq.dead_letters.letters import Filter, Letter, batch_of, letter_from_json
+from cassq.dead_letters.letters import Filter, Letter, batches_of, letter_from_json
 from cassq.errors import UsageError
 from cassq.message.frames import Extras, decode, encode
 from cassq.message.ranges import RangeSet
@@ -29,6 +29,7 @@ LETTER = Letter(
     "letter",
     [
         LETTER,
+        replace(LETTER, priority=7),
         replace(LETTER, payload=b"", key=None, headers={}, death={}),
         replace(LETTER, payload=bytes(range(256)), key=b"\xff\x00"),
         replace(LETTER, payload="käse\n\u2028".encode(), key=b""),
@@ -40,6 +41,19 @@ def test_a_letter_comes_back_from_its_line_as_it_was(letter: Letter) -> None:
     assert "\n" not in line
     assert letter_from_json(line) == letter
     assert letter_from_json(line.encode()) == letter
+
+
+def test_letters_are_pushed_again_by_priority() -> None:
+    letters = [replace(LETTER, id=f"p:{n}", priority=n % 2 * 5) for n in range(4)]
+    found = [(batch.priority, batch.ids) for batch in batches_of(letters)]
+    assert found == [(5, [b"p:1", b"p:3"]), (0, [b"p:0", b"p:2"])]
+
+
+@pytest.mark.parametrize("priority", [10, -1, "5", True, None])
+def test_a_letter_of_no_priority_is_refused(priority: Any) -> None:
+    printed = {**json.loads(LETTER.to_json()), "priority": priority}
+    with pytest.raises(UsageError, match="priority must be a whole number from 0 to 9"):
+        letter_from_json(json.dumps(printed))
 
 
 DEATH = {
@@ -129,7 +143,7 @@ def test_only_an_object_is_a_letter(line: str | bytes) -> None:
     ],
 )
 def test_a_filter_means_what_it_says(where: dict[str, Any], meant: bool) -> None:
-    batch = batch_of([LETTER])
+    (batch,) = batches_of([LETTER])
     header, body = encode(0, *batch.cut(0, 1))
     frame = decode(header + body)
     picked = Filter(**where).picked(frame, 0, 1, "p", NOW_MS)

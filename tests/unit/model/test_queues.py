@@ -193,6 +193,7 @@ CHECKED_ELSEWHERE = {
     "retry_schedule", "retry_jitter", "sick_check", "sick_hold", "min_open_pipes",  # below
     # tests/integration/producer/test_max_length.py and its neighbours
     "rate", "concurrency",  # tests/integration/consumer/test_limits.py
+    "priority_share",  # tests/unit/model/test_priorities.py
     "message_ttl", "retain_consumed", "retain_unconsumed", "max_length", "overflow",
     "push_paused", "pop_paused", "dedup_window",
     # tests/unit/alerts/test_rules.py and its neighbours

@@ -114,6 +114,8 @@ def test_a_load_is_made_of_all_pipes_and_of_the_groups_that_need_most() -> None:
     ]
     busy = Busy(a_queue(), [a_pipe("a", 10), a_pipe("b", 5)], crowds)
     assert load_of(busy) == QueueLoad(rate=15, poppers=10, busy=2, idle=1)
+    urgent = busy._replace(pipes=[*busy.pipes, a_pipe("a", 99, priority=3)])
+    assert load_of(urgent) == load_of(busy), "those are not pushed side by side"
 
 
 def test_poppers_are_idle_only_while_messages_wait() -> None:
@@ -152,8 +154,9 @@ def test_a_pusher_that_has_no_pipe_yet_counts_itself() -> None:
     assert share_of(a_queue(4), [], "me") == 4
 
 
-def test_timer_pipes_and_those_of_one_group_do_not_count() -> None:
+def test_timer_pipes_and_those_of_one_group_or_a_priority_do_not_count() -> None:
     others = [a_pipe("timer", timer_ms=5), a_pipe("group", group_id="g")]
+    others.append(a_pipe("urgent", priority=9))
     assert share_of(a_queue(4), others, "me") == 4
 
 

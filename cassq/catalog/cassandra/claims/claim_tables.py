@@ -267,9 +267,15 @@ class CassandraClaims(Claims):
     # --- due claims ---------------------------------------------------------------------------
 
     def due(
-        self, group_id: str, now_ms: int, limit: int, *, without: Sequence[str] = ()
+        self,
+        group_id: str,
+        now_ms: int,
+        limit: int,
+        *,
+        without: Sequence[str] = (),
+        upward: bool = False,
     ) -> list[Claim]:
-        return self._due.due(group_id, now_ms, limit, without=without)
+        return self._due.due(group_id, now_ms, limit, without, upward=upward)
 
     def next_due_ms(self, group_id: str, *, without: Sequence[str] = ()) -> int | None:
         return self._due.next_due_ms(group_id, without=without)

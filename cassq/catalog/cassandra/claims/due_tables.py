@@ -32,12 +32,17 @@ class DueClaims:
         self._memory = memory
 
     def due(
-        self, group_id: str, now_ms: int, limit: int, *, without: Sequence[str] = ()
+        self, group_id: str, now_ms: int, limit: int, without: Sequence[str], *, upward: bool
     ) -> list[Claim]:
         """Cost: one round of reads, of pipes that may have due claims or were not read for
         `RECHECK_MS`."""
         found = self.all_due([group_id], now_ms, without)
-        return heapq.nsmallest(limit, found, key=lambda row: (row.due_ms, row.pipe_id, row.start))
+        sign = 1 if upward else -1
+        return heapq.nsmallest(
+            limit,
+            found,
+            key=lambda row: (sign * row.priority, row.due_ms, row.pipe_id, row.start),
+        )
 
     def next_due_ms(self, group_id: str, *, without: Sequence[str] = ()) -> int | None:
         """Cost: as `due`; none just after it."""

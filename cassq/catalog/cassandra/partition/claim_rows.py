@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from cassandra.query import UNSET_VALUE
+
 from cassq.cassandra.session import Row, Statement
 from cassq.message.frames import Place
 from cassq.model.claims import marked, marks
@@ -23,7 +25,10 @@ NEVER = -2  # not a valid chain_seq
 _KEY = "group_id = ? AND pipe_id = ?"
 _ROW = f"{_KEY} AND kind = 0 AND seq = ?"
 _CURSOR = "ack_seq, ack_pos, chain_seq, chain_pos, epoch, owner, start_seq"
-_CLAIM = "end_seq, pos, state, due_ms, deliveries, losses, joint, holder, version, acked, failure"
+_CLAIM = (
+    "end_seq, pos, state, due_ms, deliveries, losses, joint, holder, version, acked, failure,"
+    " priority"
+)
 _COLUMNS = _CLAIM.split(", ")
 
 # The static columns, by the key of the anchor.
@@ -38,7 +43,7 @@ PUT_MARK = f"UPDATE claims SET version = ? WHERE {_KEY} AND kind = 3 AND seq = ?
 
 PUT_CLAIM = (
     f"INSERT INTO claims (group_id, pipe_id, kind, seq, {_CLAIM})"
-    " VALUES (?, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    " VALUES (?, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 # The first cursor of a group in a pipe, and its anchor.
 ADD_CURSOR = (
@@ -113,6 +118,7 @@ def claim_of(key: Key, row: Row) -> Claim:
         holder=row[8],
         version=row[9],
         failure=row[11],
+        priority=row[12] or 0,
         acked=acked,
         tried=tried,
     )
@@ -132,7 +138,7 @@ def parted(key: Key, rows: Sequence[Row]) -> tuple[Cursor | None, list[Claim]]:
     """The cursor, and the claims from its ack offset on, in the rows of `read_statement`."""
     if not rows:
         return None, []
-    cursor = cursor_of(key, rows[-1][12:])
+    cursor = cursor_of(key, rows[-1][13:])
     if cursor is None:
         return None, []
     return cursor, [claim for claim in claims_of(key, rows) if claim.start >= cursor.ack.seq]
@@ -170,6 +176,7 @@ def claim_columns(claim: Claim) -> Row:
         claim.version,
         marks(claim),
         claim.failure,
+        claim.priority or UNSET_VALUE,  # None would write a tombstone
     )
 
 

@@ -1,8 +1,8 @@
 """What this process has read of listed pipes that never changes.
 
-While a pipe is at one place in a queue's listing, whether it is a timer pipe, and whether it is for
-one group or for all, does not change. Once it is sealed, its end is fixed for ever, and it is never
-open again.
+While a pipe is at one place in a queue's listing, whether it is a timer pipe, whether it is for one
+group or for all, and its priority do not change. Once it is sealed, its end is fixed for ever, and
+it is never open again.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ class PipeFacts(NamedTuple):
     group_id: str
     is_sealed: bool
     end_seq: int | None
+    priority: int = 0
 
     def is_for(self, group_id: str) -> bool:
         """Whether messages are for this group."""
@@ -60,7 +61,8 @@ class KnownPipes:
         """Remember the row of a pipe that agrees with this entry of its queue."""
         is_sealed = row.state in _SEALED
         end_seq = row.end.seq if is_sealed and row.end is not None else None
-        facts = PipeFacts(row.timer_ms is not None, row.group_id, is_sealed, end_seq)
+        is_timer = row.timer_ms is not None
+        facts = PipeFacts(is_timer, row.group_id, is_sealed, end_seq, row.priority)
         with self._lock:
             pipes = self._queues.setdefault(row.queue_id, {})
             before = pipes.get(entry)

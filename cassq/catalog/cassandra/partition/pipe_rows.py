@@ -19,14 +19,14 @@ from cassq.model.rows import PipeRow, PipeState, Retired
 
 _PIPE = (
     "queue_id, state, owner, created_ms, lease_ms, end_seq, end_pos, predecessor, position,"
-    " group_id, timer_ms, mark, totals, stage"
+    " group_id, timer_ms, mark, totals, stage, priority"
 )
 # One pipe, by its key.
 PIPE = f"SELECT {_PIPE} FROM pipes WHERE pipe_id = ?"
 BEATS = "SELECT beat, opened, rate FROM beats WHERE pipe_id = ?"
 ADD_PIPE = (
     f"INSERT INTO pipes ({_PIPE}, pipe_id)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '', '', ?, ?) IF NOT EXISTS"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '', '', ?, ?, ?) IF NOT EXISTS"
 )
 PUT_BEAT = "INSERT INTO beats (pipe_id, beat, opened, rate) VALUES (?, ?, ?, ?)"
 DROP_BEATS = "DELETE FROM beats WHERE pipe_id = ?"
@@ -112,6 +112,7 @@ def pipe_of(pipe_id: str, row: Row) -> Pipe:
         group_id=row[9],
         timer_ms=row[10],
         stage=row[13] or "",
+        priority=row[14] or 0,
     )
     return Pipe(pipe, row[11] or "", totals_of(row[12] or ""))
 
@@ -130,6 +131,7 @@ def columns(row: PipeRow) -> Row:
         row.group_id,
         _ABSENT if row.timer_ms is None else row.timer_ms,
         row.stage,
+        row.priority or _ABSENT,
         row.id,
     )
 

@@ -186,6 +186,21 @@ class PipeLists:
                 left.append(entry)
         return [row for row in self.live_of(queue_id, left) if row.timer_ms is not None]
 
+    def by_priority(
+        self, queue_id: str, entries: Sequence[PipeEntry], limit: int
+    ) -> Iterable[list[PipeEntry]]:
+        """The entries of each priority, in order, the greatest first; all at once if they are no
+        more than `limit`. Cost: none, or a round of reads, of the pipes not read before."""
+        if len(entries) <= limit:
+            return [list(entries)]
+        new = [entry for entry in entries if self._known.get(queue_id, entry) is None]
+        self.rows({queue_id: new}, beats=False)
+        found: dict[int, list[PipeEntry]] = {}
+        for entry in entries:
+            known = self._known.get(queue_id, entry)
+            found.setdefault(known.priority if known else 0, []).append(entry)
+        return [found[priority] for priority in sorted(found, reverse=True)]
+
     def live_of(self, queue_id: str, entries: Sequence[PipeEntry]) -> list[PipeRow]:
         rows = self.rows({queue_id: entries})[queue_id]
         return [row for row in rows if row.state < PipeState.CONSUMED]

@@ -66,6 +66,7 @@ class CassandraPipes(Pipes):
             self._rows.pipes.consume([row.id], row.queue_id)
             self.forget([row.id])
             return False
+        self.urgent_added += row.priority > 0
         return True
 
     def _stage_pipe(self, row: PipeRow) -> bool:
@@ -136,18 +137,23 @@ class CassandraPipes(Pipes):
 
     def unclaimed(self, group: GroupRow, limit: int, *, unacked: bool = False) -> list[PipeRow]:
         """Cost: two rounds of reads, and one for each `LISTED_AT_ONCE` pipes not known to be done:
-        pipes that a group has finished are cached."""
+        pipes that a group has finished are cached. If there are more than `limit`, also one of
+        those not read before."""
         done = self._done.setdefault((group.id, unacked), set())
         entries = self._lists.entries(group.queue_id)
         done &= {entry.pipe_id for entry in entries}
         left = [entry for entry in entries if entry.pipe_id not in done]
         found: list[PipeRow] = []
-        while left and len(found) < limit:
-            part, left = left[:LISTED_AT_ONCE], left[LISTED_AT_ONCE:]
-            rows = self._lists.live_of(group.queue_id, part)
-            mine = [row for row in rows if row.timer_ms is None and row.is_for(group.id)]
-            found += self._unfinished(group.id, mine, done, unacked=unacked)
-        return found[:limit]
+        for of_level in self._lists.by_priority(group.queue_id, left, limit):
+            mine: list[PipeRow] = []
+            while of_level and len(mine) < limit:
+                part, of_level = of_level[:LISTED_AT_ONCE], of_level[LISTED_AT_ONCE:]
+                rows = self._lists.live_of(group.queue_id, part)
+                plain = [row for row in rows if row.timer_ms is None and row.is_for(group.id)]
+                mine += self._unfinished(group.id, plain, done, unacked=unacked)
+            found += mine[:limit]
+        found.sort(key=lambda row: row.priority, reverse=True)
+        return found
 
     def timers(self, group: GroupRow, until_ms: int, limit: int) -> list[PipeRow]:
         """Cost: two rounds of reads; one for timer pipes and pipes not read before; one for pipes

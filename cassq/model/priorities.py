@@ -1,0 +1,46 @@
+"""Priorities: how urgent messages are, from 0, the default, to 9, the most urgent.
+
+All messages of a pipe have its priority, so each priority that is used has pipes of its own, and
+one that is not used costs nothing. Messages of a greater priority are delivered first; within one
+priority the order is that of the queue. In every `priority_share` claims one is taken from the
+lowest priority that waits, so that none starves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cassq.errors import UsageError
+from cassq.model.queues import QueuePolicy
+
+PRIORITY_MAX = 9
+PRIORITIES = range(PRIORITY_MAX + 1)
+
+
+def check_priority(priority: int) -> int:
+    """`priority`, if it is one; else raises UsageError."""
+    number = isinstance(priority, int) and not isinstance(priority, bool)
+    if not number or priority not in PRIORITIES:
+        raise UsageError(
+            f"priority must be a whole number from 0 to {PRIORITY_MAX}, not {priority!r}",
+            hint=f"{PRIORITY_MAX} is the most urgent, 0 the default",
+        )
+    return priority
+
+
+def check_allowed(priority: int, policy: QueuePolicy) -> None:
+    """Raise UsageError for a priority that a queue cannot keep to."""
+    if priority and policy.strict:
+        raise UsageError(
+            "a cp queue delivers messages in the order in which they were pushed, so none can have"
+            f" a priority: {priority} is not 0",
+            hint="leave out priority, or use an ap queue",
+        )
+
+
+def by_priority(priorities: Sequence[int]) -> dict[int, list[int]]:
+    """The indexes of messages with each of these priorities, the greatest first."""
+    found: dict[int, list[int]] = {}
+    for index, priority in enumerate(priorities):
+        found.setdefault(priority, []).append(index)
+    return dict(sorted(found.items(), reverse=True))
