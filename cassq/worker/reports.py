@@ -34,7 +34,7 @@ class Reporter:
     """Writes reports, whole lines each. Thread-safe. fd: the pipe's end; what this process starts
     does not get it.
 
-    It waits for nobody: if the supervisor stands still, and the pipe is full, reports are dropped.
+    It waits for nobody: if the supervisor does not read, and the pipe is full, reports are dropped.
     If there is no supervisor, the worker learns that from its standard input.
     """
 
