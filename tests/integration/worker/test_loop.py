@@ -127,6 +127,23 @@ def test_a_handler_that_settles_the_message_itself_is_respected(client: cassq.Cl
     assert worker.facts()["outcomes"] == {"settled": 3, "done": 1}
 
 
+def test_a_handler_may_leave_a_message_to_another_process(client: cassq.Client) -> None:
+    queue = client.create_queue("left")
+    receipts: list[str] = []
+
+    def handle(message: cassq.Message) -> None:
+        if message.payload == b"1":
+            receipts.append(message.receipt)
+            queue.settle(message.receipt).extend(3600)
+
+    push(queue, *numbers(3))
+    queue.run(handle, concurrency=2, max_tasks=3)
+    stats = queue.stats().groups["default"]
+    assert (stats.committed, stats.waiting, stats.pending) == (2, 0, 1)
+    queue.settle(receipts).ack()
+    assert queue.stats().groups["default"].committed == 3
+
+
 def test_exits_and_results_that_were_not_run_are_failures(
     client: cassq.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
