@@ -217,13 +217,11 @@ class Lane(Keeper):
 
     def _fill_by_priority(self, now_ms: int) -> None:
         """Claim a run of what goes before all that is ready, if anything does."""
-        upward, strict = self._claimer.least_is_next(), self._queue().policy.strict
-        views = self._claimer.window.in_chains(strict=strict, now_ms=now_ms)
-        self._line.turn(upward=upward)
+        views = self._claimer.window.in_chains(strict=self._queue().policy.strict, now_ms=now_ms)
+        self._line.turn(upward=(upward := self._claimer.least_is_next()))
         for view in reversed(views) if upward else views:
-            if not (self._known and self._line.goes_first(view.row.priority)):
-                return
-            if self._line.count >= LINE_MESSAGES_MAX or self._claim_from(view):
+            first = self._line.goes_first(view.row.priority) and self._known
+            if not first or self._line.count >= LINE_MESSAGES_MAX or self._claim_from(view):
                 return
 
     def _claim_more(self, now_ms: int) -> bool:
@@ -274,7 +272,9 @@ class Lane(Keeper):
         except UNREADABLE as exc:
             view.cursor = None
             window.pass_over(pipe_id, exc)
-        except BaseException:
+        except BaseException as exc:
+            if getattr(exc, "outcome_unknown", True):
+                self._forget()  # it may be claimed, and not in line
             view.cursor = None
             raise
         return False
