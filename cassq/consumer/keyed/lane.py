@@ -232,27 +232,31 @@ class Lane(Keeper):
 
     def _fill_by_priority(self, now_ms: int) -> None:
         """Claim a run of what goes before all that is ready, if anything does."""
-        upward, strict = self._claimer.least_is_next(), self._queue().policy.strict
-        views = self._claimer.window.in_chains(strict=strict, now_ms=now_ms)
-        self._line.turn(upward=upward)
+        views = self._in_chains(now_ms)
+        self._line.turn(upward=(upward := self._claimer.least_is_next()))
         for view in reversed(views) if upward else views:
-            if not (self._known and self._line.goes_first(view.row.priority)):
-                return
-            if self._line.count >= LINE_MESSAGES_MAX or self._claim_from(view):
+            first = self._line.goes_first(view.row.priority) and self._known
+            if not first or self._line.count >= LINE_MESSAGES_MAX or self._claim_from(view):
                 return
 
     def _claim_more(self, now_ms: int) -> bool:
         """Claim the next run of the first pipe that has one; whether there was one."""
         window = self._claimer.window
         for again in (False, True):
-            for view in window.in_chains(strict=self._queue().policy.strict, now_ms=now_ms):
+            for view in self._in_chains(now_ms):
                 if not self._known:
                     return False
-                if self._chain_of(view.row) not in self._held_up and self._claim_from(view):
+                if self._claim_from(view):
                     return True
             if again or not window.refresh():
                 return False
         return False
+
+    def _in_chains(self, now_ms: int) -> list[PipeView]:
+        """The pipes to claim from, of those that nothing holds up."""
+        strict = self._queue().policy.strict
+        views = self._claimer.window.in_chains(strict=strict, now_ms=now_ms)
+        return [view for view in views if self._chain_of(view.row) not in self._held_up]
 
     def _claim_from(self, view: PipeView) -> bool:
         """Claim a run of a pipe; whether there was one."""
@@ -276,13 +280,7 @@ class Lane(Keeper):
             request = ClaimRequest(
                 self._claimer.new_holder(), self._acknowledger, rules, ROW_MESSAGES, tried=EMPTY
             )
-            try:
-                self._claimer.new_claims.claim_for([request], view, lock)
-            except UNREADABLE:
-                raise
-            except BaseException:
-                self._forget()  # it may be claimed
-                raise
+            self._claimer.new_claims.claim_for([request], view, lock)
             if request.found is None:
                 view.cursor = None
                 return False
@@ -295,7 +293,9 @@ class Lane(Keeper):
         except UNREADABLE as exc:
             view.cursor = None
             window.pass_over(pipe_id, exc)
-        except BaseException:
+        except BaseException as exc:
+            if getattr(exc, "outcome_unknown", True):
+                self._forget()  # it may be claimed, and not in line
             view.cursor = None
             raise
         return False

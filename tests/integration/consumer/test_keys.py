@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import sqlite3
 import subprocess
 import sys
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -16,9 +18,15 @@ import cassq
 from cassq.base.clock import ManualClock
 from cassq.consumer.delivery import Message
 from cassq.consumer.keyed import lane
-from cassq.errors import ClaimLostError, ConfigError, CorruptionError, UsageError
+from cassq.errors import (
+    BackendError,
+    ClaimLostError,
+    ConfigError,
+    CorruptionError,
+    UsageError,
+)
 from tests.integration.places import Place
-from tests.integration.stage import Connect, alone
+from tests.integration.stage import Connect, alone, client_on, payloads
 from tests.integration.timed import clock, timed
 
 __all__ = ["clock", "timed"]
@@ -502,3 +510,41 @@ def test_the_order_of_a_group_cannot_be_changed(keyed: cassq.Queue) -> None:
         keyed.update_group("keyed", order="any")
     with pytest.raises(ConfigError, match="order cannot be changed"):
         keyed.update_group("default", order="key")
+
+
+@pytest.mark.embedded_only(reason="it makes a commit of the catalog fail")
+def test_a_claim_that_may_have_been_made_comes_before_what_follows(directory: Path) -> None:
+    """Its commit fails after its effect: its messages are not forgotten."""
+    failing = False
+
+    def committed(_synced: bool) -> None:
+        nonlocal failing
+        if not failing:
+            return
+        claims = client.ports.catalog.claims._db._connection.execute(  # type: ignore[attr-defined]
+            "SELECT count(*) FROM claims"
+        )
+        if claims.fetchone()[0]:
+            failing = False
+            raise sqlite3.OperationalError("disk I/O error")
+
+    clock = ManualClock()
+    with client_on(directory, clock=clock, committed=committed) as client:
+        client.runtime.housekeeper.stop()
+        queue = client.create_queue("jobs")
+        queue.create_group("keyed", order="key")
+        pusher = queue.pusher()
+        pusher.push_many([b"0", b"1"], keys=[b"k"] * 2)
+        popper = queue.popper("keyed")
+        failing = True
+        with pytest.raises(BackendError):
+            popper.pop()
+        assert not failing
+        pusher.push(b"2", key=b"k")
+        found: list[bytes] = []
+        for _ in range(100):
+            messages = popper.pop()
+            found += payloads(messages)
+            popper.commit(messages)
+            clock.advance(1)
+        assert found == [b"0", b"1", b"2"]

@@ -132,8 +132,6 @@ def test_another_clients_first_message_of_a_priority_is_seen_within_a_second(
         pusher.push(b"urgent", priority=9)
         clock.advance(REFRESH_MS / 1000)
         assert taken(popper, 1) == [b"urgent"]
-        pusher.push(b"again", priority=9)
-        assert taken(popper, 2) == [b"again", b"1"], "its pipe is known: at once"
 
 
 @pytest.mark.embedded_only(reason="in a keyspace it takes a round trip")
@@ -146,9 +144,12 @@ def test_in_a_directory_it_is_seen_within_some_milliseconds(
         push(queue, *numbers(5))
         popper = queue.popper()
         assert taken(popper, 1) == [b"0"]
-        other.queue("jobs").pusher().push(b"urgent", priority=9)
+        pusher = other.queue("jobs").pusher()
+        pusher.push(b"urgent", priority=9)
         clock.advance(URGENT_MS / 1000)
-        assert taken(popper, 2) == [b"urgent", b"1"]
+        assert taken(popper, 1) == [b"urgent"]
+        pusher.push(b"again", priority=9)
+        assert taken(popper, 2) == [b"again", b"1"], "its pipe is known: at once"
 
 
 def test_messages_of_one_priority_keep_the_order_of_a_queue_without(client: cassq.Client) -> None:

@@ -311,7 +311,8 @@ class Hand:
             delivery.message.extend(seconds)
             # In a keyed group it holds only while the popper keeps the lane, which it may lose.
             for d in [] if delivery.group.keyed else together:
-                same = d.place[0] == delivery.place[0]  # other pipes' claims are others
+                # Claims of other pipes are others, and so are those delivered more, or less, often.
+                same = d.message._delivery is delivery.message._delivery
                 if same and d.settling > d.claimed and d.given > d.claimed:
                     d.due_ms = due_ms
 
