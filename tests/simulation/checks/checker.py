@@ -170,13 +170,17 @@ class Checker(Lookout):
         self.tick()
         deliveries = []
         now_ms = popper._catalog.now_ms()
+        to_boot_ms = self._world.scheduler.clock.boot_ms() - now_ms
         for message in messages:
             sent = self.sent.get(message.payload)
             if sent is None:
                 raise BrokenPromiseError(f"{message!r} was never pushed: {message.payload!r}")
+            # What was prefetched was claimed a moment before.
+            claimed_ms = message._delivery.claimed_ms + to_boot_ms
+            due_ms = (started_ms if group.keyed else min(started_ms, claimed_ms)) + timeout_ms
             delivery = Delivery(
                 message, (message.pipe_id, message.seq), sent, group, popper,
-                process.committed_tick, process.committed_ms, started_ms + timeout_ms,
+                process.committed_tick, process.committed_ms, due_ms,
                 process.committed_count, message.attempts, batch,
             )  # fmt: skip
             tried = group.deliveries[delivery.place]
