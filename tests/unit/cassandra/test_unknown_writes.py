@@ -83,7 +83,7 @@ class Partition:
             return [(self.mark,)] if self.mark and seen else []
         assert text == claim_rows.CLAIMS
         chain = self.chain if seen else (0, 0)
-        return [(claim_rows.ANCHOR, *[None] * 11, 0, 0, *chain, 1, "", 0)]
+        return [(claim_rows.ANCHOR, *[None] * 12, 0, 0, *chain, 1, "", 0)]
 
     def apply_batch(self, statements: Sequence[Statement]) -> bool:
         self.batches += 1
