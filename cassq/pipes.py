@@ -122,6 +122,7 @@ class PipeWriter:
         self._tally = tally or Tally()
         self._patient = patient
         self.receipts: list[AppendReceipt] = []  # what the current or last append has pushed ...
+        self._doubtful = False  # whether a failed write of it may still turn out to be there
         self.doubt: tuple[str, int] | None = None  # ... and where its next message may also be
         self._group_id = group_id
         self._catalog = ports.catalog
@@ -151,7 +152,7 @@ class PipeWriter:
         receipts = self.receipts = []
         self.doubt = None
         at, failures = 0, 0
-        doubtful = False  # whether a failed write may still turn out to be there
+        self._doubtful = False
         total = batch.count
         try:
             while at < total:
@@ -167,7 +168,7 @@ class PipeWriter:
                 except BackendError as exc:
                     found = self._salvage(pipe, base, total - at, exc)
                     failures += 1
-                    doubtful = doubtful or found is None
+                    self._doubtful = self._doubtful or found is None
                     count = found or 0
                     alone = policy.strict or intend is not None or not self._patient
                     lost = found is None and alone
@@ -176,7 +177,7 @@ class PipeWriter:
                             receipts.append(AppendReceipt(pipe.row.id, base, count))
                         at += count
                         self.doubt = (pipe.row.id, base) if found is None else None
-                        exc.outcome_unknown = doubtful
+                        exc.outcome_unknown = self._doubtful
                         raise
                     self._carries_over(total - at - count, found is None, exc)
                 if count:
@@ -186,7 +187,7 @@ class PipeWriter:
                     raise BackendTimeoutError("each new pipe was sealed as soon as it was opened")
         except BackendError as exc:
             exc.fields["pushed"] = at
-            exc.outcome_unknown = exc.outcome_unknown or doubtful
+            exc.outcome_unknown = exc.outcome_unknown or self._doubtful
             raise
         return receipts
 
@@ -231,8 +232,7 @@ class PipeWriter:
             exc.outcome_unknown = True
             self.doubt = pipe.row.id, base
             raise
-        # If the pipe is gone, the outcome stays unknown: a duplicate is the lesser evil.
-        counted = 0 if end is None else max(0, min(end.seq - base, most))
+        counted = self._counted(end, base, most)
         self._tally.carried_over += most - counted
         return counted
 
@@ -249,7 +249,15 @@ class PipeWriter:
         except (BackendError, CorruptionError) as exc:
             logger.warning("pipe %s is left for the reaper to seal: %s", pipe.row.id, exc)
             return None
-        return 0 if end is None else max(0, min(end.seq - base, most))
+        return self._counted(end, base, most)
+
+    def _counted(self, end: Place | None, base: int, most: int) -> int:
+        """How many messages from `base` on lie below the end of a pipe. If the pipe is gone, that
+        stays unknown, and they are written again: a duplicate is the lesser evil."""
+        if end is None:
+            self._doubtful = True
+            return 0
+        return max(0, min(end.seq - base, most))
 
     def _carries_over(self, count: int, in_doubt: bool, exc: BackendError) -> None:
         """Count messages that are tried in another pipe. Warns once, until a write succeeds."""

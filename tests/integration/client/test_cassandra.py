@@ -484,10 +484,10 @@ def test_the_command_works_with_a_keyspace_as_with_a_directory(url: str, name: s
 def test_the_command_makes_and_shows_a_schema(cassandra1: CassandraCluster, tables: Cql) -> None:
     made, absent = cassandra1.url(KEYSPACE), cassandra1.url("absent")
     assert run("schema", "apply", "--url", made).stdout == (
-        f"keyspace {KEYSPACE} has schema version 4: nothing to do\n"
+        f"keyspace {KEYSPACE} has schema version 5: nothing to do\n"
     )
     status = json.loads(run("schema", "status", "--url", made, "--json").stdout)
-    assert (status["exists"], status["version"], status["needed"]) == (True, 4, 4)
+    assert (status["exists"], status["version"], status["needed"]) == (True, 5, 5)
     assert (status["replication"], status["agreed"], status["nodes_up"]) == ({"dc1": 1}, True, 1)
     assert list(status["commitlog_sync"].values()) == ["periodic"]
     shown = run("schema", "status", "--url", made)

@@ -4,6 +4,7 @@ once, and what is told of them is so."""
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,16 +13,22 @@ import pytest
 
 import cassq
 from cassq.base.clock import SystemClock
-from cassq.errors import BackendTimeoutError, StorageFullError
+from cassq.errors import (
+    BackendError,
+    BackendTimeoutError,
+    BackendUnavailableError,
+    StorageFullError,
+)
 from cassq.extents.files.disk import Disk
 from cassq.extents.files.store import FilesStore
 from cassq.extents.port import ExtentStore, ExtentWriter
 from cassq.lifecycle.sealing import seal_pipe
 from cassq.message.frames import Place as At
 from cassq.message.frames import frame_seqs
+from cassq.pipes import PipeWriter
 from tests.integration.fronts import FrontWriter, client_with
 from tests.integration.places import Place
-from tests.integration.stage import client_on, drain, numbers, payloads
+from tests.integration.stage import client_on, drain, numbers, payloads, reap
 
 pytestmark = pytest.mark.embedded_only(reason="writes are parted on the disk, and in its store")
 
@@ -168,3 +175,41 @@ def test_a_push_that_fails_in_its_second_append_says_how_many_are_there(
     there = caught.value.fields["pushed"]
     assert 0 < there < len(pushed)
     assert payloads(drain(queue.popper())) == [b"first", *pushed[:there]]
+
+
+def test_a_push_whose_pipe_is_gone_does_not_say_that_it_failed(
+    client: cassq.Client, disk: HaltingDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was delivered, and even consumed, before its pusher came to look."""
+    queue = client.create_queue("jobs")
+    pusher = queue.pusher()
+    pusher.push(b"first")
+    payload, found = bytes(2 * COUNT), []
+
+    def meanwhile() -> None:
+        (pipe,) = queue.pipes()
+        assert seal_pipe(client.ports.catalog, client.ports.store, pipe.id) is not None
+        with queue.popper() as popper:
+            messages = popper.pop(10)
+            found.extend(payloads(messages))
+            popper.commit(messages)
+        while queue.pipes():
+            reap(client)
+
+    def refuse(*_: object) -> None:
+        raise BackendUnavailableError("no room for a new pipe")
+
+    monkeypatch.setattr(PipeWriter, "_create", refuse)
+    disk.share = 1.0
+    disk.between = lambda: in_thread(meanwhile)
+    with pytest.raises(BackendError, match="no room") as failed:
+        pusher.push(payload)
+    assert found == [b"first", payload]
+    assert failed.value.outcome_unknown
+
+
+def in_thread(act: Callable[[], object]) -> None:
+    """A thread inside a call may not call again; another may."""
+    thread = threading.Thread(target=act)
+    thread.start()
+    thread.join()
