@@ -27,6 +27,7 @@ from cassq.inspect.audit import Audit, audit_queue
 from cassq.inspect.degradation import stats_with_troubles
 from cassq.inspect.expired_groups import ExpiredGroup, expired_groups
 from cassq.inspect.explain import Explanation, explain
+from cassq.inspect.held_keys import HeldKey, held_keys
 from cassq.inspect.history import Point, Rates, history, queue_rates
 from cassq.inspect.peeking import Peeked, check_state, peek
 from cassq.inspect.stats import QueueStats
@@ -557,6 +558,13 @@ class Queue:
         check_count("max_messages", max_messages, PEEK_MAX)
         check_state(state)
         return peek(self._ports, self._load(), self._group(group), max_messages, state)
+
+    @operation
+    def held_keys(self, group: str, limit: int = 20) -> list[HeldKey]:
+        """The keys of a keyed group whose messages wait for one that failed, or is in hand; those
+        with most messages behind come first. Cost: reads the group's claimed messages."""
+        check_count("limit", limit, PEEK_MAX)
+        return held_keys(self._ports, self._group(group), limit)
 
     @operation
     def explain(self, message_id: str) -> Explanation:

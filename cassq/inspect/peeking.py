@@ -87,8 +87,8 @@ def peek_group(
     now_ms = ports.catalog.now_ms()
     to_wall_ms = to_wall(ports, now_ms)
     found: list[Peeked] = []
-    with closing(_walk(ports, group, now_ms, states, limit)) as walk:
-        for seen in walk:
+    with closing(walk(ports, group, now_ms, states, limit)) as walking:
+        for seen in walking:
             payloads = seen.frame.payloads(seen.first, seen.last)
             for index, payload in enumerate(payloads, seen.first):
                 message = _peeked(seen, index, payload, now_ms, to_wall_ms)
@@ -102,8 +102,8 @@ def peek_group(
 def unfinished_headers(ports: Ports, group: GroupRow, limit: int) -> list[dict[str, str]]:
     """The headers of the first messages that a group has not committed."""
     found: list[dict[str, str]] = []
-    with closing(_walk(ports, group, ports.catalog.now_ms(), UNFINISHED, limit)) as walk:
-        for seen in walk:
+    with closing(walk(ports, group, ports.catalog.now_ms(), UNFINISHED, limit)) as walking:
+        for seen in walking:
             found += (seen.frame.headers_at(index) for index in range(seen.first, seen.last))
             if len(found) >= limit:
                 break
@@ -113,12 +113,18 @@ def unfinished_headers(ports: Ports, group: GroupRow, limit: int) -> list[dict[s
 # --- walking --------------------------------------------------------------------------------
 
 
-def _walk(
-    ports: Ports, group: GroupRow, now_ms: int, states: Collection[Fate], limit: int
+def walk(
+    ports: Ports,
+    group: GroupRow,
+    now_ms: int,
+    states: Collection[Fate],
+    limit: int,
+    *,
+    claimed: bool = False,
 ) -> Generator[PeekedMessages]:
     """What a group has not committed and may be in one of the states: the greatest priority first,
-    then the oldest pipe. A pipe that cannot be read is skipped. Cost: the live pipes and the
-    claims; frames as the caller iterates."""
+    then the oldest pipe. claimed: only what was claimed at least once. A pipe that cannot be read
+    is skipped. Cost: the live pipes and the claims; frames as the caller iterates."""
     cursors = {cursor.pipe_id: cursor for cursor in ports.catalog.claims.cursors(group.id)}
     pipes = ports.catalog.pipes.live(group.queue_id)
     for pipe in sorted(pipes, key=lambda pipe: pipe.priority, reverse=True):
@@ -134,6 +140,8 @@ def _walk(
                 rows = ports.catalog.claims.rows(group.id, pipe.id) if cursor else []
                 timed = pipe.timer_ms is not None
                 for part in unfinished(cursor, rows, end_seq, now_ms, timed=timed):
+                    if claimed and part.row is None:
+                        continue
                     if part.fate in states or _undecided(pipe, part):
                         yield from _read(reader, pipe, part, limit)
             finally:

@@ -162,6 +162,37 @@ def delete(ctx: click.Context, queue: str, name: str, yes: bool) -> None:
         output.say(f"deleted group {name} of {queue}")
 
 
+@group.command(
+    "keys",
+    cls=Verb,
+    examples=["cassq group keys mail ordered", "cassq group keys mail ordered --limit 100 --json"],
+)
+@queue_argument("queue")
+@click.argument("name")
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, metavar="COUNT")
+@click.pass_context
+def keys(ctx: click.Context, queue: str, name: str, limit: int) -> None:
+    """Show which keys of a keyed group are held up: by a message that failed, or is in hand.
+
+    Those with most messages behind come first, of the messages that a popper has claimed ahead.
+    """
+    call = ctx.ensure_object(Invocation)
+    with call.connect() as client:
+        found = client.queue(queue).held_keys(name, limit)
+    if call.as_json:
+        output.document([held.as_dict() for held in found])
+        return
+    headers = ("KEY", "BEHIND", "STATE", "ATTEMPTS", "UNTIL", "ERROR", "MESSAGE")
+    rows = [
+        (
+            *(held.as_dict()["key"], held.behind, held.state, held.attempts),
+            *(output.moment(held.due_at), held.error, held.message_id),
+        )
+        for held in found
+    ]
+    output.table(headers, rows)
+
+
 def _show_expired(call: Invocation, groups: list[ExpiredGroup], queue: str) -> None:
     if call.as_json:
         output.document([group.as_dict() for group in groups])

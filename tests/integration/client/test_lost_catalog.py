@@ -43,6 +43,7 @@ COMMANDS = [
     ("explain {id}", 0),
     ("group create mail billing", 0),
     ("group delete mail default --yes", 0),
+    ("group keys mail default", 2),
     ("group list mail", 0),
     ("group update mail default --max-deliveries 3", 0),
     ("peek mail", 0),
@@ -74,7 +75,7 @@ COMMANDS = [
     ("stats", 0),
     ("stats mail", 0),
 ]
-ELSEWHERE = ("completion", "version", "schema", "sidecar serve", "spark", "spill", "pipe")
+ELSEWHERE = ("completion", "version", "schema", "sidecar serve", "spark", "spill", "pipe", "worker")
 
 
 def lose(directory: Path, *, beside: bool = True) -> None:

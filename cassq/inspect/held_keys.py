@@ -1,0 +1,99 @@
+"""Which keys of a keyed group are held up, by what, and how much waits behind. Writes nothing."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from cassq.errors import UsageError
+from cassq.inspect.peeking import PeekedMessages, moment, to_wall, walk
+from cassq.lifecycle.ports import Ports
+from cassq.model.claims import consumer_of
+from cassq.model.ledger import UNFINISHED
+from cassq.model.rows import ClaimState, GroupRow
+
+READ_MESSAGES = 4096
+FAILED, IN_HAND = "failed", "in hand"
+
+
+@dataclass(frozen=True, slots=True)
+class HeldKey:
+    """A key whose next messages wait for one of it.
+
+    state: "failed", to be delivered again at `due_at`, or "in hand" of `holder`, until `due_at` at
+    least. error: of its last failure. behind: how many messages of the key wait, of those that a
+    popper has claimed ahead.
+    """
+
+    key: bytes
+    message_id: str
+    state: str
+    attempts: int
+    due_at: datetime
+    holder: str = ""
+    error: str = ""
+    behind: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON shows it: the key as text, times in ISO form."""
+        shown = self.key.decode("utf-8", "backslashreplace")
+        return {**asdict(self), "key": shown, "due_at": self.due_at.isoformat()}
+
+
+def held_keys(ports: Ports, group: GroupRow, limit: int) -> list[HeldKey]:
+    """The keys that a failed message holds up, and those of which one is in hand and others wait;
+    those with most messages behind come first. Cost: reads the claimed messages of the group.
+
+    Raises UsageError for a group that is not keyed.
+    """
+    if not group.policy.keyed:
+        raise UsageError(
+            f"the messages of group {group.name} do not wait for others of their key",
+            hint="this is for groups with order, limit_per_key, rate_per_key or fair",
+        )
+    now_ms = ports.catalog.now_ms()
+    to_wall_ms = to_wall(ports, now_ms)
+    found: dict[bytes, HeldKey] = {}
+    behind: Counter[bytes] = Counter()
+    with closing(walk(ports, group, now_ms, UNFINISHED, READ_MESSAGES, claimed=True)) as seen:
+        for part in seen:
+            for index in range(part.first, part.last):
+                key = part.frame.key_at(index)
+                if key is None:
+                    continue
+                held = _held(part, index, key, to_wall_ms)
+                if held is None or key in found:
+                    behind[key] += 1
+                else:
+                    found[key] = held
+    keys = [replace(held, behind=behind[key]) for key, held in found.items()]
+    keys = [held for held in keys if held.state == FAILED or held.behind]
+    keys.sort(key=lambda held: (-held.behind, held.due_at))
+    return keys[:limit]
+
+
+def _held(part: PeekedMessages, index: int, key: bytes, to_wall_ms: int) -> HeldKey | None:
+    """What the message says of its key, if it was delivered."""
+    row, seq = part.part.row, part.frame.base_seq + index
+    if row is None or not row.deliveries:
+        return None
+    if row.state is ClaimState.FREE:
+        state, holder = FAILED, ""
+    elif row.tried is not None and seq in row.tried:
+        state, holder = IN_HAND, consumer_of(row.holder)
+    else:
+        return None
+    failure = json.loads(row.failure) if row.failure else {}
+    return HeldKey(
+        key,
+        part.frame.id_at(index, part.pipe.id).decode(),
+        state,
+        row.deliveries,
+        moment(row.due_ms, to_wall_ms),
+        holder,
+        failure.get("error", ""),
+    )
