@@ -34,7 +34,7 @@ LETTER = Letter(
         replace(LETTER, payload=bytes(range(256)), key=b"\xff\x00"),
         replace(LETTER, payload="käse\n\u2028".encode(), key=b""),
     ],
-    ids=["whole", "bare", "bytes", "text"],
+    ids=["whole", "urgent", "bare", "bytes", "text"],
 )
 def test_a_letter_comes_back_from_its_line_as_it_was(letter: Letter) -> None:
     line = letter.to_json()
