@@ -169,7 +169,14 @@ def delete(ctx: click.Context, queue: str, name: str, yes: bool) -> None:
 )
 @queue_argument("queue")
 @click.argument("name")
-@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, metavar="COUNT")
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    default=20,
+    show_default=True,
+    metavar="COUNT",
+    help="Show at most this many keys.",
+)
 @click.pass_context
 def keys(ctx: click.Context, queue: str, name: str, limit: int) -> None:
     """Show which keys of a keyed group are held up: by a message that failed, or is in hand.
