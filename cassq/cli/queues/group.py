@@ -179,7 +179,7 @@ def delete(ctx: click.Context, queue: str, name: str, yes: bool) -> None:
 )
 @click.pass_context
 def keys(ctx: click.Context, queue: str, name: str, limit: int) -> None:
-    """Show which keys of a keyed group are held up: by a message that failed, or is in hand.
+    """Show the keys of a keyed group that wait for a failed message, or one in hand.
 
     Those with most messages behind come first, of the messages that a popper has claimed ahead.
     """
