@@ -519,6 +519,8 @@ class Popper:
         if self._closed:
             self._check_open()
         now_ms = self._catalog.now_ms()
+        if self._limits.short:
+            self._waiter.wake()  # there is room for another one
         if not self._settler.unwritten:
             wait_ms = self._settler.begin(now_ms)
             if wait_ms:

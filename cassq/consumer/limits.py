@@ -63,6 +63,7 @@ class Limits:
         self._permits = 0
         self._until_ms = 0  # when the permits are over
         self._used_ms = 0  # when all of them were last in use
+        self.short: bool = False  # whether there was no permit for another message
         self._again = 0.0  # in how many seconds there may be more; 0: there was enough
 
     def claim(
@@ -84,7 +85,7 @@ class Limits:
         """How many messages may be claimed and handed out now, at most `wanted`. likely: how many
         this popper will have finished in a tenth of a second. Cost: a read and a conditional write
         for each limit, unless it has what it needs already."""
-        self._again = 0.0
+        self._again, self.short = 0.0, False
         if rules.concurrency is not None:
             wanted = self._permitted(wanted, rules.concurrency, rules.claim_timeout_ms)
         if wanted and rules.rate is not None:
@@ -188,7 +189,7 @@ class Limits:
         if room <= wanted:
             self._used_ms = now_ms
         if not room:
-            self._again = self._look_seconds
+            self._again, self.short = self._look_seconds, True
         return min(wanted, room)
 
     def _keep_permits(self, most: int, until_ms: int) -> None:
