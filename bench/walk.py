@@ -65,13 +65,15 @@ def walks(directory: Path) -> list[Walk]:
         pusher, popper = queue.pusher(), queue.popper()
         pusher.push_many([b"waits"] * FEW)
         for _ in range(ROUNDS):
-            pusher.push(b"waits")
+            pusher.push_many([b"waits"] * 3)
             walk("push", lambda: pusher.push(b"payload"))
             for what in ("ack", "nack"):
                 taken: list[cassq.Message] = []
+                before = popper.pop(1)  # does what is done only every so many milliseconds
                 walk("pop(1)", lambda taken=taken: taken.extend(popper.pop(1)))  # type: ignore[misc]
                 walk(what, getattr(taken[0], what))
                 walk(f"flush after {what}", popper.flush)
+                popper.commit(before)
         many = client.create_queue("many")
         many.pusher().push_many([b"waits"] * 100 * ROUNDS)
         popper = many.popper()
