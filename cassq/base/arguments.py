@@ -38,6 +38,15 @@ def check_zone(name: str, when: datetime) -> None:
         )
 
 
+def split_address(address: str) -> tuple[str, int] | None:
+    """The parts of HOST:PORT, or None if it is anything else; a host of IPv6 may stand in
+    brackets."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        return None
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
 def milliseconds(name: str, seconds: float | None) -> int:
     """A delay in seconds as milliseconds; None means no delay."""
     if seconds is None:

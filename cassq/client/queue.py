@@ -39,6 +39,7 @@ from cassq.lifecycle.purging import count_waiting, purge
 from cassq.lifecycle.skipping import skip
 from cassq.message.compression import check_compression
 from cassq.model.queues import (
+    FIXED_SETTINGS,
     GroupPolicy,
     QueuePolicy,
     as_dict,
@@ -384,7 +385,7 @@ class Queue:
         others. The time of `group_expires` begins anew."""
         row = self._group(name)
         new = _checked_for(name, changed(row.policy, policy))
-        for setting in ("exclusive", "order", "limit_per_key", "rate_per_key", "fair"):
+        for setting in FIXED_SETTINGS:
             if getattr(new, setting) != getattr(row.policy, setting):
                 raise ConfigError(f"{setting} cannot be changed", hint="create another group")
         if new.group_expires is not None or row.policy.group_expires is not None:

@@ -6,7 +6,7 @@ one client, so all locks of that client go with it.
 
 from __future__ import annotations
 
-from cassq.catalog.port import limit_names
+from cassq.catalog.port import limit_names, pipe_lock
 from cassq.consumer.group_health import GroupHealth, freed
 from cassq.consumer.keyed.take_over import lane_lock
 from cassq.lifecycle.ports import Ports
@@ -36,7 +36,7 @@ def free_all_of(ports: Ports, queue: QueueRow, group: GroupRow, popper: str) -> 
         return _drop_locks(ports, popper, [lane_lock(group.id)])
     if group.policy.exclusive or queue.policy.strict:
         pipes = ports.catalog.pipes.live(queue.id)
-        return _drop_locks(ports, popper, [f"pop:{group.id}:{pipe.id}" for pipe in pipes])
+        return _drop_locks(ports, popper, [pipe_lock(group.id, pipe.id) for pipe in pipes])
     return _free_claims(ports, queue, group, popper)
 
 

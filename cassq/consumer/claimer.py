@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from cassq.base.sharing import BESIDE_MS, answered
 from cassq.catalog.cover import fault, fault_now, wedged
+from cassq.catalog.port import pipe_lock
 from cassq.consumer.candidates import REFRESH_MS, UNREADABLE, CandidatePipes, PipeView
 from cassq.consumer.delivery import Acknowledger, Delivery
 from cassq.consumer.group_health import GroupHealth, freed
@@ -442,7 +443,7 @@ class Claimer:
         if before.ack.seq >= self.window.end_seq(view):
             view.cursor = before
             return []
-        lock = self._ports.locker.acquire(f"pop:{group.id}:{view.row.id}", timeout_ms)
+        lock = self._ports.locker.acquire(pipe_lock(group.id, view.row.id), timeout_ms)
         if lock is None:
             return []
         found: list[Found] = []
@@ -469,7 +470,7 @@ class Claimer:
         """The same with a lock that is kept from pop to pop. Cost: that of a claim; where the lock
         is not ours yet, also of two reads, of taking it, and of raising the epoch."""
         group, timeout_ms = self._group(), self.rules.claim_timeout_ms
-        name = f"pop:{group.id}:{view.row.id}"
+        name = pipe_lock(group.id, view.row.id)
         turn, self._locked_out = turns.resume(name, self.name, timeout_ms)
         if turn is not None and turn.lapses_early(self._ports.clock.boot_ms()):
             turn = self._renewed(turn, view)

@@ -110,7 +110,9 @@ class Limits:
         return min(most, self._again) if self._again else most
 
     def tend_within(self, rules: Rules) -> float:
-        """In how many seconds `tend` is due after a call of `claim`."""
+        """In how many seconds `tend` is due after a call of `claim`. A rate needs no tending."""
+        if rules.concurrency is None:
+            return _NEVER
         return min(UNUSED_MS, rules.claim_timeout_ms / 3) / 1000
 
     def tend(self, rules: Rules) -> float:

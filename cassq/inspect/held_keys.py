@@ -10,13 +10,12 @@ from datetime import datetime
 from typing import Any
 
 from cassq.errors import UsageError
-from cassq.inspect.peeking import PeekedMessages, moment, to_wall, walk
+from cassq.inspect.peeking import READ_MESSAGES, PeekedMessages, moment, to_wall, walk
 from cassq.lifecycle.ports import Ports
 from cassq.model.claims import consumer_of
 from cassq.model.ledger import UNFINISHED
 from cassq.model.rows import ClaimState, GroupRow
 
-READ_MESSAGES = 4096
 FAILED, IN_HAND = "failed", "in hand"
 
 

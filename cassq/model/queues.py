@@ -27,6 +27,8 @@ EXPIRES_SECONDS_MIN = 15.0
 CONSISTENCIES: tuple[Consistency, ...] = get_args(Consistency)
 COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
 OVERFLOWS: tuple[Overflow, ...] = get_args(Overflow)
+# What cannot be changed of a group.
+FIXED_SETTINGS = ("exclusive", "order", "limit_per_key", "rate_per_key", "fair")
 ORDERS: tuple[Order, ...] = get_args(Order)
 _PART = r"[A-Za-z0-9._-]+"
 _QUEUE_NAME = re.compile(rf"{_PART}|(?:/{_PART})+")

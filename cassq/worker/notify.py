@@ -39,10 +39,6 @@ class Notices:
         if self.every is not None:
             self._send("WATCHDOG=1")
 
-    def status(self, text: str) -> None:
-        """A line that `systemctl status` shows."""
-        self._send(f"STATUS={text}")
-
     def _send(self, text: str) -> None:
         if not self._address:
             return

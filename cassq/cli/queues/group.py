@@ -19,6 +19,7 @@ from cassq.cli.verb import Invocation, Verb, queue_argument, sure_to
 from cassq.client.queue import Group
 from cassq.errors import GroupNotFoundError
 from cassq.inspect.expired_groups import ExpiredGroup
+from cassq.model.queues import FIXED_SETTINGS
 from cassq.settings import Start
 
 STARTS: tuple[Start, ...] = get_args(Start)
@@ -119,9 +120,7 @@ def list_(call: Invocation, queue: str, expired: bool) -> None:
 )
 @queue_argument("queue")
 @click.argument("name")
-@group_options(
-    leave_out=("exclusive", "order", "limit_per_key", "rate_per_key", "fair"), defaults=False
-)
+@group_options(leave_out=FIXED_SETTINGS, defaults=False)
 @click.pass_obj
 def update(call: Invocation, /, queue: str, name: str, **settings: Any) -> None:
     """Change settings of a group; the others stay as they are.

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import click
 
 from cassq import errors
+from cassq.base.arguments import split_address
 from cassq.cli.ui import output
 from cassq.cli.verb import Invocation, Verb, complete_queue, seconds
 from cassq.cli.worker.logs import FORMS, JSON, TEXT, log_tasks
@@ -179,12 +180,12 @@ def _failure(failed: Mapping[str, Any]) -> CassqError:
 
 
 def _address(listen: str) -> tuple[str, int]:
-    host, _, port = listen.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
+    parts = split_address(listen)
+    if parts is None:
         raise UsageError(
             f"--listen: {listen!r} is not an address", hint="write HOST:PORT, as in 127.0.0.1:9465"
         )
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    return parts
 
 
 def _queue(client: Client, name: str | None) -> Queue:

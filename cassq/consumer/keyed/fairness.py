@@ -81,8 +81,7 @@ class FairReady:
         tenant = self._tenant(entry)
         tenant.waiting_for(entry[0]).append(entry)
         self._count += 1
-        if not (tenant.number or tenant.noisy):
-            self._list(tenant)
+        self._list_anew(tenant)
 
     def add(self, segment: Segment, bundle: Bundle, seqs: RangeSet) -> None:
         """Put messages of a segment behind the others of their keys. Cost: one pass over them."""
@@ -94,8 +93,7 @@ class FairReady:
             tenant.waiting_for(segment).extend(
                 zip(repeat(segment), repeat(bundle), seqs, strict=False)
             )
-            if not (tenant.number or tenant.noisy):
-                self._list(tenant)
+            self._list_anew(tenant)
             return
         tenant, last = self._tenant_of(None), None
         for seq in seqs:
@@ -103,8 +101,7 @@ class FairReady:
             if key != last:
                 tenant, last = self._tenant_of(key), key
             tenant.waiting_for(segment).append((segment, bundle, seq))
-            if not (tenant.number or tenant.noisy):
-                self._list(tenant)
+            self._list_anew(tenant)
 
     def extend(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
@@ -116,8 +113,7 @@ class FairReady:
             tenant = self._tenant(entry)
             tenant.waiting_for(entry[0]).extendleft((entry,))
             self._count += 1
-            if not (tenant.number or tenant.noisy):
-                self._list(tenant)
+            self._list_anew(tenant)
 
     def _tenant(self, entry: Entry) -> Tenant:
         _, bundle, seq = entry
@@ -128,6 +124,11 @@ class FairReady:
         if tenant is None:
             tenant = self._tenants[key] = Tenant(self._now_ms)
         return tenant
+
+    def _list_anew(self, tenant: Tenant) -> None:
+        """Give a key that may have had no ready messages its place."""
+        if not (tenant.number or tenant.noisy):
+            self._list(tenant)
 
     def _list(self, tenant: Tenant) -> None:
         """Give a key its place among the quiet ones."""

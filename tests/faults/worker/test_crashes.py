@@ -6,7 +6,6 @@ import os
 import random
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,14 +13,11 @@ import cassq
 from tests.faults.actors import Act, Actor
 from tests.integration.deadlines import eventually
 from tests.integration.stage import numbers, push
-from tests.integration.worker.processes import Home, WorkerProcess, is_running
+from tests.integration.worker.processes import Home, WorkerProcess, counts, home, is_running
+
+__all__ = ["home"]
 
 STOPS = 40
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return Home(tmp_path)
 
 
 @pytest.fixture
@@ -29,12 +25,6 @@ def queue(home: Home) -> Iterator[cassq.Queue]:
     with cassq.connect(home.url) as client:
         # Nothing comes again because a claim has expired.
         yield client.create_queue("jobs", claim_timeout=3600, max_deliveries=3, sick_hold=0)
-
-
-def counts(queue: cassq.Queue) -> tuple[int, int, int, int]:
-    """Committed, waiting, pending and dead."""
-    group = queue.stats().groups["default"]
-    return group.committed, group.waiting, group.pending, group.dead
 
 
 def test_what_a_killed_process_had_comes_again_at_once_counted_as_lost(

@@ -49,6 +49,13 @@ def taken(popper: cassq.Popper, count: int) -> list[bytes]:
     return found
 
 
+def beside(timed: cassq.Client, clock: ManualClock, place: Place) -> cassq.Client:
+    """Another client of the same place, on the test's clock."""
+    other = cassq.Client(timed.url, place.open(clock), clock)
+    other.runtime.housekeeper.stop()
+    return other
+
+
 def levels_of(found: Sequence[bytes]) -> list[int]:
     return [int(payload[:1]) for payload in found]
 
@@ -121,9 +128,7 @@ def test_what_was_prefetched_waits_for_what_is_more_urgent(
 def test_another_clients_first_message_of_a_priority_is_seen_within_a_second(
     timed: cassq.Client, clock: ManualClock, place: Place
 ) -> None:
-    other = cassq.Client(timed.url, place.open(clock), clock)
-    other.runtime.housekeeper.stop()
-    with other:
+    with beside(timed, clock, place) as other:
         queue = timed.create_queue("jobs", priority_share=0)
         push(queue, *numbers(5))
         popper = queue.popper()
@@ -138,8 +143,7 @@ def test_another_clients_first_message_of_a_priority_is_seen_within_a_second(
 def test_in_a_directory_it_is_seen_within_some_milliseconds(
     timed: cassq.Client, clock: ManualClock, place: Place
 ) -> None:
-    with cassq.Client(timed.url, place.open(clock), clock) as other:
-        other.runtime.housekeeper.stop()
+    with beside(timed, clock, place) as other:
         queue = timed.create_queue("jobs", priority_share=0)
         push(queue, *numbers(5))
         popper = queue.popper()

@@ -13,6 +13,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
+
+import cassq
 from tests.integration.deadlines import DEADLINE_SECONDS, eventually
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -182,3 +185,14 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path)
+
+
+def counts(queue: cassq.Queue) -> tuple[int, int, int, int]:
+    """Committed, waiting, pending and dead."""
+    group = queue.stats().groups["default"]
+    return group.committed, group.waiting, group.pending, group.dead

@@ -6,21 +6,17 @@ import json
 import signal
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 import cassq
 from tests.integration.deadlines import eventually
 from tests.integration.stage import push
-from tests.integration.worker.processes import Home, WorkerProcess
+from tests.integration.worker.processes import Home, WorkerProcess, counts, home
+
+__all__ = ["home"]
 
 pytestmark = pytest.mark.embedded_only(reason="the command opens a directory")
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return Home(tmp_path)
 
 
 @pytest.fixture
@@ -32,12 +28,6 @@ def queue(home: Home) -> Iterator[cassq.Queue]:
 
 def names(kind: str, count: int) -> list[bytes]:
     return [f"{kind}-{number}".encode() for number in range(count)]
-
-
-def counts(queue: cassq.Queue) -> tuple[int, int, int, int]:
-    """Committed, waiting, pending and dead."""
-    group = queue.stats().groups["default"]
-    return group.committed, group.waiting, group.pending, group.dead
 
 
 def test_a_plain_function_needs_one_command(home: Home, queue: cassq.Queue) -> None:

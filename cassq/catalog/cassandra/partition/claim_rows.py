@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from cassandra.query import UNSET_VALUE
-
 from cassq.cassandra.session import Row, Statement
+from cassq.catalog.cassandra.partition.pipe_rows import ABSENT
 from cassq.message.frames import Place
 from cassq.model.claims import marked, marks
 from cassq.model.rows import Claim, ClaimState, Cursor, Move, Reason, Removed
@@ -176,7 +175,7 @@ def claim_columns(claim: Claim) -> Row:
         claim.version,
         marks(claim),
         claim.failure,
-        claim.priority or UNSET_VALUE,  # None would write a tombstone
+        claim.priority or ABSENT,
     )
 
 

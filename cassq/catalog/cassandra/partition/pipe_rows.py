@@ -66,7 +66,7 @@ FORGET = "DELETE FROM pipes WHERE pipe_id = ? IF state = 3"
 ALL = "SELECT pipe_id FROM pipes"
 
 # Leaves a column out; None would write a tombstone, which every read would pass.
-_ABSENT = UNSET_VALUE
+ABSENT = UNSET_VALUE
 
 RETIRING, LEAVING = "retire", "repoint"  # prefixes of marks
 
@@ -125,13 +125,13 @@ def columns(row: PipeRow) -> Row:
         row.owner,
         row.created_ms,
         row.lease_ms,
-        *(row.end or (_ABSENT, _ABSENT)),
+        *(row.end or (ABSENT, ABSENT)),
         row.predecessor,
         row.ordinal,
         row.group_id,
-        _ABSENT if row.timer_ms is None else row.timer_ms,
+        ABSENT if row.timer_ms is None else row.timer_ms,
         row.stage,
-        row.priority or _ABSENT,
+        row.priority or ABSENT,
         row.id,
     )
 

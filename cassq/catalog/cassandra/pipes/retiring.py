@@ -36,6 +36,7 @@ from cassq.catalog.cassandra.partition.catalog_rows import CatalogRows
 from cassq.catalog.cassandra.partition.pipe_rows import LEAVING, RETIRING, Pipe, Total
 from cassq.catalog.cassandra.pipes.listing import Listing, PipeEntry
 from cassq.catalog.cassandra.pipes.totals import Totals
+from cassq.catalog.port import pipe_lock
 from cassq.model.rows import GroupRow, PipeState, Retired
 
 
@@ -109,7 +110,7 @@ class Retiring:
         gone = {*group_ids, *(each.row.group_id for each in pipe.totals)}
         for group_id in sorted(gone):
             self._cursors.drop((group_id, row.id))
-        self._leases.forget([f"pop:{group_id}:{row.id}" for group_id in sorted(gone)])
+        self._leases.forget([pipe_lock(group_id, row.id) for group_id in sorted(gone)])
         self._cql.write(DROP_ARRIVALS, (row.id,))
 
     # --- moving to another queue ----------------------------------------------------------------

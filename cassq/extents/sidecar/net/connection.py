@@ -19,6 +19,7 @@ from collections import deque
 from itertools import islice
 from typing import Any, NamedTuple
 
+from cassq.base.arguments import split_address
 from cassq.base.clock import Stopwatch
 from cassq.errors import BackendUnavailableError
 from cassq.extents.protocol.inbox import Inbox
@@ -358,9 +359,9 @@ class Connection:
 def host_and_port(address: str) -> tuple[str, int]:
     """The parts of HOST:PORT; a host of IPv6 may stand in brackets. Raises
     BackendUnavailableError for anything else."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
+    parts = split_address(address)
+    if parts is None:
         raise BackendUnavailableError(
             f"{address!r} is not the address of a sidecar", hint="write host:port", retryable=False
         )
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    return parts
