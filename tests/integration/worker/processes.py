@@ -139,6 +139,10 @@ class WorkerProcess:
         self.seen |= set(found)
         return found
 
+    def until_gone(self, pid: int) -> None:
+        """Wait until the supervisor has seen that a process of it has ended."""
+        eventually(f"{pid} has ended", lambda: pid not in self.children())
+
     def until_logged(self, text: str, count: int = 1) -> None:
         eventually(f"{text!r} in {self.errors}", lambda: self.errors.count(text) >= count)
 
