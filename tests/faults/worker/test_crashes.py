@@ -24,7 +24,7 @@ STOPS = 40
 def queue(home: Home) -> Iterator[cassq.Queue]:
     with cassq.connect(home.url) as client:
         # Nothing comes again because a claim has expired.
-        yield client.create_queue("jobs", claim_timeout=3600, max_deliveries=3, sick_hold=0)
+        yield client.create_queue("jobs", claim_timeout=3600, max_deliveries=3, sick_check=False)
 
 
 def test_what_a_killed_process_had_comes_again_at_once_counted_as_lost(
