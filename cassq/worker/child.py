@@ -17,15 +17,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cassq.worker.journal import nothing
-from cassq.worker.reports import BEAT, ENDED, FAILED, LEAVING, READY, ReportReader
+from cassq.worker.reports import BEAT, DESCRIBED, ENDED, FAILED, LEAVING, READY, ReportReader
 
 
 class Child:
     """One process. began_ms, heard_ms: boot time when it was started, and last heard of.
 
-    popper: the name of its popper, once it takes messages. facts: its last beat. leaving: why
-    another takes its place. failed: the error that kept it from starting. ended: it left nothing
-    behind. files: the sources that it loaded. terminated_ms: when it was asked to end.
+    orders: what it reads first. popper: the name of its popper, once it takes messages. facts: its
+    last beat. leaving: why another takes its place. failed: the error that kept it from starting.
+    ended: it left nothing behind. files: the sources that it loaded. terminated_ms: when it was
+    asked to end. described: what it said of its handler.
     """
 
     def __init__(self, command: Sequence[str], orders: Mapping[str, Any], now_ms: int) -> None:
@@ -40,10 +41,12 @@ class Child:
         finally:
             os.close(write_end)
         self._reader = ReportReader(read_end)
+        self.orders: Mapping[str, Any] = orders
         self.began_ms = self.heard_ms = now_ms
         self.popper: str = ""
         self.facts: Mapping[str, Any] = {**nothing(), "running": 0, "stuck": 0}
         self.leaving: str = ""
+        self.described: Mapping[str, Any] | None = None
         self.failed: Mapping[str, Any] | None = None
         self.ended: bool = False
         self.files: dict[str, list[int]] = {}
@@ -82,6 +85,8 @@ class Child:
                     self.facts = report["facts"]
                 case kind if kind == LEAVING:
                     self.leaving = report["why"]
+                case kind if kind == DESCRIBED:
+                    self.described = report
                 case kind if kind == FAILED:
                     self.failed = report
                 case kind if kind == ENDED:
@@ -90,6 +95,10 @@ class Child:
     def exit_code(self) -> int | None:
         """How it ended: as `subprocess.Popen.returncode`; None while it runs."""
         return self._process.poll()
+
+    def wait(self) -> int:
+        """`exit_code`, when it has ended."""
+        return self._process.wait()
 
     def terminate(self, now_ms: int) -> None:
         """Ask it to end: SIGTERM, once."""

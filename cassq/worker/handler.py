@@ -13,10 +13,27 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from cassq.base.arguments import DELAY_MAX_SECONDS, check_seconds
 from cassq.consumer.delivery import Message
 from cassq.errors import UsageError
 
 Handler = Callable[[Message], object]
+
+
+class Retry(Exception):  # noqa: N818 - it is no error
+    """A handler raises it to give its message back without an error in its work: for `delay`
+    seconds, or by the group's schedule. It counts as an attempt."""
+
+    def __init__(self, reason: str = "", *, delay: float | None = None) -> None:
+        if delay is not None:
+            check_seconds("delay", delay, DELAY_MAX_SECONDS)
+        self.delay: float | None = delay
+        super().__init__(reason)
+
+
+class Reject(Exception):  # noqa: N818 - as Retry
+    """A handler raises it to make its message a dead letter at once."""
+
 
 _HINT = "for instance: def handle(message): ..."
 

@@ -7,7 +7,7 @@ import logging
 import threading
 from bisect import bisect_left
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from cassq.base.clock import Stopwatch
 from cassq.consumer.delivery import Message
@@ -26,6 +26,7 @@ class Outcome(enum.StrEnum):
     DONE = "done"  # the handler returned: acked
     FAILED = "failed"  # the handler raised: nacked, with its error
     SETTLED = "settled"  # the handler had acked the message, or given it back, itself
+    REJECTED = "rejected"  # the handler raised Reject, or this was its last attempt: a dead letter
     TIME_LIMIT = "time_limit"  # it ran for too long: nacked
     ABANDONED = "abandoned"  # it still ran when the grace of a stop was over: nacked
     LOST = "lost"  # others have the message, or may have it
@@ -35,15 +36,35 @@ class Outcome(enum.StrEnum):
 _WARNED = frozenset(Outcome) - {Outcome.DONE, Outcome.SETTLED}
 
 
+class Terms(NamedTuple):
+    """How one call of a handler is treated, if not as the worker treats all.
+
+    name: of what it does, for the log. time_limit: in seconds. delay: seconds until the next
+    attempt if it fails; None: by the group's schedule. last: if it fails, the message is a dead
+    letter.
+    """
+
+    name: str = ""
+    time_limit: float | None = None
+    delay: float | None = None
+    last: bool = False
+
+
 class Task:
     """One call of the handler. message: what it is called with. thread: which thread calls it."""
 
-    __slots__ = ("message", "thread", "watch")
+    __slots__ = ("message", "terms", "thread", "watch")
 
-    def __init__(self, message: Message, thread: threading.Thread) -> None:
+    def __init__(self, message: Message, thread: threading.Thread, terms: Terms) -> None:
         self.message: Message = message
         self.thread: threading.Thread = thread
+        self.terms: Terms = terms
         self.watch: Stopwatch = Stopwatch()
+
+    def left(self) -> float | None:
+        """How many seconds of its time limit are left; None: it has none."""
+        limit = self.terms.time_limit
+        return None if limit is None else limit - self.watch.seconds()
 
 
 class Journal:
@@ -70,9 +91,10 @@ class Journal:
             level = logging.WARNING
         if not logger.isEnabledFor(level):
             return
-        message = task.message
+        message, name = task.message, task.terms.name
         fields = {
             "queue": self._queue,
+            **({"task": name} if name else {}),
             "id": message.id,
             "outcome": str(outcome),
             "seconds": round(seconds, 6),
@@ -81,7 +103,7 @@ class Journal:
         logger.log(
             level,
             "%s %s %s after %.3f s, attempt %d",
-            self._queue,
+            f"{self._queue} {name}" if name else self._queue,
             message.id,
             outcome.replace("_", " "),
             seconds,
@@ -118,7 +140,7 @@ class Journal:
 
 
 def added(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """The sum of two journals' totals."""
+    """The sum of two journals' totals; what else they have is left out."""
     names = [*one["outcomes"], *(n for n in other["outcomes"] if n not in one["outcomes"])]
     return {
         "outcomes": {n: one["outcomes"].get(n, 0) + other["outcomes"].get(n, 0) for n in names},

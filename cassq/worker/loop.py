@@ -18,7 +18,6 @@ replacement; when more than `stuck_max` do, the worker stops, and says so by `Ab
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import threading
 from collections.abc import Callable, Mapping
@@ -35,9 +34,9 @@ from cassq.errors import (
 from cassq.plurals import counted
 from cassq.popper import KEEP_ALIVE_SECONDS, WAIT_MAX_SECONDS, Popper
 from cassq.worker.feed import Feed
-from cassq.worker.handler import Handler, check_handler, check_result
-from cassq.worker.journal import Journal, Outcome, Task
-from cassq.worker.wakeup import Wakeup, handled
+from cassq.worker.handler import Handler, Reject, Retry, check_handler, check_result
+from cassq.worker.journal import Journal, Outcome, Task, Terms
+from cassq.worker.wakeup import Wakeup, handled, interrupt_again
 
 logger: logging.Logger = logging.getLogger("cassq")
 
@@ -118,6 +117,8 @@ class Worker:
         self._stopping = False
         self._leaving = False
         self._interrupted = False
+        self._terms = Terms(time_limit=self.settings.time_limit)
+        self._limited = self.settings.time_limit is not None  # whether any task had a time limit
         self._failure: BaseException | None = None
 
     # --- from outside ---------------------------------------------------------------------------
@@ -137,7 +138,8 @@ class Worker:
             raise UsageError("a worker runs once", hint="get another from queue.worker(...)")
         self._began = True
         with Wakeup() as self._wakeup, handled(self._wakeup, self._take_signal):
-            keep_alive = max(KEEP_ALIVE_SECONDS, self.settings.time_limit or 0.0)
+            longest = getattr(self._handler, "timeout_max", 0.0)  # of an app's tasks
+            keep_alive = max(KEEP_ALIVE_SECONDS, self.settings.time_limit or 0.0, longest)
             popper = self._popper = self._source.open_popper(keep_alive)
             feed = self._feed = Feed(
                 popper, one_at_a_time=self._source.in_order, most=self.settings.max_tasks
@@ -174,10 +176,20 @@ class Worker:
     def _take_signal(self, signum: int) -> None:
         if signum == signal.SIGINT:
             if self._interrupted:
-                signal.signal(signal.SIGINT, signal.SIG_DFL)
-                os.kill(os.getpid(), signal.SIGINT)
+                interrupt_again()
             self._interrupted = True
         self.stop()
+
+    def set_terms(self, task: Task, terms: Terms) -> None:
+        """Have a task that runs treated so, within the time limit of all."""
+        limits = [
+            limit for limit in (terms.time_limit, self._terms.time_limit) if limit is not None
+        ]
+        task.terms = terms._replace(time_limit=min(limits, default=None))
+        if terms.time_limit is not None:
+            self._limited = True
+            if self._wakeup is not None:
+                self._wakeup.give()
 
     # --- the threads ----------------------------------------------------------------------------
 
@@ -194,7 +206,7 @@ class Worker:
         thread = threading.current_thread()
         try:
             while (message := feed.take()) is not None:
-                if not self._do(Task(message, thread)):
+                if not self._do(Task(message, thread, self._terms)):
                     return  # another thread has its place
             if feed.is_spent:
                 self._leave(MAX_TASKS)
@@ -212,6 +224,7 @@ class Worker:
         with self._lock:
             self._running[task] = None
         failure: BaseException | None = None
+        _running.task, _running.worker = task, self
         try:
             check_result(self._handler(task.message))
         except BaseException as exc:  # also SystemExit, which would only end this thread
@@ -236,8 +249,7 @@ class Worker:
                 message.ack()
                 outcome = Outcome.DONE
             else:
-                message.nack(error=failure)
-                outcome = Outcome.FAILED
+                outcome = _give_back(task, failure)
         except CassqError as exc:
             outcome, failure = _refused(exc), failure or exc
         self.journal.ended(task, outcome, failure)
@@ -247,7 +259,10 @@ class Worker:
         refusal: CassqError | None = None
         try:
             if not task.message.settled:
-                task.message.nack(error=error)
+                if outcome is Outcome.TIME_LIMIT:
+                    _give_back(task, error)
+                else:
+                    task.message.nack(error=error)
         except CassqError as exc:
             outcome, refusal = _refused(exc), exc
         self.journal.ended(task, outcome, refusal)
@@ -294,19 +309,20 @@ class Worker:
     def _until_next(self) -> float:
         """Seconds until there is something to look after, unless it is woken before."""
         seconds = LOOK_SECONDS
-        limit = self.settings.time_limit
-        if limit is None:
-            return seconds
-        with self._lock:
-            longest = max((task.watch.seconds() for task in self._running), default=0.0)
-        return min(seconds, limit - longest)  # one that begins now has the whole limit
+        if self._limited:
+            with self._lock:
+                left = [task.left() for task in self._running]
+            seconds = min([seconds, *(each for each in left if each is not None)])
+        # One that begins now has the whole limit.
+        return min(seconds, self.settings.time_limit or seconds)
 
     def _check_time_limits(self, feed: Feed) -> None:
-        limit = self.settings.time_limit
-        if limit is None:
+        if not self._limited:
             return
         with self._lock:
-            late = [task for task in self._running if task.watch.seconds() >= limit]
+            late = [
+                task for task in self._running if (left := task.left()) is not None and left <= 0
+            ]
         for task in late:
             if not self._take_over(task):
                 continue
@@ -314,7 +330,9 @@ class Worker:
                 self._threads.discard(task.thread)
                 self._stuck.add(task.thread)
                 stuck = len(self._stuck)
-            self._give_up(task, Outcome.TIME_LIMIT, f"time limit: it ran for over {limit:g} s")
+            self._give_up(
+                task, Outcome.TIME_LIMIT, f"time limit: it ran for over {task.terms.time_limit:g} s"
+            )
             if self._stopping or self._leaving:
                 continue
             if stuck > self._stuck_max:
@@ -358,6 +376,33 @@ class Worker:
                 " nacked, and left behind",
                 tasks=stuck,
             )
+
+
+class _Running(threading.local):
+    """The task that this thread runs, and its worker."""
+
+    task: Task | None = None
+    worker: Worker | None = None
+
+
+_running = _Running()
+
+
+def set_terms(terms: Terms) -> None:
+    """Have the task that this thread runs treated so. Nothing where no worker runs it."""
+    if _running.task is not None and _running.worker is not None:
+        _running.worker.set_terms(_running.task, terms)
+
+
+def _give_back(task: Task, failure: BaseException | str) -> Outcome:
+    """Settle the message of a task that failed."""
+    message, terms = task.message, task.terms
+    if isinstance(failure, Reject) or terms.last:
+        message.dead(failure)
+        return Outcome.REJECTED
+    delay = failure.delay if isinstance(failure, Retry) else None
+    message.nack(delay=terms.delay if delay is None else delay, error=failure)
+    return Outcome.FAILED
 
 
 def _refused(exc: CassqError) -> Outcome:

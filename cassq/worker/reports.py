@@ -6,6 +6,7 @@
     failed   it cannot take messages: an error, with the traceback of the user's module if that
              raised it
     ended    it has settled or given back all that it had
+    described  what its handler is: it was only asked that
 
 A process that ends without the last one has died, whatever its exit code: a handler may have ended
 it.
@@ -26,6 +27,7 @@ from typing import Any
 from cassq.errors import CassqError, UsageError
 
 READY, BEAT, LEAVING, FAILED, ENDED = "ready", "beat", "leaving", "failed", "ended"
+DESCRIBED = "described"
 READ_BYTES = 65_536
 _OURS = str(Path(__file__).resolve().parents[1])
 

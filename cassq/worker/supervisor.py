@@ -16,8 +16,8 @@ processes end by themselves: each sees that its standard input is closed.
 from __future__ import annotations
 
 import logging
-import os
 import signal
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ from cassq.worker.journal import added, nothing
 from cassq.worker.loop import TIME_LIMIT
 from cassq.worker.notify import Notices
 from cassq.worker.sources import Watched
-from cassq.worker.wakeup import Wakeup, handled
+from cassq.worker.wakeup import Wakeup, handled, interrupt_again
 
 logger: logging.Logger = logging.getLogger("cassq.worker")
 
@@ -45,12 +45,11 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 
 
 class Plan(NamedTuple):
-    """What to run. command: starts a process. orders: what each reads from its
-    standard input. The rest: options of `cassq worker`."""
+    """What to run. command: starts a process. orders: for each process, what it reads from its
+    standard input; "queue" is the one that it takes from. The rest: options of `cassq worker`."""
 
     command: Sequence[str]
-    orders: Mapping[str, Any]
-    processes: int
+    orders: Sequence[Mapping[str, Any]]
     grace: float
     time_limit: float | None = None
     reload: bool = False
@@ -67,7 +66,8 @@ class _Slot:
     """The place of one process. due_ms: when to start it, if it is empty; None: when a source
     changes. crashes: how many there were in a row."""
 
-    def __init__(self) -> None:
+    def __init__(self, orders: Mapping[str, Any]) -> None:
+        self.orders = orders
         self.child: Child | None = None
         self.due_ms: int | None = 0
         self.crashes = 0
@@ -76,14 +76,15 @@ class _Slot:
 class Supervisor:
     """Runs processes by a plan, until it is stopped.
 
-    freed: called with the name of the popper of a process that crashed. failed: the error that
-    kept the first processes from starting, as `reports` describes it, which ended everything.
+    freed: called with the orders of a process that crashed, and the name of its popper. failed: the
+    error that kept the first processes from starting, as `reports` describes it, which ended
+    everything.
     """
 
     def __init__(
         self,
         plan: Plan,
-        freed: Callable[[str], object],
+        freed: Callable[[Mapping[str, Any], str], object],
         notices: Notices,
         clock: Clock | None = None,
     ) -> None:
@@ -91,11 +92,13 @@ class Supervisor:
         self._freed = freed
         self._notices = notices
         self._clock = clock or SystemClock()
-        self._slots = [_Slot() for _ in range(plan.processes)]
+        self._slots = [_Slot(orders) for orders in plan.orders]
+        queues = dict.fromkeys(_queue(orders) for orders in plan.orders)
+        self._past: dict[str, Mapping[str, Any]] = {queue: nothing() for queue in queues}
+        # How many processes were replaced, by queue and by why.
+        self._replaced: dict[str, dict[str, int]] = {queue: {} for queue in queues}
         self._leaving: list[Child] = []
         self._watched = Watched()
-        self._past: Mapping[str, Any] = nothing()
-        self._replaced: dict[str, int] = {}  # how many processes, by why
         self._interrupted = False
         self._stopping = False
         self._said_stopping = False
@@ -148,7 +151,7 @@ class Supervisor:
             due = slot.due_ms is not None and slot.due_ms <= now_ms
             if slot.child is None and due and not self._stopping:
                 try:
-                    slot.child = Child(self._plan.command, self._plan.orders, now_ms)
+                    slot.child = Child(self._plan.command, slot.orders, now_ms)
                 except OSError as exc:
                     slot.crashes += 1
                     pause = max(PAUSE_SECONDS, pause_after(slot.crashes))
@@ -182,15 +185,16 @@ class Supervisor:
         slot = self._slot_of(child)
         if child.leaving and slot is not None:
             logger.info("process %d leaves: %s", child.pid, child.leaving.replace("_", " "))
-            self._count_replaced(child.leaving)
+            self._count_replaced(child, child.leaving)
             slot.child, slot.due_ms, slot.crashes = None, 0, 0
             self._leaving.append(child)
 
     def _slot_of(self, child: Child) -> _Slot | None:
         return next((slot for slot in self._slots if slot.child is child), None)
 
-    def _count_replaced(self, why: str) -> None:
-        self._replaced[why] = self._replaced.get(why, 0) + 1
+    def _count_replaced(self, child: Child, why: str) -> None:
+        replaced = self._replaced[_queue(child.orders)]
+        replaced[why] = replaced.get(why, 0) + 1
 
     def _gone(self, child: Child, code: int, now_ms: int) -> None:
         """A process has ended."""
@@ -199,10 +203,11 @@ class Supervisor:
             self._leaving.remove(child)
         else:
             slot.child = None
-        self._past = added(self._past, child.facts)
+        queue = _queue(child.orders)
+        self._past[queue] = added(self._past[queue], child.facts)
         died = bool(child.popper) and not child.ended
         if died:
-            self._freed(child.popper)
+            self._freed(child.orders, child.popper)
         if self._stopping:
             left_behind = code != 0 and child.ended and child.leaving != TIME_LIMIT
             if died or left_behind:
@@ -229,7 +234,7 @@ class Supervisor:
         slot.crashes = 1 if settled else slot.crashes + 1
         pause = pause_after(slot.crashes)
         slot.due_ms = now_ms + round(pause * 1000)
-        self._count_replaced("crash")
+        self._count_replaced(child, "crash")
         if child.failed is not None:
             _log_failure(child.failed)
         logger.warning(
@@ -296,8 +301,7 @@ class Supervisor:
             if self._interrupted:
                 for child in self._children():
                     child.kill("interrupted")
-                signal.signal(signal.SIGINT, signal.SIG_DFL)
-                os.kill(os.getpid(), signal.SIGINT)
+                interrupt_again()
             self._interrupted = True
         self.stop()
 
@@ -315,9 +319,10 @@ class Supervisor:
     def _publish(self) -> None:
         """Make `facts` anew, for other threads."""
         children = self._children()
-        totals = self._past
-        for child in children:
-            totals = added(totals, child.facts)
+        by_queue = {queue: self._facts_of(queue) for queue in self._past}
+        totals: Mapping[str, Any] = nothing()
+        for each in by_queue.values():
+            totals = added(totals, each)
         self._facts = {
             "processes": len(self._slots),
             "ready": sum(child.is_ready for child in children),
@@ -325,11 +330,32 @@ class Supervisor:
             "stopping": self._stopping,
             "was_ready": self._was_ready,
             "well_ms": self._well_ms,
-            "replaced": dict(self._replaced),
             "running": sum(child.facts["running"] for child in children),
             "stuck": sum(child.facts["stuck"] for child in children),
+            "replaced": dict(sum(map(Counter, self._replaced.values()), Counter())),
+            **totals,
+            "queues": by_queue,
+        }
+
+    def _facts_of(self, queue: str) -> dict[str, Any]:
+        """The facts of the processes that take from a queue."""
+        children = [child for child in self._children() if _queue(child.orders) == queue]
+        totals = self._past[queue]
+        for child in children:
+            totals = added(totals, child.facts)
+        return {
+            "processes": sum(_queue(slot.orders) == queue for slot in self._slots),
+            "ready": sum(child.is_ready for child in children),
+            "running": sum(child.facts["running"] for child in children),
+            "stuck": sum(child.facts["stuck"] for child in children),
+            "replaced": dict(self._replaced[queue]),
             **totals,
         }
+
+
+def _queue(orders: Mapping[str, Any]) -> str:
+    found: str = orders["queue"]
+    return found
 
 
 def _log_failure(failed: Mapping[str, Any]) -> None:

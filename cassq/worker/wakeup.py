@@ -6,6 +6,7 @@ So the one that waits for signals also waits for a descriptor in which Python wr
 
 from __future__ import annotations
 
+import os
 import select
 import signal
 import socket
@@ -79,3 +80,9 @@ def handled(
         for signum, handler in former.items():
             signal.signal(signum, signal.SIG_DFL if handler is None else handler)
         signal.set_wakeup_fd(former_fd)
+
+
+def interrupt_again() -> None:
+    """End the process at once, as SIGINT does that nobody handles."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGINT)

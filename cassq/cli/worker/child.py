@@ -17,11 +17,14 @@ from typing import Any, NoReturn
 
 from cassq.base.clock import wait_event
 from cassq.cli.worker.logs import log_tasks
-from cassq.client.connecting import connect
+from cassq.client.client import Client
+from cassq.client.connecting import DEFAULT_URL, connect
 from cassq.errors import AbandonedTasksError, CassqError
+from cassq.tasks.app import App
 from cassq.worker.handler import Handler, load_handler
+from cassq.worker.journal import logger
 from cassq.worker.loop import Hooks, Worker
-from cassq.worker.reports import BEAT, ENDED, LEAVING, READY, Reporter, files_of
+from cassq.worker.reports import BEAT, DESCRIBED, ENDED, LEAVING, READY, Reporter, files_of
 from cassq.worker.sources import State, loaded_sources, own_sources
 
 BEAT_SECONDS = 1.0
@@ -31,9 +34,11 @@ def main() -> NoReturn:
     """Do what standard input says."""
     orders, lifeline = _orders()
     reporter = Reporter(orders["report_fd"])
-    log_tasks(orders["log"])
-    # Python takes byte code for current if its source has the same size and the same second.
-    sys.dont_write_bytecode = sys.dont_write_bytecode or orders["reload"]
+    describe = orders.get("describe", False)
+    if not describe:
+        log_tasks(orders["log"])
+        # Python takes byte code for current if its source has the same size and the same second.
+        sys.dont_write_bytecode = sys.dont_write_bytecode or orders["reload"]
     try:
         handler = load_handler(orders["handler"])
     except BaseException as exc:  # a module may raise anything, SystemExit too
@@ -41,7 +46,11 @@ def main() -> NoReturn:
         reporter.failed(exc, files)
         _end(2)
     try:
-        code = _work(handler, orders, reporter, lifeline)
+        if describe:
+            _describe(handler, orders["url"], reporter)
+            code = 0
+        else:
+            code = _work(handler, orders, reporter, lifeline)
     except CassqError as exc:
         reporter.failed(exc, loaded_sources(Path.cwd()))
         code = exc.exit_code
@@ -64,8 +73,21 @@ def _orders() -> tuple[dict[str, Any], int]:
     return json.loads(line), lifeline
 
 
+def _describe(handler: Handler, url: str | None, reporter: Reporter) -> None:
+    """Report what the handler is. If it is an app, its queues are there from now on."""
+    if not isinstance(handler, App):
+        reporter.send(DESCRIBED, groups=None)
+        return
+    url = url or handler.url or os.environ.get("CASSQ_URL") or DEFAULT_URL
+    with connect(url) as client:
+        handler.use(client)
+        reporter.send(DESCRIBED, url=url, groups=handler.prepare())
+
+
 def _work(handler: Handler, orders: dict[str, Any], reporter: Reporter, lifeline: int) -> int:
     with connect(orders["url"], create=False) as client:
+        if isinstance(handler, App):
+            _prepare(handler, client, orders["url"])
         worker = client.queue(orders["queue"]).worker(handler, **orders["settings"])
         # A process is replaced as soon as a thread of it is stuck.
         worker.settings = worker.settings._replace(stuck_max=0)
@@ -108,6 +130,14 @@ def _work(handler: Handler, orders: dict[str, Any], reporter: Reporter, lifeline
             code = exc.exit_code
     reporter.send(ENDED, facts=worker.facts())
     return code
+
+
+def _prepare(app: App, client: Client, url: str) -> None:
+    """Have the app push to where its worker takes from, as a task may push others."""
+    if app.url is not None and app.url != url:
+        logger.warning("the app is made with %s, and this worker uses %s", app.url, url)
+    app.use(client)
+    app.prepare()
 
 
 def _stop_when_alone(worker: Worker, lifeline: int) -> None:

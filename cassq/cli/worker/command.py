@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import click
 
-from cassq import errors
 from cassq.base.arguments import split_address
 from cassq.cli.ui import output
 from cassq.cli.verb import Invocation, Verb, complete_queue, seconds
+from cassq.cli.worker.describing import described, failure
 from cassq.cli.worker.logs import FORMS, JSON, TEXT, log_tasks
 from cassq.client.client import Client
-from cassq.client.connecting import DEFAULT_URL
+from cassq.client.connecting import DEFAULT_URL, connect
 from cassq.client.queue import Queue
 from cassq.consumer.bereaved import free_all_of
 from cassq.errors import CassqError, UsageError
@@ -32,10 +32,10 @@ CHILD = "cassq.cli.worker.child"
 
 
 class Place(NamedTuple):
-    """Where messages are taken from."""
+    """Where messages are taken from. groups: for each queue, the group to work for."""
 
-    queue: str
-    group: str
+    url: str
+    groups: Mapping[str, str]
 
 
 @click.command(
@@ -52,20 +52,23 @@ class Place(NamedTuple):
 @click.argument("handler", metavar="MODULE:OBJECT")
 @click.option(
     "--queue",
-    "name",
+    "names",
     metavar="QUEUE",
+    multiple=True,
     shell_complete=complete_queue,
-    help="The queue to take messages from.  [default: the only one there is]",
+    help="The queue to take from; repeatable.  [default: the only one, or an app's]",
 )
 @click.option(
-    "--group", default="default", show_default=True, help="The consumer group to work for."
+    "--group",
+    metavar="GROUP",
+    help="The consumer group to work for.  [default: default, or an app's]",
 )
 @click.option(
     "--processes",
     type=click.IntRange(1, PROCESSES_MAX),
     default=1,
     show_default=True,
-    help="How many processes to run.",
+    help="How many processes to run for each queue.",
 )
 @click.option(
     "--threads",
@@ -113,8 +116,8 @@ class Place(NamedTuple):
 def worker(
     ctx: click.Context,
     handler: str,
-    name: str | None,
-    group: str,
+    names: tuple[str, ...],
+    group: str | None,
     processes: int,
     threads: int,
     grace: float,
@@ -126,8 +129,10 @@ def worker(
 ) -> None:
     """Call a function for every message of a queue, until SIGTERM or Ctrl-C.
 
-    OBJECT is a plain function of one argument, the message. MODULE is looked for in the current
-    directory, and where Python looks for modules. When the function returns, the message is acked.
+    OBJECT is a plain function of one argument, the message, or an app of `cassq.tasks`, whose
+    tasks are run: those in all of its queues, which are created if they are missing, or in those
+    that --queue names. MODULE is looked for in the current directory, and where Python looks for
+    modules. When the function returns, the message is acked.
     If it raises, the message is nacked with the error, which is logged. A function that settles the
     message itself, as by message.dead(...), is respected.
 
@@ -145,38 +150,29 @@ def worker(
     form = form or (JSON if call.as_json else TEXT)
     settings = Settings(threads, grace, time_limit, max_tasks_per_child).checked()
     address = None if listen is None else _address(listen)
-    with call.connect() as client:
-        queue = _queue(client, name)
-        _check_group(queue, group)
-        orders = {
-            "url": call.url or os.environ.get("CASSQ_URL") or DEFAULT_URL,
-            "handler": handler,
-            "queue": queue.name,
-            "settings": {"group": group, **settings.as_arguments()},
-            "reload": reload,
-            "log": form,
-        }
-        command = [sys.executable, "-m", CHILD]
-        plan = Plan(command, orders, processes, grace, time_limit, reload)
-        supervisor = Supervisor(plan, partial(_free, client, queue, group), Notices())
+    place = _place(call, handler, names, group)
+    with connect(place.url, create=False) as client:
+        orders = [
+            {
+                "url": place.url,
+                "handler": handler,
+                "queue": queue,
+                "settings": {"group": its_group, **settings.as_arguments()},
+                "reload": reload,
+                "log": form,
+            }
+            for queue, its_group in place.groups.items()
+            for _ in range(processes)
+        ]
+        plan = Plan([sys.executable, "-m", CHILD], orders, grace, time_limit, reload)
+        supervisor = Supervisor(plan, partial(_free, client), Notices())
         log_tasks(form)
         if address is not None:
-            _serve(client, supervisor, address, Place(queue.name, group))
+            _serve(client, supervisor, address, place)
         code = supervisor.run()
     if supervisor.failed is not None:
-        raise _failure(supervisor.failed)
+        raise failure(supervisor.failed)
     ctx.exit(code)
-
-
-def _failure(failed: Mapping[str, Any]) -> CassqError:
-    """The error of a process that could not start, as one of this process."""
-    if failed["traceback"]:
-        output.note(failed["traceback"].rstrip())
-    error: CassqError = getattr(errors, failed["kind"], CassqError)(
-        failed["message"], hint=failed["hint"]
-    )
-    error.exit_code = failed["exit_code"]
-    return error
 
 
 def _address(listen: str) -> tuple[str, int]:
@@ -188,10 +184,35 @@ def _address(listen: str) -> tuple[str, int]:
     return parts
 
 
-def _queue(client: Client, name: str | None) -> Queue:
-    """The queue of this name, or the only one, not counting those of dead letters."""
-    if name is not None:
-        return client.queue(name)
+def _place(call: Invocation, handler: str, names: Sequence[str], group: str | None) -> Place:
+    """Where to take from. What the call leaves open, the handler says if it is an app; so then it
+    is loaded, in a process of its own."""
+    url = call.url or os.environ.get("CASSQ_URL")
+    if url and names:
+        with connect(url, create=False) as client:
+            existing = {each.name for each in client.queues()}
+            if existing.issuperset(names):
+                return Place(url, {name: _group(client.queue(name), group) for name in names})
+    app = described(handler, url, [sys.executable, "-m", CHILD])
+    if app is not None:
+        missing = [name for name in names if name not in app.groups]
+        if missing:
+            raise UsageError(
+                f"no task of {handler} is in queue {missing[0]!r}",
+                hint=f"they are in {', '.join(app.groups)}",
+            )
+        return Place(
+            app.url,
+            {name: group or its for name, its in app.groups.items() if name in names or not names},
+        )
+    url = url or DEFAULT_URL
+    with connect(url, create=False) as client:
+        queues = [client.queue(name) for name in names] or [_only_queue(client)]
+        return Place(url, {queue.name: _group(queue, group) for queue in queues})
+
+
+def _only_queue(client: Client) -> Queue:
+    """The only queue there is, not counting those of dead letters."""
     names = [each.name for each in client.queues() if not is_dead_letter_name(each.name)]
     if len(names) != 1:
         shown = ", ".join(names[:10]) if names else "none"
@@ -199,16 +220,21 @@ def _queue(client: Client, name: str | None) -> Queue:
     return client.queue(names[0])
 
 
-def _check_group(queue: Queue, group: str) -> None:
-    """Raise GroupNotFoundError, before anything is started, unless the queue has the group."""
+def _group(queue: Queue, group: str | None) -> str:
+    """The group to work for. Raises GroupNotFoundError, before anything is started."""
+    from cassq.tasks.app import group_of  # it loads asyncio, which other commands do without
+
+    group = group or group_of(queue)
     queue.worker(lambda _: None, group=group)
+    return group
 
 
-def _free(client: Client, queue: Queue, group: str, popper: str) -> None:
+def _free(client: Client, orders: Mapping[str, Any], popper: str) -> None:
     """Free what a process that crashed had claimed; if that fails, it comes when it expires."""
     try:
-        row = queue.row
+        row = client.queue(orders["queue"]).row
         rows = client.ports.catalog.queues.groups(row.id)
+        group = orders["settings"]["group"]
         of_group = next((each for each in rows if each.name == group), None)
         if of_group is not None and free_all_of(client.ports, row, of_group, popper):
             client.runtime.doorbell(row.id).ring()
@@ -222,7 +248,7 @@ def _serve(client: Client, supervisor: Supervisor, address: tuple[str, int], pla
         port,
         host,
         health=supervisor.facts,
-        also=lambda: worker_metrics(supervisor.facts(), queue=place.queue, group=place.group),
+        also=lambda: worker_metrics(supervisor.facts(), place.groups),
     )
     at = f"http://{host}:{served.port}"
     output.note(f"metrics at {at}/metrics, health at {at}/health")

@@ -13,33 +13,9 @@ import pytest
 import cassq
 from cassq.errors import AbandonedTasksError, QueueNotFoundError, UsageError
 from cassq.worker.loop import Worker
-from tests.integration.deadlines import eventually, joined
+from tests.integration.deadlines import eventually
 from tests.integration.stage import Connect, numbers, push
-
-
-class Running:
-    """A worker that runs in a thread. error: what its `run` raised."""
-
-    def __init__(self, worker: Worker) -> None:
-        self.worker = worker
-        self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self.worker.run()
-        except BaseException as exc:
-            self.error = exc
-
-    def join(self) -> None:
-        joined("the worker", self._thread)
-
-    def stop(self) -> None:
-        self.worker.stop()
-        self.join()
-        if self.error is not None:
-            raise self.error
+from tests.integration.worker.running import Running
 
 
 @contextmanager

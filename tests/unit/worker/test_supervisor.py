@@ -36,7 +36,9 @@ def test_the_first_crash_costs_no_pause_and_the_next_ones_ever_longer_ones() -> 
 
 def test_it_is_not_healthy_before_its_processes_were_ready() -> None:
     clock = ManualClock()
-    supervisor = Supervisor(Plan([], {}, 2, 1.0), lambda _: None, Notices({}), clock)
+    supervisor = Supervisor(
+        Plan([], [{"queue": "q"}] * 2, 1.0), lambda *_: None, Notices({}), clock
+    )
     assert supervisor.facts()["healthy"] is False
     supervisor._was_ready = True
     supervisor._publish()
@@ -48,12 +50,14 @@ def test_it_is_not_healthy_before_its_processes_were_ready() -> None:
 
 
 def test_metrics_name_every_outcome_from_the_start() -> None:
-    supervisor = Supervisor(Plan([], {}, 2, 1.0), lambda _: None, Notices({}), ManualClock())
-    found = {each.name: each for each in worker_metrics(supervisor.facts(), queue="q", group="g")}
+    supervisor = Supervisor(
+        Plan([], [{"queue": "q"}] * 2, 1.0), lambda *_: None, Notices({}), ManualClock()
+    )
+    found = {each.name: each for each in worker_metrics(supervisor.facts(), {"q": "g"})}
     tasks = found["cassq_worker_tasks_total"]
     assert not isinstance(tasks, Histogram)
     assert {labels["outcome"] for labels, _ in tasks.values} == {
-        *("done", "failed", "settled", "time_limit", "abandoned", "lost", "unwritten")
+        *("done", "failed", "settled", "rejected", "time_limit", "abandoned", "lost", "unwritten")
     }
     assert all(value == 0 for _, value in tasks.values)
 

@@ -1,0 +1,53 @@
+"""Asking a process what a handler is, and whether it is an app that has queues of its own."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from cassq import errors
+from cassq.cli.ui import output
+from cassq.errors import CassqError
+from cassq.worker.child import Child
+
+
+class Described(NamedTuple):
+    """An app: where its queues are, and for each queue the group that runs its tasks."""
+
+    url: str
+    groups: Mapping[str, str]
+
+
+def described(handler: str, url: str | None, command: Sequence[str]) -> Described | None:
+    """The app that a handler is, whose queues are there from now on; None for a plain function. It
+    is loaded in a process of its own, which ends then. url: where its queues must be; None: as the
+    app says. Raises what keeps it from being loaded.
+    """
+    child = Child(command, {"handler": handler, "url": url, "describe": True}, 0)
+    try:
+        while child.exit_code() is None and child.fd is not None:
+            select.select([child.fd], [], [])
+            child.hear(0)
+        code = child.wait()
+        child.hear(0)
+    finally:
+        child.kill("interrupted")
+        child.put_away()
+    if child.failed is not None:
+        raise failure(child.failed)
+    if child.described is None:
+        raise CassqError(f"the process that loaded {handler} ended with exit code {code}")
+    groups = child.described["groups"]
+    return None if groups is None else Described(child.described["url"], groups)
+
+
+def failure(failed: Mapping[str, Any]) -> CassqError:
+    """The error of a process that could not start, as one of this process."""
+    if failed["traceback"]:
+        output.note(failed["traceback"].rstrip())
+    error: CassqError = getattr(errors, failed["kind"], CassqError)(
+        failed["message"], hint=failed["hint"]
+    )
+    error.exit_code = failed["exit_code"]
+    return error

@@ -1,0 +1,416 @@
+"""Apps: the tasks of a program, and the place of the queues that their calls are in.
+
+    from cassq.tasks import App
+
+    app = App("file:cassq-data")
+
+    @app.task(retries=[10, 60, 600])
+    def send(user_id: int, text: str) -> None: ...
+
+    send.push(7, text="hi")         # in any process
+    app.run()                       # or `cassq worker MODULE:app`
+
+A call is a message whose payload names the task and has the arguments. An app is a handler: a
+worker calls it with a message, and it runs the task that is named there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fnmatch
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar, Unpack, overload
+
+from cassq.client.client import Client
+from cassq.client.connecting import connect
+from cassq.client.queue import DEFAULT_GROUP, Queue
+from cassq.consumer.delivery import Message
+from cassq.errors import (
+    ConfigError,
+    QueueExistsError,
+    QueueNotFoundError,
+    UsageError,
+)
+from cassq.model.queues import QueuePolicy, check_queue_name
+from cassq.model.ticks import checked_cron, ticks_of
+from cassq.producer.pusher import Pusher
+from cassq.settings import Missed, Overlap, QueueSettings, WorkerSettings
+from cassq.tasks import inline, running
+from cassq.tasks.calls import Call, Serializer, encoder
+from cassq.tasks.schedules import CronEntry, put_schedule
+from cassq.tasks.task import Handle, Pushed, Task, TaskSettings
+from cassq.tasks.workers import Workers
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+DEFAULT_QUEUE = "tasks"
+KEYED_GROUP = "in-order"
+# The `dedup_window` of queues that an app creates for tasks with `unique`.
+UNIQUE_SECONDS = 86_400.0
+
+
+class App:
+    """The tasks of a program. Thread-safe, and safe to use after a fork: each process opens a
+    client of its own, at its first push."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        queue: str = DEFAULT_QUEUE,
+        queues: Mapping[str, QueueSettings] | None = None,
+        routes: Mapping[str, str] | None = None,
+        serializer: Serializer = "json",
+    ) -> None:
+        """url: as for `cassq.connect`. queue: where tasks are that name no other. queues: settings
+        of queues that the app creates when they are first needed. routes: the queues of tasks by
+        patterns of their names, as in {"mail.*": "mails"}; the first that fits counts. serializer:
+        "json", or "msgpack", which also takes bytes and times. Cost: none before the first push.
+        """
+        self.url: str | None = url
+        self.tasks: dict[str, Task[Any, Any]] = {}
+        self.encode: Callable[[Call], bytes] = encoder(serializer)
+        self._default = check_queue_name(queue)
+        self._settings = dict(queues or {})
+        self._routes = dict(routes or {})
+        for each in (*self._settings, *self._routes.values()):
+            check_queue_name(each)
+        self._crons: list[CronEntry] = []
+        self._lock = threading.Lock()
+        self._pid = 0
+        self._client: Client | None = None
+        self._pushers: dict[str, Pusher] = {}
+
+    # --- declaring ------------------------------------------------------------------------------
+
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+    @overload
+    def task(
+        self,
+        /,
+        *,
+        name: str | None = None,
+        queue: str | None = None,
+        retries: Sequence[float] | None = None,
+        timeout: float | None = None,
+        unique: bool | Sequence[str] = False,
+        key: str | None = None,
+        priority: int = 0,
+    ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+
+    def task(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        queue: str | None = None,
+        retries: Sequence[float] | None = None,
+        timeout: float | None = None,
+        unique: bool | Sequence[str] = False,
+        key: str | None = None,
+        priority: int = 0,
+    ) -> Any:
+        """Make a function a task; it may be async. As `@app.task`, or `@app.task(...)`.
+
+        name: how calls name it; MODULE.FUNCTION by default. queue: where its calls are; by default
+        as the app's routes say. retries: how many seconds to wait before each further attempt; when
+        the last has failed, the call is a dead letter; None: as the queue's policy says. timeout:
+        after how many seconds an attempt has failed. unique: calls with the same arguments, or the
+        same values of those named, are one call within the queue's `dedup_window`. key: the
+        parameter by whose value calls are kept in order, one after another. priority: 0 to 9, the
+        most urgent.
+
+        Raises UsageError, which names what does not fit.
+        """
+        if isinstance(unique, str):
+            raise UsageError(
+                f"unique must be True, or the names of parameters, not {unique!r}",
+                hint=f"write unique=({unique!r},)",
+            )
+        same = tuple(unique) if isinstance(unique, (list, tuple)) else bool(unique)
+
+        def declared(function: Callable[..., Any]) -> Task[..., Any]:
+            named = name or _name_of(function)
+            if named in self.tasks:
+                raise UsageError(f"there are two tasks {named!r}", hint="give one a name=")
+            chosen = self._queue_of(named, queue)
+            task_settings = TaskSettings(chosen, retries, timeout, same, key, priority)
+            return self.tasks.setdefault(named, Task(self, function, named, task_settings))
+
+        return declared if function is None else declared(function)
+
+    def cron(
+        self,
+        cron: str,
+        *,
+        tz: str = "UTC",
+        missed: Missed = "once",
+        overlap: Overlap = "allow",
+        name: str | None = None,
+        queue: str | None = None,
+        retries: Sequence[float] | None = None,
+        timeout: float | None = None,
+    ) -> Callable[[Callable[[], R]], Task[[], R]]:
+        """Make a function without parameters a task that is pushed at each tick, once, however
+        many workers run. A worker of the app creates the schedule, which has the task's name, when
+        it starts.
+
+        cron, tz, missed, overlap: as for `Client.create_schedule`. The rest: as for `task`.
+        """
+        ticks_of(checked_cron(cron), tz, 0)
+
+        def declared(function: Callable[[], R]) -> Task[[], R]:
+            task = self.task(name=name, queue=queue, retries=retries, timeout=timeout)(function)
+            try:
+                task.bind((), {})
+            except TypeError as exc:
+                raise UsageError(
+                    f"task {task.name!r} has a schedule, so it must be callable without arguments"
+                ) from exc
+            self._crons.append(CronEntry(task.name, cron, tz, missed, overlap))
+            return task
+
+        return declared
+
+    def _queue_of(self, name: str, queue: str | None) -> str:
+        if queue is not None:
+            return check_queue_name(queue)
+        fitting = (
+            routed for pattern, routed in self._routes.items() if fnmatch.fnmatchcase(name, pattern)
+        )
+        return next(fitting, self._default)
+
+    @property
+    def queues(self) -> list[str]:
+        """The names of the queues of its tasks."""
+        return sorted({task.settings.queue for task in self.tasks.values()} or {self._default})
+
+    # --- pushing --------------------------------------------------------------------------------
+
+    def push(self, name: str, /, *args: Any, **kwargs: Any) -> Handle:
+        """Push a call of a task by its name, as of one that another program has. Its arguments are
+        checked only if this app has the task."""
+        task = self.tasks.get(name)
+        if task is not None:
+            return task.push(*args, **kwargs)
+        return self.push_calls([Pushed(self._queue_of(name, None), Call(name, args, kwargs))])[0]
+
+    def push_calls(self, calls: Sequence[Pushed]) -> list[Handle]:
+        """Push calls of one task together; they differ in their calls, keys and dedup ids."""
+        if not calls:
+            return []
+        payloads = [self.encode(each.call) for each in calls]
+        if inline.is_inline():
+            return inline.take(self.tasks, calls, payloads)
+        queue, _, when, _, _, priority = calls[0]
+        keys = [each.key for each in calls] if calls[0].key is not None else None
+        dedup_ids = [each.dedup_id for each in calls] if calls[0].dedup_id is not None else None
+        pusher = self._pusher(queue)
+        ids = pusher.push_many(
+            payloads,
+            keys=keys,
+            dedup_ids=dedup_ids,
+            delay=when.delay,
+            due=when.due,
+            priority=priority,
+        )
+        return [Handle(ids[number], queue) for number in range(len(ids))]
+
+    async def push_soon(self, pushed: Pushed) -> Handle:
+        """Push one call with those that are pushed at the same time."""
+        payload = self.encode(pushed.call)
+        if inline.is_inline():
+            return await inline.take_soon(self.tasks, pushed, payload)
+        pusher = self._pushers.get(pushed.queue) if self._pid == os.getpid() else None
+        if pusher is None:
+            pusher = await asyncio.to_thread(self._pusher, pushed.queue)
+        future: Future[Any] = pusher.push_soon(
+            payload,
+            key=pushed.key,
+            dedup_id=pushed.dedup_id,
+            delay=pushed.when.delay,
+            due=pushed.when.due,
+            priority=pushed.priority,
+        )
+        return Handle(await asyncio.wrap_future(future), pushed.queue)
+
+    def _pusher(self, queue: str) -> Pusher:
+        with self._lock:
+            self._check_process()
+            found = self._pushers.get(queue)
+            if found is None or found.closed:
+                found = self._pushers[queue] = self._opened_queue(queue).pusher()
+            return found
+
+    # --- the client and its queues --------------------------------------------------------------
+
+    @property
+    def client(self) -> Client:
+        """The app's client in this process, opened when it is first needed."""
+        with self._lock:
+            self._check_process()
+            return self._connected()
+
+    def use(self, client: Client) -> None:
+        """Have the app use this client in this process, which it does not close."""
+        with self._lock:
+            self._forget()
+            self._pid, self._client = os.getpid(), client
+
+    def close(self) -> None:
+        """Finish pushes, and close its client in this process. It can be used again."""
+        with self._lock:
+            client = self._client if self._pid == os.getpid() else None
+            self._forget()
+        if client is not None:
+            client.close()
+
+    def __enter__(self) -> App:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def _check_process(self) -> None:
+        """What was opened before a fork belongs to the parent."""
+        if self._pid != os.getpid():
+            self._forget()
+
+    def _forget(self) -> None:
+        self._pid, self._client, self._pushers = os.getpid(), None, {}
+
+    def _connected(self) -> Client:
+        if self._client is None:
+            self._client = connect(self.url)
+        return self._client
+
+    def _opened_queue(self, name: str) -> Queue:
+        """The queue of this name, created if there is none. Raises ConfigError if the tasks in it
+        need what it does not have."""
+        client = self._connected()
+        tasks = [task.settings for task in self.tasks.values() if task.settings.queue == name]
+        settings = self._settings.get(name, {})
+        if any(task.unique for task in tasks):
+            settings = {"dedup_window": UNIQUE_SECONDS, **settings}
+        most = max((len(task.retries) for task in tasks if task.retries is not None), default=0)
+        if most >= QueuePolicy().max_deliveries:
+            settings = {"max_deliveries": most + 1, **settings}
+        try:
+            queue = client.queue(name)
+        except QueueNotFoundError:
+            try:
+                queue = client.create_queue(name, **settings)
+            except QueueExistsError:  # another process was faster
+                queue = client.queue(name)
+        if any(task.key is not None for task in tasks):
+            _have_keyed_group(queue)
+        if queue.policy.max_deliveries <= most:
+            raise ConfigError(
+                f"queue {name!r} allows {queue.policy.max_deliveries} deliveries, and a task has"
+                f" {most} retries",
+                hint=f"client.queue({name!r}).update(max_deliveries={most + 1})",
+            )
+        return queue
+
+    @property
+    def timeout_max(self) -> float:
+        """The longest time that a task may take, as far as tasks have a `timeout`."""
+        return max((task.settings.timeout or 0.0 for task in self.tasks.values()), default=0.0)
+
+    # --- running --------------------------------------------------------------------------------
+
+    def __call__(self, message: Message) -> None:
+        """Run the call in a message; what a worker does. Raises what the task raises."""
+        running.run(message, self.tasks)
+
+    def prepare(self) -> dict[str, str]:
+        """Create queues and schedules of its tasks that are missing; returns, for each queue, the
+        consumer group that runs them. Cost: a read or two of each, if they are there."""
+        with self._lock:
+            self._check_process()
+            groups = {name: group_of(self._opened_queue(name)) for name in self.queues}
+            client = self._connected()
+        for entry in self._crons:
+            task = self.tasks[entry.name]
+            payload = self.encode(Call(task.name))
+            put_schedule(client, task.settings.queue, entry, payload)
+        return groups
+
+    def run(self, *queues: str, **settings: Unpack[WorkerSettings]) -> None:
+        """Run calls in threads of this process until SIGTERM or SIGINT; `cassq worker` does so in
+        several processes. queues: some of the app's queues; all by default. settings: as for
+        `Queue.worker`; `concurrency` threads, and `max_tasks`, count for each queue. Raises
+        UsageError for queues that none of its tasks is in."""
+        self.worker(*queues, **settings).run()
+
+    def worker(self, *queues: str, **settings: Unpack[WorkerSettings]) -> Workers:
+        """What `run` runs, with a `stop` that may be called from any thread."""
+        unknown = [name for name in queues if name not in self.queues]
+        if unknown:
+            raise UsageError(
+                f"no task is in queue {unknown[0]!r}", hint=f"they are in {', '.join(self.queues)}"
+            )
+        groups = self.prepare()
+        chosen = {name: groups[name] for name in (queues or self.queues)}
+        client = self.client
+        return Workers(
+            [
+                client.queue(name).worker(self, **_with_group(settings, group))
+                for name, group in chosen.items()
+            ]
+        )
+
+
+def _with_group(settings: WorkerSettings, group: str) -> WorkerSettings:
+    found = settings.copy()
+    found.setdefault("group", group)
+    return found
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    """MODULE.FUNCTION; for the program's main module the name by which others import it."""
+    module = getattr(function, "__module__", "") or ""
+    if module == "__main__":
+        main = sys.modules["__main__"]
+        spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+        if spec is not None:
+            module = spec.name.removesuffix(".__main__")
+        elif file:
+            module = Path(file).stem
+    name = getattr(function, "__qualname__", type(function).__name__).replace(".<locals>", "")
+    return f"{module}.{name}"
+
+
+def group_of(queue: Queue) -> str:
+    """The group that runs a queue's tasks."""
+    groups = {group.name for group in queue.groups()}
+    return KEYED_GROUP if KEYED_GROUP in groups else DEFAULT_GROUP
+
+
+def _have_keyed_group(queue: Queue) -> None:
+    """Have a queue's calls run by a group in the order of keys, and by no other."""
+    groups = {group.name: group for group in queue.groups()}
+    found = groups.get(KEYED_GROUP)
+    if found is None and queue.stats().pushed:
+        raise ConfigError(
+            f"queue {queue.name!r} has messages, and no group that keeps tasks with key= in order",
+            hint="put tasks with key= in a queue of their own: @app.task(queue=..., key=...)",
+        )
+    if found is None:
+        queue.create_group(KEYED_GROUP, order="key")
+    elif found.policy.order != "key":
+        raise ConfigError(
+            f"group {KEYED_GROUP!r} of queue {queue.name!r} does not keep the order of keys",
+            hint="put tasks with key= in another queue: @app.task(queue=..., key=...)",
+        )
+    if DEFAULT_GROUP in groups:
+        queue.delete_group(DEFAULT_GROUP)

@@ -1,0 +1,132 @@
+"""Calls as payloads: `{"task": NAME, "args": [...], "kwargs": {...}}`, as JSON or msgpack.
+
+JSON begins with `{` and a map of msgpack with a byte above 0x7f, so a worker reads both, whatever
+its own app writes. Nothing is ever pickled: reading a payload runs no code.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from cassq.base.extras import wanted
+from cassq.errors import UsageError
+
+Serializer = Literal["json", "msgpack"]
+SERIALIZERS = ("json", "msgpack")
+_PLAIN = (str, int, float, bool, type(None))
+
+
+class Call(NamedTuple):
+    """A call of a task: its name, and what it is called with."""
+
+    task: str
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = {}
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"task": self.task, "args": list(self.args), "kwargs": dict(self.kwargs)}
+
+
+class NotACallError(ValueError):
+    """A payload is not a call of a task."""
+
+
+def encoder(serializer: str) -> Callable[[Call], bytes]:
+    """A function that makes payloads of calls. It raises UsageError, which names the argument, for
+    what the serializer cannot write. Raises UsageError for an unknown one, and MissingExtraError.
+    """
+    match serializer:
+        case "json":
+            return _as_json
+        case "msgpack":
+            packb = _msgpack().packb
+            return lambda call: _as_msgpack(call, packb)
+        case _:
+            raise UsageError(f"serializer must be 'json' or 'msgpack', not {serializer!r}")
+
+
+def decode(payload: bytes) -> Call:
+    """The call in a payload, of either kind. Raises NotACallError, and MissingExtraError."""
+    try:
+        found = json.loads(payload) if payload[:1] == b"{" else _from_msgpack(payload)
+    except ValueError as exc:
+        raise NotACallError(f"neither JSON nor msgpack: {exc}") from exc
+    match found:
+        case {"task": str(name), **rest}:
+            args, kwargs = rest.get("args", []), rest.get("kwargs", {})
+            if isinstance(args, list) and isinstance(kwargs, dict):
+                return Call(name, args, kwargs)
+    raise NotACallError("it has no 'task', or its 'args' or 'kwargs' are of another type")
+
+
+def _as_json(call: Call) -> bytes:
+    for name, value in _named(call):
+        _check_json(value, f"{name} of task {call.task!r}")
+    try:
+        text = json.dumps(call.as_dict(), separators=(",", ":"), ensure_ascii=False)
+        return text.encode()
+    except UnicodeEncodeError as exc:
+        raise UsageError(f"an argument of task {call.task!r} is not valid text: {exc}") from exc
+
+
+def _check_json(value: object, where: str) -> None:
+    """Raise UsageError for what JSON cannot write, or would change silently."""
+    kind = type(value)
+    if kind is float and (value != value or value in (float("inf"), float("-inf"))):
+        raise UsageError(
+            f"{where} is {value}, which JSON cannot write", hint="pass None, or a text"
+        )
+    if kind in _PLAIN:
+        return
+    if kind in (list, tuple):
+        for each in value:  # type: ignore[attr-defined]
+            _check_json(each, where)
+    elif kind is dict:
+        for key, each in value.items():  # type: ignore[attr-defined]
+            if type(key) is not str:
+                raise UsageError(
+                    f"{where} has the key {key!r}, and JSON has only texts as keys",
+                    hint="make keys texts, or use App(serializer='msgpack')",
+                )
+            _check_json(each, where)
+    else:
+        raise UsageError(
+            f"{where} has the type {kind.__name__}, which JSON cannot write",
+            hint="pass texts, numbers, booleans, None, and lists and dicts of them;"
+            " App(serializer='msgpack') also takes bytes and times",
+        )
+
+
+def _named(call: Call) -> list[tuple[str, Any]]:
+    numbered = [(f"argument {number}", value) for number, value in enumerate(call.args, 1)]
+    return numbered + [(f"argument {name!r}", value) for name, value in call.kwargs.items()]
+
+
+def _as_msgpack(call: Call, packb: Callable[..., bytes]) -> bytes:
+    for name, value in _named(call):
+        try:
+            packb(value, datetime=True)
+        except (TypeError, ValueError, OverflowError) as exc:
+            raise UsageError(
+                f"{name} of task {call.task!r} cannot be written as msgpack: {exc}",
+                hint="pass texts, bytes, numbers, times with a zone, and lists and dicts of them",
+            ) from exc
+    return packb(call.as_dict(), datetime=True)
+
+
+def _from_msgpack(payload: bytes) -> Any:
+    if payload[:1] < b"\x80":  # not a map; and then msgpack need not be installed to say so
+        raise NotACallError("not a map")
+    msgpack = _msgpack()
+    try:
+        return msgpack.unpackb(payload, timestamp=3, strict_map_key=False)
+    except (msgpack.UnpackException, ValueError) as exc:
+        raise NotACallError(f"not msgpack: {exc}") from exc
+
+
+def _msgpack() -> Any:
+    with wanted("tasks in msgpack need", "msgpack", "decoding"):
+        return importlib.import_module("msgpack")

@@ -1,0 +1,224 @@
+"""A task: a function, and how its calls are pushed."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import hashlib
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
+
+from cassq.base.arguments import DELAY_MAX_SECONDS, check_seconds
+from cassq.errors import UsageError
+from cassq.message.message_ids import MessageId
+from cassq.model.priorities import check_priority
+from cassq.tasks.calls import Call
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+RETRIES_MAX = 1000
+
+
+class Handle(NamedTuple):
+    """A call that was pushed. id: of its message. queue: the name of the queue that it is in."""
+
+    id: MessageId
+    queue: str
+
+
+class TaskSettings(NamedTuple):
+    """The arguments of `App.task`; see there."""
+
+    queue: str
+    retries: Sequence[float] | None = None
+    timeout: float | None = None
+    unique: bool | tuple[str, ...] = False
+    key: str | None = None
+    priority: int = 0
+
+
+class When(NamedTuple):
+    """When a call may run."""
+
+    delay: float | None = None
+    due: datetime | None = None
+
+
+class Pushed(NamedTuple):
+    """A call and how it is pushed: to `queue`, with the arguments of `Pusher.push`."""
+
+    queue: str
+    call: Call
+    when: When = When()
+    key: bytes | None = None
+    dedup_id: str | None = None
+    priority: int = 0
+
+
+class Pushes(Protocol):
+    """What a task needs of its app: see `App`."""
+
+    @property
+    def encode(self) -> Callable[[Call], bytes]: ...
+
+    def push_calls(self, calls: Sequence[Pushed]) -> list[Handle]: ...
+
+    async def push_soon(self, pushed: Pushed) -> Handle: ...
+
+
+class Task(Generic[P, R]):
+    """A function whose calls can be pushed; `App.task` makes it. Called itself, it runs at once,
+    here, as the plain function."""
+
+    def __init__(
+        self, app: Pushes, function: Callable[P, R], name: str, settings: TaskSettings
+    ) -> None:
+        self._app = app
+        self.function: Callable[P, R] = function
+        self.name: str = name
+        self.settings: TaskSettings = settings
+        self.is_async: bool = inspect.iscoroutinefunction(function)
+        self._signature = _signature(function, name)
+        self._when = When()
+        _check_settings(name, settings, self._signature)
+        self.__doc__ = function.__doc__
+        self.__wrapped__ = function
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
+
+    def push(self, *args: P.args, **kwargs: P.kwargs) -> Handle:
+        """Push a call; a worker runs it. Durable on return.
+
+        Raises UsageError if the arguments do not fit the function, or cannot be written. Cost: as
+        of `Pusher.push`, which threads share.
+        """
+        return self._app.push_calls([self._pushed(args, kwargs)])[0]
+
+    async def push_async(self, *args: P.args, **kwargs: P.kwargs) -> Handle:
+        """`push` for a running event loop, which goes on meanwhile. Calls awaited at the same time
+        are written together. If the wait is cancelled, the call is pushed nevertheless."""
+        return await asyncio.shield(self._app.push_soon(self._pushed(args, kwargs)))
+
+    def push_many(self, calls: Iterable[Sequence[Any] | Mapping[str, Any]]) -> list[Handle]:
+        """Push many calls together. calls: for each, its arguments in order, as a tuple or list, or
+        by name, as a dict. All are checked before any is pushed. Raises as `push`, and
+        `Pusher.push_many`."""
+        return self._app.push_calls([self._pushed(*_split(each)) for each in calls])
+
+    def options(
+        self,
+        *,
+        delay: float | None = None,
+        due: datetime | None = None,
+        priority: int | None = None,
+        queue: str | None = None,
+    ) -> Task[P, R]:
+        """The task with other options for its next pushes: `send.options(delay=60).push(7)`.
+
+        delay: seconds before it may run. due: the same as a time, with a time zone. priority: 0 to
+        9, the most urgent. queue: another queue. None: as before.
+        """
+        found = copy.copy(self)
+        if delay is not None:
+            check_seconds("delay", delay, DELAY_MAX_SECONDS)
+        if delay is not None or due is not None:
+            found._when = When(delay, due)
+        settings = self.settings
+        if priority is not None:
+            check_priority(priority)
+            settings = settings._replace(priority=priority)
+        if queue is not None:
+            settings = settings._replace(queue=queue)
+        found.settings = settings
+        return found
+
+    # --- for the app --------------------------------------------------------------------------
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
+        """The arguments by name. Raises TypeError if they do not fit."""
+        return self._signature.bind(*args, **kwargs)
+
+    def _pushed(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Pushed:
+        settings = self.settings
+        try:
+            bound = self.bind(args, kwargs)
+        except TypeError as exc:
+            raise UsageError(
+                f"the arguments do not fit task {self.name!r}: {exc}",
+                hint=f"it takes {self._signature}",
+            ) from exc
+        bound.apply_defaults()
+        key = None if settings.key is None else str(bound.arguments[settings.key]).encode()
+        return Pushed(
+            settings.queue,
+            Call(self.name, args, kwargs),
+            self._when,
+            key,
+            self._dedup_id(bound.arguments),
+            settings.priority,
+        )
+
+    def _dedup_id(self, arguments: Mapping[str, Any]) -> str | None:
+        """What calls have in common that are the same one; None if each is another."""
+        unique = self.settings.unique
+        if unique is False:
+            return None
+        names = arguments if unique is True else unique
+        same = self._app.encode(Call(self.name, (), {name: arguments[name] for name in names}))
+        return f"task-{hashlib.sha256(same).hexdigest()}"
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name}>"
+
+
+def _split(arguments: object) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    match arguments:
+        case Mapping():
+            return (), arguments
+        case tuple() | list():
+            return arguments, {}
+    raise UsageError(
+        f"each call of push_many must be a tuple or a dict of arguments, not {arguments!r}",
+        hint="for instance task.push_many([(1, 'a'), (2, 'b')])",
+    )
+
+
+# --- checks when a task is declared ---------------------------------------------------------------
+
+
+def _signature(function: Callable[..., Any], name: str) -> inspect.Signature:
+    if not inspect.isfunction(function):
+        raise UsageError(f"a task must be a function, not {function!r}")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise UsageError(
+            f"task {name!r} is a generator function: calling it would do none of its work",
+            hint="write a function without yield",
+        )
+    return inspect.signature(function)
+
+
+def _check_settings(name: str, settings: TaskSettings, signature: inspect.Signature) -> None:
+    if settings.retries is not None:
+        if isinstance(settings.retries, str) or not isinstance(settings.retries, Sequence):
+            raise UsageError(
+                f"retries of task {name!r} must be a list of seconds, not {settings.retries!r}",
+                hint="for instance retries=[10, 60, 600]; an empty list means none",
+            )
+        if len(settings.retries) > RETRIES_MAX:
+            raise UsageError(f"retries of task {name!r} has more than {RETRIES_MAX} entries")
+        for seconds in settings.retries:
+            check_seconds("retries", seconds, DELAY_MAX_SECONDS)
+    if settings.timeout is not None:
+        check_seconds("timeout", settings.timeout, DELAY_MAX_SECONDS, least=0.001)
+    check_priority(settings.priority)
+    unique = settings.unique if isinstance(settings.unique, tuple) else ()
+    for what, parameter in [("key", settings.key), *(("unique", each) for each in unique)]:
+        if parameter is not None and parameter not in signature.parameters:
+            raise UsageError(
+                f"{what} of task {name!r} names {parameter!r}, which is none of its parameters",
+                hint=f"it takes {signature}",
+            )

@@ -1,0 +1,60 @@
+"""Workers of several queues in one process: each in a thread, and one that watches them."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Sequence
+
+from cassq.worker.loop import Worker
+from cassq.worker.wakeup import Wakeup, handled, interrupt_again
+
+LOOK_SECONDS = 60.0
+
+
+class Workers:
+    """Runs workers until all have ended; `App.worker` makes it."""
+
+    def __init__(self, workers: Sequence[Worker]) -> None:
+        self._workers = workers
+        self._failure: BaseException | None = None
+        self._interrupted = False
+
+    def run(self) -> None:
+        """As `Worker.run`. If one of them fails, all are stopped, and its error is raised."""
+        if len(self._workers) == 1:
+            self._workers[0].run()
+            return
+        with Wakeup() as wakeup, handled(wakeup, self._take_signal):
+            threads = [
+                threading.Thread(target=self._run, args=(worker, wakeup), daemon=True)
+                for worker in self._workers
+            ]
+            for thread in threads:
+                thread.start()
+            while any(thread.is_alive() for thread in threads):
+                wakeup.wait(LOOK_SECONDS)
+        if self._failure is not None:
+            raise self._failure
+
+    def stop(self) -> None:
+        """Have `run` return when what is in hand is done. Safe in a signal handler, and from any
+        thread."""
+        for each in self._workers:
+            each.stop()
+
+    def _run(self, worker: Worker, wakeup: Wakeup) -> None:
+        try:
+            worker.run()
+        except BaseException as exc:
+            self._failure = self._failure or exc
+            self.stop()
+        finally:
+            wakeup.give()
+
+    def _take_signal(self, signum: int) -> None:
+        if signum == signal.SIGINT:
+            if self._interrupted:
+                interrupt_again()
+            self._interrupted = True
+        self.stop()
