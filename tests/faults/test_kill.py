@@ -50,6 +50,7 @@ def test_nothing_acknowledged_is_lost_when_processes_are_killed(
     crash_loop(client, act, url, seed, stops=False)
 
 
+@pytest.mark.long(reason="processes killed again and again")
 @pytest.mark.parametrize("seed", [3])
 def test_nothing_acknowledged_is_lost_when_processes_are_killed_and_stopped(
     client: cassq.Client, act: Act, url: str, seed: int

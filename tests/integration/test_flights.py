@@ -68,6 +68,7 @@ def test_the_picture_and_the_archive_are_written(finished: Path) -> None:
     assert (finished / "out" / "flights.parquet").read_bytes().startswith(b"PAR1")
 
 
+@pytest.mark.long(reason="the whole example again, for each planted error")
 def test_without_a_kill_nobody_dies(tmp_path: Path) -> None:
     done = flights("--no-kill", "--poppers", "1", "--pushers", "1", "--out", tmp_path)
     assert done.returncode == 0, done.stdout
@@ -103,6 +104,7 @@ def push_one_more(kept: Path) -> None:
             pusher.push(b"{}")
 
 
+@pytest.mark.long(reason="the whole example again, for each planted error")
 @pytest.mark.parametrize(
     ("plant", "check"),
     [

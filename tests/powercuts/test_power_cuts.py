@@ -60,6 +60,7 @@ def test_without_a_power_cut_the_record_gives_what_is_on_the_disk(
     assert promises.owed <= found.keys() <= promises.begun
 
 
+@pytest.mark.long(reason="a file system of its own, mounted again for each cut")
 @pytest.mark.parametrize("kinds", ["D", "Y"], ids=["of data", "of names"])
 def test_a_sync_that_does_nothing_is_seen(record: list[Event], image: Path, kinds: str) -> None:
     """Without the calls of one kind in the record, states are found in which promises are broken:

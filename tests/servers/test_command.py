@@ -98,6 +98,7 @@ def test_a_detached_cluster_does_what_other_shells_ask(run: Run, name: str) -> N
     assert (gone.returncode, f"no cluster {name}" in gone.stderr) == (1, True)
 
 
+@pytest.mark.long(reason="servers that start and end")
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_cluster_ends_with_its_owner_however_that_ends(
     run: Run, name: str, ending: signal.Signals
@@ -116,6 +117,7 @@ def test_a_cluster_ends_with_its_owner_however_that_ends(
     assert name not in registry.names()
 
 
+@pytest.mark.long(reason="servers that start and end")
 def test_a_home_that_is_given_is_gone_on_with(run: Run, tmp_path: Path) -> None:
     subnet = claim_subnet()
     subnet.release()

@@ -233,6 +233,7 @@ def test_hazelcast_is_whole_when_its_members_agree_on_locks(hazelcast3: Hazelcas
     assert one.leads_locks()
 
 
+@pytest.mark.long(reason="servers that are killed and start anew")
 def test_a_hazelcast_member_comes_back_empty(hazelcast1: HazelcastCluster) -> None:
     node = hazelcast1.node(1)
     with hazelcast_client(hazelcast1) as client:

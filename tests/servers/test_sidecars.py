@@ -25,6 +25,7 @@ pytestmark = pytest.mark.servers
 DISK_BYTES = 64 << 20
 
 
+@pytest.mark.long(reason="servers that are killed and start anew")
 @pytest.mark.waits(reason="what was killed starts anew, and is heard of by the others")
 def test_a_sidecar_keeps_its_data_over_a_kill_and_may_lose_or_damage_them(
     sidecars4: SidecarCluster,

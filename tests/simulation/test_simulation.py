@@ -22,7 +22,7 @@ from tests.simulation.worlds.scenario import (
 )
 from tests.simulation.worlds.world import World
 
-SEEDS = range(25)
+SEEDS = range(40)
 SEEDS_OF_WRITERS = range(15)
 SEEDS_OF_RECEIPTS = range(15)
 SEEDS_OF_KEYS = range(12)

@@ -73,6 +73,7 @@ def test_a_copy_of_a_directory_on_another_machine_is_refused(client: cassq.Clien
     assert "keyspace" in caught.value.hint
 
 
+@pytest.mark.long(reason="Spark jobs")
 def test_a_pusher_finds_another_directory_at_its_path_and_pushes_nothing(
     spark: Any, client: cassq.Client, queue: cassq.Queue, tmp_path: Path
 ) -> None:

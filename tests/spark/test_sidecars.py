@@ -37,6 +37,7 @@ def fails_at_first(batches: Any) -> Any:
         raise RuntimeError("the first attempt fails at its end")
 
 
+@pytest.mark.long(reason="Spark and sidecars")
 def test_what_tasks_write_is_there_once_and_is_read_by_tasks(
     spark: Any, client: cassq.Client, queue: cassq.Queue
 ) -> None:

@@ -146,6 +146,7 @@ def test_a_worker_waits_for_no_more_round_trips_than_the_docs_say(
     worker.check(kind)
 
 
+@pytest.mark.long(reason="workers on servers of locks, counted one after another")
 @pytest.mark.waits(reason="the worker works, for seconds")
 @pytest.mark.parametrize(
     "locks", on_lock_servers(name for name in LOCK_SERVERS if "three" not in name)

@@ -42,6 +42,7 @@ def test_map_locks_need_a_source_of_tokens(hazelcast1: HazelcastCluster) -> None
         open_locker(hazelcast1.url() + "?cp=no", SystemClock())
 
 
+@pytest.mark.long(reason="servers that answer late or not at all")
 @pytest.mark.waits(reason="members that do not let it in are asked for some seconds")
 @pytest.mark.parametrize("options", ["", "?cp=no"])
 def test_another_clusters_name_is_distinguished_from_no_answer(
@@ -58,6 +59,7 @@ def test_another_clusters_name_is_distinguished_from_no_answer(
     assert watch.seconds() < DEADLINE_SECONDS
 
 
+@pytest.mark.long(reason="servers that answer late or not at all")
 @pytest.mark.waits(reason="a member that does not answer is given some seconds")
 def test_a_member_that_does_not_answer_is_reported_in_time(hazelcast1: HazelcastCluster) -> None:
     hazelcast1.node(1).pause()
@@ -85,6 +87,7 @@ def test_without_a_token_a_map_lock_is_not_won(hazelcast1: HazelcastCluster) -> 
         locker.close()
 
 
+@pytest.mark.long(reason="servers that answer late or not at all")
 @pytest.mark.waits(reason="members start anew")
 def test_tokens_of_map_locks_outlive_the_members(
     hazelcast1: HazelcastCluster, tmp_path: Path

@@ -189,6 +189,7 @@ def test_a_renewal_that_nobody_answers_is_a_loss(server_locker_place: ServerLock
     assert not lock.held()
 
 
+@pytest.mark.long(reason="sessions of servers run out")
 @pytest.mark.waits(reason="a call that nobody answers is given up after some seconds")
 def test_an_unanswered_release_ends_in_time_and_frees_the_lock(
     server_locker_place: ServerLocks,

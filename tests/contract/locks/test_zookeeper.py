@@ -149,6 +149,7 @@ def test_a_path_of_several_parts_is_made(open_one: Open, look: Any, base: str) -
     assert look.get_children(f"/{base}/deep/down/locks") == ["a%2Fb"]
 
 
+@pytest.mark.long(reason="servers that answer late or not at all")
 @pytest.mark.waits(reason="servers that do not answer are asked for some seconds")
 def test_servers_that_do_not_answer_are_reported_in_time(zookeeper1: ZooKeeperCluster) -> None:
     hosts = zookeeper1.hosts

@@ -30,6 +30,7 @@ def url(cassandra1: CassandraCluster) -> str:
     return cassandra1.url(KEYSPACE)
 
 
+@pytest.mark.long(reason="Cassandra paused until clients give up")
 @pytest.mark.waits(reason="a node that stands still is noticed by time-outs")
 def test_an_ap_queue_takes_pushes_while_cassandra_is_paused_and_a_cp_queue_refuses_them(
     cassandra1: CassandraCluster, url: str, tmp_path: Path

@@ -219,6 +219,7 @@ def test_what_was_synced_is_there_after_the_disk_was_full_to_the_last_byte(
     engine.close()
 
 
+@pytest.mark.long(reason="an engine that is killed again and again")
 @pytest.mark.waits(reason="a disk is filled to the last byte")
 @NEEDS_ROOT
 def test_a_disk_that_fills_up_at_any_moment_starves_the_engine_and_loses_nothing(

@@ -44,6 +44,7 @@ def two_on_different_sidecars(scene: Scene) -> tuple[cassq.Queue, cassq.Queue, s
     pytest.fail("twelve pipes are on the same three of four sidecars")
 
 
+@pytest.mark.long(reason="processes, and repairs that are waited for")
 def test_a_killed_sidecar_costs_its_pushers_a_moment_and_others_nothing(scene: Scene) -> None:
     hurt, other, victim = two_on_different_sidecars(scene)
     before, beside = scene.open_pipe(hurt), scene.open_pipe(other)
@@ -171,6 +172,7 @@ def test_a_lost_data_directory_is_restored_from_the_other_replicas(scene: Scene)
     scene.nothing_is_lost()
 
 
+@pytest.mark.long(reason="processes, and repairs that are waited for")
 def test_all_sidecars_are_killed_and_started_again(scene: Scene) -> None:
     queue = scene.queue()
     actor = scene.pushes(queue, "p")
@@ -249,6 +251,7 @@ def synced_catalog() -> Iterator[CassandraCluster]:
     yield from running(cassandra.cluster(nodes=1, commitlog_sync="batch"))
 
 
+@pytest.mark.long(reason="processes, and repairs that are waited for")
 def test_pushes_to_an_open_pipe_go_on_while_the_catalog_is_away(
     synced_catalog: CassandraCluster, scene_on: Make
 ) -> None:

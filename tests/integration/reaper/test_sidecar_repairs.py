@@ -126,6 +126,7 @@ def test_orphans_are_collected_after_the_safe_time_alone(start: Start) -> None:
     assert popped(sidecars) == PAYLOADS
 
 
+@pytest.mark.long(reason="sidecars that are repaired, waited for")
 @pytest.mark.waits(reason="sidecars tell of themselves every few seconds")
 def test_flipped_bytes_are_found_by_a_scrub_and_repaired_in_place(start: Start) -> None:
     sidecars = start(3)
@@ -147,6 +148,7 @@ def test_flipped_bytes_are_found_by_a_scrub_and_repaired_in_place(start: Start) 
     assert popped(sidecars) == PAYLOADS
 
 
+@pytest.mark.long(reason="sidecars that are repaired, waited for")
 @pytest.mark.waits(reason="sidecars tell of themselves every few seconds")
 def test_a_replica_that_somebody_removed_is_copied_anew(start: Start) -> None:
     sidecars = start(3)
@@ -171,6 +173,7 @@ def test_a_replica_that_somebody_removed_is_copied_anew(start: Start) -> None:
     assert popped(sidecars) == sorted(2 * PAYLOADS)
 
 
+@pytest.mark.long(reason="sidecars that are repaired, waited for")
 @pytest.mark.waits(reason="sidecars tell of themselves every few seconds")
 def test_an_older_copy_of_a_data_directory_is_filled_with_what_it_lacks(
     start: Start, tmp_path: Path
@@ -196,6 +199,7 @@ def test_an_older_copy_of_a_data_directory_is_filled_with_what_it_lacks(
     assert popped(sidecars) == sorted(2 * PAYLOADS)
 
 
+@pytest.mark.long(reason="sidecars that are repaired, waited for")
 @pytest.mark.waits(reason="sidecars tell of themselves every few seconds")
 def test_a_sidecar_that_was_down_while_an_extent_was_sealed_catches_up(
     start: Start,
@@ -312,6 +316,7 @@ def test_clients_repair_in_passing(start: Start) -> None:
     assert len(sidecars.where()[pipe]) == 3
 
 
+@pytest.mark.long(reason="sidecars that are repaired, waited for")
 @pytest.mark.waits(reason="sidecars tell of themselves every few seconds")
 def test_check_reports_what_is_wrong_or_that_nothing_is(start: Start) -> None:
     sidecars = start(3)

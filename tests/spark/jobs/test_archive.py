@@ -55,6 +55,7 @@ def folder(path: Path, queue: cassq.Queue, pipe_id: str) -> Path:
 # --- what is archived ---------------------------------------------------------------------------
 
 
+@pytest.mark.long(reason="Spark jobs")
 @everywhere
 def test_sealed_pipes_are_archived_as_a_read_has_them_and_once(
     spark: Any, client: cassq.Client, queue: cassq.Queue, tmp_path: Path
@@ -85,6 +86,7 @@ def test_sealed_pipes_are_archived_as_a_read_has_them_and_once(
     assert payloads(spark, to) == sorted([b"one", b"four", b"", b"open", *numbers(1500)])
 
 
+@pytest.mark.long(reason="Spark jobs")
 def test_consumed_pipes_are_archived_and_those_of_an_aborted_write_are_not(
     spark: Any, client: cassq.Client, queue: cassq.Queue, tmp_path: Path
 ) -> None:
@@ -133,6 +135,7 @@ def test_a_queue_without_finished_pipes_gives_nothing(
 # --- runs that did not end well -----------------------------------------------------------------
 
 
+@pytest.mark.long(reason="Spark jobs")
 def test_only_a_pipe_that_a_killed_run_left_unfinished_is_written_again(
     spark: Any, client: cassq.Client, queue: cassq.Queue, tmp_path: Path
 ) -> None:

@@ -57,6 +57,7 @@ def tampered(client: cassq.Client) -> Iterator[sqlite3.Connection]:
 # --- what is as it must be ----------------------------------------------------------------------
 
 
+@pytest.mark.long(reason="Spark jobs")
 @everywhere
 def test_the_job_says_what_the_audit_of_one_process_says(
     spark: Any, client: cassq.Client, queue: cassq.Queue
@@ -83,6 +84,7 @@ def test_the_job_says_what_the_audit_of_one_process_says(
     assert (group.waiting, group.merged, group.purged) == (2, 1, 1)
 
 
+@pytest.mark.long(reason="Spark jobs")
 def test_what_is_done_meanwhile_is_not_a_finding(
     spark: Any, client: cassq.Client, queue: cassq.Queue
 ) -> None:

@@ -80,6 +80,7 @@ def test_without_letters_nothing_is_counted_and_wrong_calls_are_refused(
         analyse(spark, client.url, queue.name, "nope")
 
 
+@pytest.mark.long(reason="Spark jobs")
 def test_the_command_counts_and_merges(
     spark: Any, client: cassq.Client, queue: cassq.Queue
 ) -> None:

@@ -63,6 +63,7 @@ def test_what_is_finished_is_replayed_once_under_its_id(
     assert queue.audit().findings == []
 
 
+@pytest.mark.long(reason="Spark jobs")
 @LONG
 def test_an_archive_is_replayed_by_time_and_by_filter_without_what_is_half_there(
     spark: Any, client: cassq.Client, queue: cassq.Queue, other: cassq.Queue, tmp_path: Path
@@ -89,6 +90,7 @@ def test_an_archive_is_replayed_by_time_and_by_filter_without_what_is_half_there
     assert (none.messages, popped(other)) == (0, [])
 
 
+@pytest.mark.long(reason="Spark jobs")
 @LONG
 def test_a_paced_run_that_died_continues_and_does_not_replay_its_own_messages(
     spark: Any, client: cassq.Client, queue: cassq.Queue
@@ -144,6 +146,7 @@ def test_what_is_wrong_with_a_call_is_said(
     assert queue.audit().pushed == 1
 
 
+@pytest.mark.long(reason="Spark jobs")
 @LONG
 def test_the_command_reports_what_it_did(
     spark: Any, client: cassq.Client, queue: cassq.Queue, other: cassq.Queue

@@ -208,6 +208,7 @@ def test_a_depth_that_is_not_reached_in_time_is_not_measured(tmp_path: Path) -> 
     assert {"pop@2000", "grown"}.isdisjoint(figures)
 
 
+@pytest.mark.long(reason="a comparison on Cassandra")
 @pytest.mark.waits(reason="a measurement of two seconds")
 def test_poppers_that_share_a_pipe_are_no_busier_than_can_be(tmp_path: Path) -> None:
     figures = with_poppers(Seat("cassq", Place(tmp_path, "any", 100)), 10, 2.0)

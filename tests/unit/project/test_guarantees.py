@@ -16,7 +16,8 @@ from tests.simulation.plants.spill_plants import SPILL_PLANTS
 ROOT = Path(__file__).resolve().parents[3]
 # What is asked of each page begins at a heading.
 PAGES = {"guarantees.md": "# Guarantees", "spark.md": "## Guarantees"}
-# What no cheap test shows: storms, clusters of Spark, drivers that are JVMs of their own, three
+# What no cheap test shows: storms, clusters and jobs of Spark, drivers that are JVMs of their own, servers
+# of locks that are killed, three
 # Cassandra nodes, and one with other settings. `./dev test --all` runs these.
 DEAR = (
     "faults/storm/test_storm.py",
@@ -27,6 +28,11 @@ DEAR = (
     "spark/processes/test_killed_drivers.py",
     "spark/processes/test_killed_streams.py",
     "spark/jobs/test_rollup.py",
+    "spark/jobs/test_archive.py",
+    "spark/jobs/test_audit.py",
+    "spark/jobs/test_replay.py",
+    "contract/locks/test_hazelcast.py",
+    "contract/locks/test_locker_failures.py",
 )
 CHECK = re.compile(r"\[`([^`]+)`\]")
 
