@@ -16,9 +16,9 @@ from tests.simulation.plants.spill_plants import SPILL_PLANTS
 ROOT = Path(__file__).resolve().parents[3]
 # What is asked of each page begins at a heading.
 PAGES = {"guarantees.md": "# Guarantees", "spark.md": "## Guarantees"}
-# What no cheap test shows: storms, clusters and jobs of Spark, drivers that are JVMs of their own, servers
-# of locks that are killed, three
-# Cassandra nodes, and one with other settings. `./dev test --all` runs these.
+# What no cheap test shows: storms, clusters and jobs of Spark, drivers that are JVMs of their own,
+# servers of locks that die, three Cassandra nodes, and one with other settings. `./dev test --all`
+# runs these.
 DEAR = (
     "faults/storm/test_storm.py",
     "faults/cassandra/test_nodes.py",
