@@ -1,8 +1,9 @@
 """Tasks: functions whose calls are pushed to a queue, and run by workers. `App` is the start."""
 
 from cassq.tasks.app import App
+from cassq.tasks.handles import Handle, TaskFailedError
 from cassq.tasks.running import Context, current
-from cassq.tasks.task import Handle, Task
+from cassq.tasks.task import Task
 from cassq.worker.handler import Reject, Retry
 
-__all__ = ["App", "Context", "Handle", "Reject", "Retry", "Task", "current"]
+__all__ = ["App", "Context", "Handle", "Reject", "Retry", "Task", "TaskFailedError", "current"]

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import fnmatch
+import logging
 import os
 import sys
 import threading
@@ -26,25 +27,31 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
+from cassq.base.arguments import check_seconds, message_place
 from cassq.client.client import Client
 from cassq.client.connecting import connect
 from cassq.client.queue import DEFAULT_GROUP, Queue
 from cassq.consumer.delivery import Message
 from cassq.errors import (
+    BackendError,
     ConfigError,
     QueueExistsError,
     QueueNotFoundError,
     UsageError,
 )
+from cassq.message.message_ids import MessageId
 from cassq.model.queues import QueuePolicy, check_queue_name
 from cassq.model.ticks import checked_cron, ticks_of
 from cassq.producer.pusher import Pusher
 from cassq.settings import Missed, Overlap, QueueSettings, WorkerSettings
 from cassq.tasks import inline, running
-from cassq.tasks.calls import Call, Serializer, encoder
+from cassq.tasks.calls import Call, Codec, Serializer
+from cassq.tasks.handles import Handle, result_key
 from cassq.tasks.schedules import CronEntry, put_schedule
-from cassq.tasks.task import Handle, Pushed, Task, TaskSettings
+from cassq.tasks.task import Pushed, Task, TaskSettings
 from cassq.tasks.workers import Workers
+
+logger: logging.Logger = logging.getLogger("cassq")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -53,6 +60,7 @@ DEFAULT_QUEUE = "tasks"
 KEYED_GROUP = "in-order"
 # The `dedup_window` of queues that an app creates for tasks with `unique`.
 UNIQUE_SECONDS = 86_400.0
+RESULTS_SECONDS_MAX = 365 * 86_400.0
 
 
 class App:
@@ -67,15 +75,19 @@ class App:
         queues: Mapping[str, QueueSettings] | None = None,
         routes: Mapping[str, str] | None = None,
         serializer: Serializer = "json",
+        results_kept: float = 86_400.0,
     ) -> None:
         """url: as for `cassq.connect`. queue: where tasks are that name no other. queues: settings
         of queues that the app creates when they are first needed. routes: the queues of tasks by
         patterns of their names, as in {"mail.*": "mails"}; the first that fits counts. serializer:
-        "json", or "msgpack", which also takes bytes and times. Cost: none before the first push.
+        "json", or "msgpack", which also takes bytes and times. results_kept: for how many seconds
+        the results of tasks are kept that have `results=True`. Cost: none before the first push.
         """
         self.url: str | None = url
         self.tasks: dict[str, Task[Any, Any]] = {}
-        self.encode: Callable[[Call], bytes] = encoder(serializer)
+        self.codec: Codec = Codec(serializer)
+        check_seconds("results_kept", results_kept, RESULTS_SECONDS_MAX, least=1)
+        self._results_kept = results_kept
         self._default = check_queue_name(queue)
         self._settings = dict(queues or {})
         self._routes = dict(routes or {})
@@ -104,6 +116,7 @@ class App:
         unique: bool | Sequence[str] = False,
         key: str | None = None,
         priority: int = 0,
+        results: bool = False,
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
     def task(
@@ -118,6 +131,7 @@ class App:
         unique: bool | Sequence[str] = False,
         key: str | None = None,
         priority: int = 0,
+        results: bool = False,
     ) -> Any:
         """Make a function a task; it may be async. As `@app.task`, or `@app.task(...)`.
 
@@ -127,7 +141,7 @@ class App:
         after how many seconds an attempt has failed. unique: calls with the same arguments, or the
         same values of those named, are one call within the queue's `dedup_window`. key: the
         parameter by whose value calls are kept in order, one after another. priority: 0 to 9, the
-        most urgent.
+        most urgent. results: keep what it returns, for `Handle.result`.
 
         Raises UsageError, which names what does not fit.
         """
@@ -143,7 +157,9 @@ class App:
             if named in self.tasks:
                 raise UsageError(f"there are two tasks {named!r}", hint="give one a name=")
             chosen = self._queue_of(named, queue)
-            task_settings = TaskSettings(chosen, retries, timeout, same, key, priority)
+            task_settings = TaskSettings(
+                chosen, retries, timeout, same, key, priority, bool(results)
+            )
             return self.tasks.setdefault(named, Task(self, function, named, task_settings))
 
         return declared if function is None else declared(function)
@@ -202,16 +218,23 @@ class App:
         task = self.tasks.get(name)
         if task is not None:
             return task.push(*args, **kwargs)
-        return self.push_calls([Pushed(self._queue_of(name, None), Call(name, args, kwargs))])[0]
+        call = Call(name, args, kwargs)
+        return self.push_calls([Pushed(self._queue_of(name, None), call, results=True)])[0]
+
+    def handle(self, message_id: str, queue: str | None = None) -> Handle:
+        """The handle of a call that was pushed before, or elsewhere, by the id of its message.
+        queue: the name of its queue; None: the app's default."""
+        message_place(message_id)
+        return Handle(MessageId(message_id), queue or self._default, self)
 
     def push_calls(self, calls: Sequence[Pushed]) -> list[Handle]:
         """Push calls of one task together; they differ in their calls, keys and dedup ids."""
         if not calls:
             return []
-        payloads = [self.encode(each.call) for each in calls]
+        payloads = [self.codec.call(each.call) for each in calls]
         if inline.is_inline():
             return inline.take(self.tasks, calls, payloads)
-        queue, _, when, _, _, priority = calls[0]
+        queue, when, priority = calls[0].queue, calls[0].when, calls[0].priority
         keys = [each.key for each in calls] if calls[0].key is not None else None
         dedup_ids = [each.dedup_id for each in calls] if calls[0].dedup_id is not None else None
         pusher = self._pusher(queue)
@@ -223,11 +246,12 @@ class App:
             due=when.due,
             priority=priority,
         )
-        return [Handle(ids[number], queue) for number in range(len(ids))]
+        place = self if calls[0].results else None
+        return [Handle(ids[number], queue, place) for number in range(len(ids))]
 
     async def push_soon(self, pushed: Pushed) -> Handle:
         """Push one call with those that are pushed at the same time."""
-        payload = self.encode(pushed.call)
+        payload = self.codec.call(pushed.call)
         if inline.is_inline():
             return await inline.take_soon(self.tasks, pushed, payload)
         pusher = self._pushers.get(pushed.queue) if self._pid == os.getpid() else None
@@ -241,7 +265,8 @@ class App:
             due=pushed.when.due,
             priority=pushed.priority,
         )
-        return Handle(await asyncio.wrap_future(future), pushed.queue)
+        place = self if pushed.results else None
+        return Handle(await asyncio.wrap_future(future), pushed.queue, place)
 
     def _pusher(self, queue: str) -> Pusher:
         with self._lock:
@@ -330,7 +355,21 @@ class App:
 
     def __call__(self, message: Message) -> None:
         """Run the call in a message; what a worker does. Raises what the task raises."""
-        running.run(message, self.tasks)
+        running.run(message, self.tasks, self._keep)
+
+    def _keep(self, task: Task[Any, Any], message_id: str, value: object) -> None:
+        """Keep a task's result. What fails here does not fail the task, whose work is done."""
+        try:
+            result = self.codec.result(task.name, value)
+        except UsageError as exc:
+            logger.warning("%s", exc)
+            result = self.codec.error(exc.message)
+        try:
+            self.client.ports.catalog.results.put(
+                result_key(message_id), result, self._results_kept
+            )
+        except BackendError as exc:
+            logger.warning("the result of task %r is not kept: %s", task.name, exc)
 
     def prepare(self) -> dict[str, str]:
         """Create queues and schedules of its tasks that are missing; returns, for each queue, the
@@ -341,7 +380,7 @@ class App:
             client = self._connected()
         for entry in self._crons:
             task = self.tasks[entry.name]
-            payload = self.encode(Call(task.name))
+            payload = self.codec.call(Call(task.name))
             put_schedule(client, task.settings.queue, entry, payload)
         return groups
 

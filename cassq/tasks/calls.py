@@ -15,7 +15,8 @@ from cassq.base.extras import wanted
 from cassq.errors import UsageError
 
 Serializer = Literal["json", "msgpack"]
-SERIALIZERS = ("json", "msgpack")
+# What is written, and how an error names it.
+Parts = Sequence[tuple[str, Any]]
 _PLAIN = (str, int, float, bool, type(None))
 
 
@@ -34,26 +35,37 @@ class NotACallError(ValueError):
     """A payload is not a call of a task."""
 
 
-def encoder(serializer: str) -> Callable[[Call], bytes]:
-    """A function that makes payloads of calls. It raises UsageError, which names the argument, for
-    what the serializer cannot write. Raises UsageError for an unknown one, and MissingExtraError.
-    """
-    match serializer:
-        case "json":
-            return _as_json
-        case "msgpack":
-            packb = _msgpack().packb
-            return lambda call: _as_msgpack(call, packb)
-        case _:
-            raise UsageError(f"serializer must be 'json' or 'msgpack', not {serializer!r}")
+class Codec:
+    """Writes calls and results. Raises UsageError for an unknown serializer, and MissingExtraError;
+    each method, for what cannot be written, naming its place."""
+
+    def __init__(self, serializer: str) -> None:
+        match serializer:
+            case "json":
+                self._write = _as_json
+            case "msgpack":
+                packb = _msgpack().packb
+                self._write = lambda parts, whole: _as_msgpack(parts, whole, packb)
+            case _:
+                raise UsageError(f"serializer must be 'json' or 'msgpack', not {serializer!r}")
+
+    def call(self, call: Call) -> bytes:
+        of = f"of task {call.task!r}"
+        parts = [(f"argument {n} {of}", value) for n, value in enumerate(call.args, 1)]
+        parts += [(f"argument {name!r} {of}", value) for name, value in call.kwargs.items()]
+        return self._write(parts, call.as_dict())
+
+    def result(self, task: str, value: object) -> bytes:
+        return self._write([(f"the result of task {task!r}", value)], {"value": value})
+
+    def error(self, text: str) -> bytes:
+        """What stands for a result that there is not."""
+        return self._write([], {"error": text})
 
 
 def decode(payload: bytes) -> Call:
     """The call in a payload, of either kind. Raises NotACallError, and MissingExtraError."""
-    try:
-        found = json.loads(payload) if payload[:1] == b"{" else _from_msgpack(payload)
-    except ValueError as exc:
-        raise NotACallError(f"neither JSON nor msgpack: {exc}") from exc
+    found = _read(payload)
     match found:
         case {"task": str(name), **rest}:
             args, kwargs = rest.get("args", []), rest.get("kwargs", {})
@@ -62,14 +74,32 @@ def decode(payload: bytes) -> Call:
     raise NotACallError("it has no 'task', or its 'args' or 'kwargs' are of another type")
 
 
-def _as_json(call: Call) -> bytes:
-    for name, value in _named(call):
-        _check_json(value, f"{name} of task {call.task!r}")
+def decode_result(raw: bytes) -> tuple[Any, str]:
+    """A result, and why there is none, or "". Raises NotACallError for anything else."""
+    match _read(raw):
+        case {"value": value}:
+            return value, ""
+        case {"error": str(text)}:
+            return None, text
+    raise NotACallError("it is not the result of a task")
+
+
+def _read(payload: bytes) -> Any:
     try:
-        text = json.dumps(call.as_dict(), separators=(",", ":"), ensure_ascii=False)
+        return json.loads(payload) if payload[:1] == b"{" else _from_msgpack(payload)
+    except ValueError as exc:
+        raise NotACallError(f"neither JSON nor msgpack: {exc}") from exc
+
+
+def _as_json(parts: Parts, whole: dict[str, Any]) -> bytes:
+    for where, value in parts:
+        _check_json(value, where)
+    text = json.dumps(whole, separators=(",", ":"), ensure_ascii=False)
+    try:
         return text.encode()
     except UnicodeEncodeError as exc:
-        raise UsageError(f"an argument of task {call.task!r} is not valid text: {exc}") from exc
+        where = ", ".join(where for where, _ in parts)
+        raise UsageError(f"not valid text in {where}: {exc}") from exc
 
 
 def _check_json(value: object, where: str) -> None:
@@ -100,21 +130,16 @@ def _check_json(value: object, where: str) -> None:
         )
 
 
-def _named(call: Call) -> list[tuple[str, Any]]:
-    numbered = [(f"argument {number}", value) for number, value in enumerate(call.args, 1)]
-    return numbered + [(f"argument {name!r}", value) for name, value in call.kwargs.items()]
-
-
-def _as_msgpack(call: Call, packb: Callable[..., bytes]) -> bytes:
-    for name, value in _named(call):
+def _as_msgpack(parts: Parts, whole: dict[str, Any], packb: Callable[..., bytes]) -> bytes:
+    for where, value in parts:
         try:
             packb(value, datetime=True)
         except (TypeError, ValueError, OverflowError) as exc:
             raise UsageError(
-                f"{name} of task {call.task!r} cannot be written as msgpack: {exc}",
+                f"{where} cannot be written as msgpack: {exc}",
                 hint="pass texts, bytes, numbers, times with a zone, and lists and dicts of them",
             ) from exc
-    return packb(call.as_dict(), datetime=True)
+    return packb(whole, datetime=True)
 
 
 def _from_msgpack(payload: bytes) -> Any:

@@ -14,7 +14,8 @@ from typing import Any
 
 from cassq.message.message_ids import MessageId
 from cassq.tasks.calls import Call, decode
-from cassq.tasks.task import Handle, Pushed, Task
+from cassq.tasks.handles import Handle, Result
+from cassq.tasks.task import Pushed, Task
 
 Tasks = Mapping[str, Task[Any, Any]]
 _numbers = itertools.count(1)
@@ -58,8 +59,8 @@ def take(tasks: Tasks, calls: Sequence[Pushed], payloads: Sequence[bytes]) -> li
     for each, payload in zip(calls, payloads, strict=True):
         result = _instead[-1](tasks, decode(payload))
         if asyncio.iscoroutine(result):
-            _finish(result)
-        found.append(_handle(each))
+            result = _finish(result)
+        found.append(_handle(each, result))
     return found
 
 
@@ -67,19 +68,19 @@ async def take_soon(tasks: Tasks, call: Pushed, payload: bytes) -> Handle:
     """`take` for one call, in a running event loop."""
     result = _instead[-1](tasks, decode(payload))
     if asyncio.iscoroutine(result):
-        await result
-    return _handle(call)
+        result = await result
+    return _handle(call, result)
 
 
-def _finish(coroutine: Any) -> None:
+def _finish(coroutine: Any) -> object:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        asyncio.run(coroutine)
-        return
+        return asyncio.run(coroutine)
     coroutine.close()
     raise RuntimeError("an async task cannot run inline in a running loop: use push_async there")
 
 
-def _handle(call: Pushed) -> Handle:
-    return Handle(MessageId(f"inline:{next(_numbers)}"), call.queue)
+def _handle(call: Pushed, value: object) -> Handle:
+    result = Result(value) if call.results else None
+    return Handle(MessageId(f"inline:{next(_numbers)}"), call.queue, result=result)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +33,9 @@ class Context:
         return self.message.id
 
 
+# Keeps what a task returned: the task, the id of the message, the value.
+Keep = Callable[[Task[Any, Any], str, object], None]
+
 _current: ContextVar[Context] = ContextVar("cassq_task")
 
 
@@ -49,9 +52,12 @@ class ArgumentsError(Exception):
     """A message has arguments that do not fit the task, as of another version of the program."""
 
 
-def run(message: Message, tasks: Mapping[str, Task[Any, Any]]) -> None:
-    """Run the call in a message. Raises what the task raises, UnknownTaskError, ArgumentsError, or
-    Reject for a payload that is not a call, and for a call that crashed too often."""
+def run(message: Message, tasks: Mapping[str, Task[Any, Any]], keep: Keep) -> None:
+    """Run the call in a message. keep: called with what a task returned, if it keeps results.
+
+    Raises what the task raises, UnknownTaskError, ArgumentsError, or Reject for a payload that is
+    not a call, and for a call that crashed too often.
+    """
     try:
         call = decode(message.payload)
     except NotACallError as exc:
@@ -69,7 +75,9 @@ def run(message: Message, tasks: Mapping[str, Task[Any, Any]]) -> None:
     try:
         result = task.function(*bound.args, **bound.kwargs)
         if task.is_async:
-            _loops.run(result, task.settings.timeout)
+            result = _loops.run(result, task.settings.timeout)
+        if task.settings.results:
+            keep(task, message.id, result)
     finally:
         _current.reset(token)
 
@@ -96,10 +104,12 @@ class _Loops:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = 0
 
-    def run(self, coroutine: Coroutine[Any, Any, object], timeout: float | None) -> None:
+    def run(self, coroutine: Coroutine[Any, Any, object], timeout: float | None) -> object:
         """Run it to its end, while the calling thread waits."""
         # Context variables of the calling thread are those of the coroutine.
-        asyncio.run_coroutine_threadsafe(_limited(coroutine, timeout), self._running()).result()
+        return asyncio.run_coroutine_threadsafe(
+            _limited(coroutine, timeout), self._running()
+        ).result()
 
     def _running(self) -> asyncio.AbstractEventLoop:
         with self._lock:
@@ -110,11 +120,11 @@ class _Loops:
             return self._loop
 
 
-async def _limited(coroutine: Coroutine[Any, Any, object], timeout: float | None) -> None:
+async def _limited(coroutine: Coroutine[Any, Any, object], timeout: float | None) -> object:
     limit = asyncio.timeout(timeout)
     try:
         async with limit:
-            await coroutine
+            return await coroutine
     except TimeoutError as exc:
         if limit.expired():
             raise TimeoutError(f"timeout: it ran for over {timeout:g} s") from exc

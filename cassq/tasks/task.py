@@ -12,21 +12,14 @@ from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from cassq.base.arguments import DELAY_MAX_SECONDS, check_seconds
 from cassq.errors import UsageError
-from cassq.message.message_ids import MessageId
 from cassq.model.priorities import check_priority
-from cassq.tasks.calls import Call
+from cassq.tasks.calls import Call, Codec
+from cassq.tasks.handles import Handle
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 RETRIES_MAX = 1000
-
-
-class Handle(NamedTuple):
-    """A call that was pushed. id: of its message. queue: the name of the queue that it is in."""
-
-    id: MessageId
-    queue: str
 
 
 class TaskSettings(NamedTuple):
@@ -38,6 +31,7 @@ class TaskSettings(NamedTuple):
     unique: bool | tuple[str, ...] = False
     key: str | None = None
     priority: int = 0
+    results: bool = False
 
 
 class When(NamedTuple):
@@ -56,13 +50,14 @@ class Pushed(NamedTuple):
     key: bytes | None = None
     dedup_id: str | None = None
     priority: int = 0
+    results: bool = False
 
 
 class Pushes(Protocol):
     """What a task needs of its app: see `App`."""
 
     @property
-    def encode(self) -> Callable[[Call], bytes]: ...
+    def codec(self) -> Codec: ...
 
     def push_calls(self, calls: Sequence[Pushed]) -> list[Handle]: ...
 
@@ -160,6 +155,7 @@ class Task(Generic[P, R]):
             key,
             self._dedup_id(bound.arguments),
             settings.priority,
+            settings.results,
         )
 
     def _dedup_id(self, arguments: Mapping[str, Any]) -> str | None:
@@ -168,7 +164,7 @@ class Task(Generic[P, R]):
         if unique is False:
             return None
         names = arguments if unique is True else unique
-        same = self._app.encode(Call(self.name, (), {name: arguments[name] for name in names}))
+        same = self._app.codec.call(Call(self.name, (), {name: arguments[name] for name in names}))
         return f"task-{hashlib.sha256(same).hexdigest()}"
 
     def __repr__(self) -> str:

@@ -17,6 +17,7 @@ class Workers:
 
     def __init__(self, workers: Sequence[Worker]) -> None:
         self._workers = workers
+        self._ended: list[Worker] = []
         self._failure: BaseException | None = None
         self._interrupted = False
 
@@ -32,7 +33,7 @@ class Workers:
             ]
             for thread in threads:
                 thread.start()
-            while any(thread.is_alive() for thread in threads):
+            while len(self._ended) < len(threads):
                 wakeup.wait(LOOK_SECONDS)
         if self._failure is not None:
             raise self._failure
@@ -50,6 +51,7 @@ class Workers:
             self._failure = self._failure or exc
             self.stop()
         finally:
+            self._ended.append(worker)  # first: a thread lives on a little after this
             wakeup.give()
 
     def _take_signal(self, signum: int) -> None:

@@ -20,6 +20,7 @@ from cassq.catalog.cassandra.pipes.retiring import Retiring
 from cassq.catalog.cassandra.pipes.write_tables import CassandraWrites
 from cassq.catalog.cassandra.queue_tables import CassandraQueues
 from cassq.catalog.cassandra.record_tables import CassandraRecords
+from cassq.catalog.cassandra.result_tables import CassandraResults
 from cassq.catalog.cassandra.sidecar_tables import CassandraSidecars
 from cassq.catalog.port import Catalog
 
@@ -41,6 +42,7 @@ class CassandraCatalog(Catalog):
         rows, partitions = CatalogRows(keyspace), ConditionalWriter(keyspace)
         cursors, arrivals = Cursors(rows, partitions.memory), Arrivals(keyspace)
         self.records = records = CassandraRecords(keyspace)
+        self.results = CassandraResults(keyspace)
         self.sidecars = CassandraSidecars(keyspace)
         self.leases = leases = CassandraLeases(rows)
         self.writes = writes = CassandraWrites(rows)

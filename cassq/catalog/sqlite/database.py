@@ -57,7 +57,7 @@ def stored_version(path: Path) -> int:
             (application_id,) = database.execute("PRAGMA application_id").fetchone()
             (version,) = database.execute("PRAGMA user_version").fetchone()
     except sqlite3.Error as exc:
-        raise _explained(exc, str(path)) from exc
+        raise explained(exc, str(path)) from exc
     _check_own(str(path), application_id)
     return int(version)
 
@@ -201,7 +201,7 @@ class Database:
             try:
                 return self._patiently(statement, parameters).fetchall()
             except sqlite3.Error as exc:
-                raise _explained(exc, self._name) from exc
+                raise explained(exc, self._name) from exc
 
     def write(self, *, synced: bool) -> Transaction:
         """One transaction, committed at the end of its block and rolled back on an exception.
@@ -246,7 +246,7 @@ class Database:
         try:
             self._begin(synced=synced)
         except sqlite3.Error as exc:
-            raise _explained(exc, self._name) from exc
+            raise explained(exc, self._name) from exc
         except BaseException:
             self._undo()
             raise
@@ -292,9 +292,9 @@ class Database:
             if synced:
                 self._connection.execute("PRAGMA synchronous=NORMAL")
         except sqlite3.Error as exc:
-            raise _explained(exc, self._name) from exc
+            raise explained(exc, self._name) from exc
         if isinstance(failure, sqlite3.Error):
-            raise _explained(failure, self._name) from failure
+            raise explained(failure, self._name) from failure
         if failure is not None:
             raise failure
 
@@ -340,7 +340,7 @@ class Database:
         try:
             yield
         except sqlite3.Error as exc:
-            raise _explained(exc, self._name) from exc
+            raise explained(exc, self._name) from exc
 
 
 class Transaction:
@@ -395,7 +395,8 @@ class _Waits:
         return pause
 
 
-def _explained(exc: sqlite3.Error, name: str) -> CassqError:
+def explained(exc: sqlite3.Error, name: str) -> CassqError:
+    """An error of SQLite as one of cassq. name: of the file."""
     code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
     if code in _BUSY:
         return BackendTimeoutError(f"{name} is locked by another process")

@@ -484,7 +484,7 @@ def test_the_command_works_with_a_keyspace_as_with_a_directory(url: str, name: s
 def test_the_command_makes_and_shows_a_schema(cassandra1: CassandraCluster, tables: Cql) -> None:
     made, absent = cassandra1.url(KEYSPACE), cassandra1.url("absent")
     assert run("schema", "apply", "--url", made).stdout == (
-        f"keyspace {KEYSPACE} has schema version 5: nothing to do\n"
+        f"keyspace {KEYSPACE} has schema version 6: nothing to do\n"
     )
     status = json.loads(run("schema", "status", "--url", made, "--json").stdout)
     assert (status["exists"], status["version"], status["needed"]) == (True, 5, 5)

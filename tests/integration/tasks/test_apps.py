@@ -11,7 +11,7 @@ import pytest
 
 import cassq
 from cassq.errors import AbandonedTasksError, ConfigError, QueueNotFoundError, UsageError
-from cassq.tasks import App, Reject, Retry, current
+from cassq.tasks import App, Reject, Retry, TaskFailedError, current
 from cassq.tasks.calls import Call
 from cassq.tasks.testing import inline_tasks, recorded_tasks
 from tests.integration.deadlines import eventually
@@ -283,6 +283,68 @@ def test_a_schedule_is_as_the_program_declares_it(client: cassq.Client, ran: Ran
     assert ran == [("ran",)]
 
 
+@pytest.mark.parametrize("serializer", ["json", "msgpack"])
+def test_results_are_kept_if_asked_for(client: cassq.Client, serializer: Any) -> None:
+    app = App(serializer=serializer)
+    app.use(client)
+
+    @app.task(results=True)
+    def add(one: int, two: int) -> dict[str, int | None]:
+        return {"sum": one + two}
+
+    @app.task(results=True)
+    async def nothing() -> None:
+        """Returns None."""
+
+    @app.task
+    def kept_not() -> int:
+        return 3
+
+    sums = add.push_many([(1, 2), (3, 4)])
+    handles = [*sums, nothing.push(), kept_not.push()]
+    with pytest.raises(TimeoutError):
+        sums[0].result(timeout=0)
+    run(app, 4)
+    assert [handle.result(timeout=10) for handle in handles[:3]] == [{"sum": 3}, {"sum": 7}, None]
+    assert app.handle(sums[1].id).result() == {"sum": 7}
+    assert asyncio.run(sums[0].result_async(10)) == {"sum": 3}
+    with pytest.raises(UsageError, match="results=True"):
+        handles[3].result()
+
+
+def test_a_result_that_cannot_be_kept_is_told_to_who_waits_and_costs_nothing(
+    client: cassq.Client, app: App, ran: Ran
+) -> None:
+    @app.task(results=True)
+    def bad() -> object:
+        ran.append(())
+        return object()
+
+    handle = bad.push()
+    run(app, 1)
+    assert (ran, counts(client)) == ([()], (1, 0, 0))
+    with pytest.raises(TaskFailedError, match="the result of task .* has the type object"):
+        handle.result()
+
+
+def test_who_waits_for_a_task_that_will_not_run_any_more_is_told(
+    client: cassq.Client, app: App
+) -> None:
+    @app.task(results=True, retries=[])
+    def fails() -> None:
+        raise ValueError("no such address")
+
+    failed, cancelled = fails.push(), fails.options(delay=3600).push()
+    run(app, 1)
+    client.queue("tasks").cancel(cancelled.id)
+    with pytest.raises(TaskFailedError, match=r"is dead \(.*ValueError: no such address"):
+        failed.result()
+    with pytest.raises(TaskFailedError, match="is cancelled"):
+        cancelled.result()
+    with pytest.raises(UsageError, match="is not the id of a message"):
+        app.handle("x")
+
+
 @pytest.mark.usefixtures("inline_tasks")
 def test_inline_calls_run_where_they_are_pushed(ran: Ran) -> None:
     app = App("file:/nowhere/at/all")
@@ -301,6 +363,7 @@ def test_inline_calls_run_where_they_are_pushed(ran: Ran) -> None:
     note_async.push(3)
     asyncio.run(_awaited(note_async))
     assert ran == [([1, 2],), (3,), (4,)]
+    assert app.task(results=True, name="x")(lambda: 5).push().result() == 5
     with pytest.raises(ValueError, match="bad"):
         note.push("bad")
     with pytest.raises(UsageError, match="type bytes"):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cassq.errors import UsageError
-from cassq.tasks.calls import Call, NotACallError, decode, encoder
+from cassq.tasks.calls import Call, Codec, NotACallError, decode, decode_result
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 NUMBER = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
@@ -26,12 +26,14 @@ PLAIN = st.recursive(
 def test_what_json_can_hold_comes_out_as_it_went_in(
     args: list[Any], kwargs: dict[str, Any]
 ) -> None:
-    assert decode(encoder("json")(Call("t", args, kwargs))) == Call("t", args, kwargs)
+    assert decode(Codec("json").call(Call("t", args, kwargs))) == Call("t", args, kwargs)
 
 
 def test_msgpack_also_holds_bytes_times_and_numbers_as_keys() -> None:
     args = [b"\x00\xff", datetime(2030, 1, 2, tzinfo=UTC), {1: "one"}, "text"]
-    assert decode(encoder("msgpack")(Call("t", args, {"k": b"v"}))) == Call("t", args, {"k": b"v"})
+    assert decode(Codec("msgpack").call(Call("t", args, {"k": b"v"}))) == Call(
+        "t", args, {"k": b"v"}
+    )
 
 
 def test_a_call_may_be_written_by_hand_in_any_language() -> None:
@@ -41,7 +43,7 @@ def test_a_call_may_be_written_by_hand_in_any_language() -> None:
 
 
 def test_a_tuple_comes_out_as_a_list() -> None:
-    assert decode(encoder("json")(Call("t", [(1, 2)]))).args == [[1, 2]]
+    assert decode(Codec("json").call(Call("t", [(1, 2)]))).args == [[1, 2]]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +59,7 @@ def test_a_tuple_comes_out_as_a_list() -> None:
 )
 def test_what_json_would_lose_or_change_is_refused_with_its_place(value: object, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        encoder("json")(Call("t", [value]))
+        Codec("json").call(Call("t", [value]))
 
 
 @pytest.mark.parametrize(
@@ -65,7 +67,7 @@ def test_what_json_would_lose_or_change_is_refused_with_its_place(value: object,
 )
 def test_what_msgpack_cannot_hold_is_refused_with_its_place(value: object) -> None:
     with pytest.raises(UsageError, match="argument 'at' of task 't'"):
-        encoder("msgpack")(Call("t", (), {"at": value}))
+        Codec("msgpack").call(Call("t", (), {"at": value}))
 
 
 @pytest.mark.parametrize(
@@ -89,6 +91,18 @@ def test_what_is_no_call_is_told_as_such(payload: bytes) -> None:
         decode(payload)
 
 
+@pytest.mark.parametrize("serializer", ["json", "msgpack"])
+def test_a_result_or_why_there_is_none_comes_out(serializer: str) -> None:
+    codec = Codec(serializer)
+    assert decode_result(codec.result("t", {"a": [1, None]})) == ({"a": [1, None]}, "")
+    assert decode_result(codec.result("t", None)) == (None, "")
+    assert decode_result(codec.error("too large")) == (None, "too large")
+    with pytest.raises(UsageError, match="the result of task 't'"):
+        codec.result("t", object())
+    with pytest.raises(NotACallError):
+        decode_result(codec.call(Call("t")))
+
+
 def test_an_unknown_serializer_is_named() -> None:
     with pytest.raises(UsageError, match="'pickle'"):
-        encoder("pickle")
+        Codec("pickle")

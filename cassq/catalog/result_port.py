@@ -1,0 +1,26 @@
+"""The catalog role for results of tasks: values that others wait for, who pushed the tasks.
+
+They decide nothing: a result that is lost, or not there yet, costs its reader time. So they are
+written plainly, unsynced, and end by themselves.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+
+
+class Results(abc.ABC):
+    """Values by key, each kept for a time."""
+
+    @abc.abstractmethod
+    def put(self, key: str, value: bytes, kept_seconds: float) -> None:
+        """Set a value, in place of one that is there. Cost: an unsynced write."""
+
+    @abc.abstractmethod
+    def find(self, keys: Sequence[str]) -> dict[str, bytes]:
+        """The values that are there, by key. Cost: one read, or one round trip."""
+
+    @abc.abstractmethod
+    def drop(self, keys: Sequence[str]) -> None:
+        """Remove values."""

@@ -1,0 +1,137 @@
+"""Handles: what the push of a task returns, and waiting for what the task returned."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
+
+from cassq.base.arguments import check_seconds
+from cassq.base.clock import Stopwatch, SystemClock
+from cassq.client.client import Client
+from cassq.errors import CassqError, MessageNotFoundError, UsageError
+from cassq.message.message_ids import MessageId
+from cassq.popper import WAIT_MAX_SECONDS
+from cassq.tasks.calls import decode_result
+
+PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.001, 0.05
+# How often to ask whether there will be a result at all.
+ASK_SECONDS = 0.5
+# States of a message whose task will not run any more.
+ENDED = frozenset({"dead", "expired", "purged", "cancelled", "lost", "gone", "committed"})
+
+
+class TaskFailedError(CassqError):
+    """A task has ended without a result."""
+
+
+class Result(NamedTuple):
+    """What a task returned."""
+
+    value: Any
+
+
+class Place(Protocol):
+    """Where results are: an app."""
+
+    @property
+    def client(self) -> Client: ...
+
+
+def result_key(message_id: str) -> str:
+    """The key of a task's result in the catalog."""
+    return f"task:{message_id}"
+
+
+class Handle:
+    """A call that was pushed. id: of its message. queue: the name of the queue that it is in."""
+
+    __slots__ = ("_place", "_result", "_watch", "id", "queue")
+
+    def __init__(
+        self, id: MessageId, queue: str, place: Place | None = None, result: Result | None = None
+    ) -> None:
+        self.id: MessageId = id
+        self.queue: str = queue
+        self._place = place
+        self._result = result
+        self._watch = Stopwatch()  # since the message was last looked for
+
+    def result(self, timeout: float | None = None) -> Any:
+        """What the task returned; waits for it, for `timeout` seconds at most.
+
+        Raises TimeoutError; TaskFailedError if the task will not run any more, as its call is a
+        dead letter or was cancelled, or its result is not kept any longer; UsageError for a task
+        without `results=True`. Cost: a read about every 50 ms, and some more twice a second.
+        """
+        clock = SystemClock()
+        for pause in self._waiting(timeout):
+            found = self._look()
+            if found is not None:
+                return found.value
+            clock.sleep(pause)
+        raise TimeoutError(f"no result of {self.id} within {timeout} s")
+
+    async def result_async(self, timeout: float | None = None) -> Any:
+        """`result` for a running event loop, which goes on meanwhile."""
+        for pause in self._waiting(timeout):
+            found = self._result or await asyncio.to_thread(self._look)
+            if found is not None:
+                return found.value
+            await asyncio.sleep(pause)
+        raise TimeoutError(f"no result of {self.id} within {timeout} s")
+
+    def _waiting(self, timeout: float | None) -> Iterator[float]:
+        """The pauses between looks, until the time is over."""
+        if timeout is not None:
+            check_seconds("timeout", timeout, WAIT_MAX_SECONDS)
+        watch, pause = Stopwatch(), PAUSE_SECONDS
+        while True:
+            left = pause if timeout is None else timeout - watch.seconds()
+            yield max(0.0, min(pause, left))
+            if left <= 0:
+                return
+            pause = min(1.5 * pause, PAUSE_SECONDS_MAX)
+
+    def _look(self) -> Result | None:
+        if self._result is not None:
+            return self._result
+        if self._place is None:
+            raise UsageError(
+                f"the task of {self.id} keeps no results", hint="declare it with results=True"
+            )
+        client = self._place.client
+        self._result = self._kept(client)
+        if self._result is None and self._watch.seconds() >= ASK_SECONDS:
+            self._watch = Stopwatch()
+            why = self._ended(client)
+            if why:
+                self._result = self._kept(client)  # it may have come meanwhile
+                if self._result is None:
+                    raise TaskFailedError(f"task {self.id} has no result: {why}")
+        return self._result
+
+    def _kept(self, client: Client) -> Result | None:
+        key = result_key(self.id)
+        raw = client.ports.catalog.results.find([key]).get(key)
+        if raw is None:
+            return None
+        value, error = decode_result(raw)
+        if error:
+            raise TaskFailedError(error)
+        return Result(value)
+
+    def _ended(self, client: Client) -> str:
+        """Why the task will not run any more; "": it may."""
+        try:
+            groups = client.queue(self.queue).explain(self.id).groups.values()
+        except MessageNotFoundError:
+            return "its message is not stored any more"
+        for *_, now in groups:
+            if now.state in ENDED:
+                error = now.failure.get("error") or ""
+                return f"its message is {now.state}{f' ({error})' if error else ''}"
+        return ""
+
+    def __repr__(self) -> str:
+        return f"<Handle {self.id} in {self.queue}>"
