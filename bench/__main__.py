@@ -43,6 +43,7 @@ from bench.scenarios.sidecars.failover import SidecarFailover
 from bench.scenarios.sidecars.through import OnSidecars
 from bench.scenarios.single import Single
 from bench.scenarios.spark import Spark, SparkOnCassandra
+from bench.scenarios.tasks import Tasks
 from bench.scenarios.through import Through
 from bench.scenarios.workers import Workers
 
@@ -54,6 +55,7 @@ SCENARIOS: dict[str, type[Scenario]] = {
     for scenario in (
         *(Through, Concurrent, Single, Workers, Latency, Backlog, Endurance, Failing, Keys, Fair),
         Handlers,
+        Tasks,
         *(
             Delayed,
             Reap,

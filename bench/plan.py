@@ -50,6 +50,7 @@ class Plan:
     fair_backlog: int = 1_000_000
     # Messages for each of which a function is called, in each way.
     handler_messages: int = 40_000
+    task_count: int = 8_000
     # Messages pushed ahead of their time.
     delayed_messages: int = 1_000_000
     # Queues, or pipes of one, over which the reaper passes; how often its daemon does. A pusher is
@@ -110,6 +111,7 @@ class Plan:
             fair_s=5.0,
             fair_backlog=200_000,
             handler_messages=8_000,
+            task_count=2_000,
             delayed_messages=100_000,
             reap_count=2_000,
             reap_every_s=2.0,
@@ -154,6 +156,7 @@ class Plan:
             fair_s=0.5,
             fair_backlog=10_000,
             handler_messages=1_000,
+            task_count=400,
             delayed_messages=4_000,
             reap_count=20,
             reap_every_s=0.2,

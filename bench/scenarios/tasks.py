@@ -1,0 +1,111 @@
+"""Tasks: functions that do nothing, pushed and run, beside huey with its files synced.
+
+huey forgets a task when it hands it out; cassq acks it when it has run. Both push one at a time, in
+eight threads, and run in eight threads of one process.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from time import perf_counter
+
+from huey import SqliteHuey
+
+from bench.measuring.children import Figures, Gate, Job, Seat, run
+from bench.plan import Plan
+from bench.results.figures import rate
+from bench.scenarios.scenario import Case, Column, Scenario
+from cassq.tasks import App
+
+SECONDS_MAX = 300.0
+THREADS = 8
+
+
+def pushed(push: Callable[[int], object], count: int) -> float:
+    """The tasks pushed a second, one at a time in each thread."""
+    threads = [
+        threading.Thread(target=lambda: [push(number) for number in range(count // THREADS)])
+        for _ in range(THREADS)
+    ]
+    started = perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return rate(count, perf_counter() - started)
+
+
+def of_cassq(seat: Seat, count: int) -> Figures:
+    with App(f"file://{seat.place.directory.resolve()}") as app:
+
+        @app.task(name="nothing")
+        def nothing(number: int) -> None:
+            """Do nothing."""
+
+        @app.task(name="soon", queue="soon")
+        async def soon(number: int) -> None:
+            """Do nothing."""
+
+        def ran(queue: str) -> float:
+            started = perf_counter()
+            app.run(queue, concurrency=THREADS, max_tasks=count)
+            return rate(count, perf_counter() - started)
+
+        figures = {"push": pushed(nothing.push, count), "run": ran("tasks")}
+        soon.push_many([(number,) for number in range(count)])
+        return {**figures, "async": ran("soon")}
+
+
+def of_huey(seat: Seat, count: int) -> Figures:
+    path = seat.place.directory / "huey.db"
+    huey = SqliteHuey(filename=str(path), fsync=True, timeout=60, results=False)
+    left, done = [count], threading.Event()
+    lock = threading.Lock()
+
+    def nothing(number: int) -> None:
+        with lock:
+            left[0] -= 1
+            if not left[0]:
+                done.set()
+
+    task = huey.task(name="nothing")(nothing)
+    push = pushed(task, count)
+    consumer = huey.create_consumer(workers=THREADS, periodic=False, check_worker_health=False)
+    started = perf_counter()
+    consumer.start()
+    done.wait(SECONDS_MAX)
+    seconds = perf_counter() - started
+    consumer.stop(graceful=True)
+    return {"huey_push": push, "huey_run": rate(count, seconds)}
+
+
+def pass_through(_gate: Gate, seat: Seat, count: int) -> Figures:
+    """The same tasks by each, one after the other."""
+    ours, theirs = of_cassq(seat, count), of_huey(seat, count)
+    pair = 1 / (1 / ours["push"] + 1 / ours["run"])
+    peer = 1 / (1 / theirs["huey_push"] + 1 / theirs["huey_run"])
+    return {**ours, **theirs, "times": pair / peer}
+
+
+class Tasks(Scenario):
+    name = "tasks"
+    title = "Tasks: functions that do nothing, pushed one at a time and run"
+    headline = "times"
+    alone = True
+
+    def cases(self, plan: Plan) -> list[Case]:
+        return [Case("tasks", f"{THREADS} threads, one process")]
+
+    def columns(self, plan: Plan) -> list[Column]:
+        return [
+            Column("push", "cassq: pushed/s", "rate"),
+            Column("run", "run and acked/s", "rate"),
+            Column("async", "async: run and acked/s", "rate"),
+            Column("huey_push", "huey: pushed/s", "rate"),
+            Column("huey_run", "run/s", "rate"),
+            Column("times", "pushed and run, cassq / huey", "ratio"),
+        ]
+
+    def measure(self, case: Case, seat: Seat, plan: Plan) -> Figures:
+        return run([Job(pass_through, (seat, plan.task_count))], SECONDS_MAX)[0]
