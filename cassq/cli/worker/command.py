@@ -44,6 +44,7 @@ class Place(NamedTuple):
     examples=[
         "cassq worker tasks:send --queue mails",
         "cassq worker mail.tasks:send --queue mails --processes 4 --threads 8",
+        "cassq worker mail.tasks:send_async --queue mails --async 200",
         "cassq worker tasks:send --queue mails --time-limit 5m --grace 1m --log json",
         "cassq worker tasks:send --queue mails --reload",
         "cassq worker tasks:send --queue mails --listen 127.0.0.1:9465",
@@ -70,9 +71,14 @@ class Place(NamedTuple):
 @click.option(
     "--threads",
     type=click.IntRange(1, CONCURRENCY_MAX),
-    default=8,
-    show_default=True,
-    help="How many tasks each process runs at the same time.",
+    help="How many tasks each process runs at the same time, in threads.  [default: 8]",
+)
+@click.option(
+    "--async",
+    "tasks",
+    type=click.IntRange(1, CONCURRENCY_MAX),
+    metavar="N",
+    help="The same, if the function is an async one.  [default: 100]",
 )
 @click.option(
     "--grace",
@@ -116,7 +122,8 @@ def worker(
     name: str | None,
     group: str,
     processes: int,
-    threads: int,
+    threads: int | None,
+    tasks: int | None,
     grace: float,
     time_limit: float | None,
     max_tasks_per_child: int | None,
@@ -126,12 +133,13 @@ def worker(
 ) -> None:
     """Call a function for every message of a queue, until SIGTERM or Ctrl-C.
 
-    OBJECT is a plain function of one argument, the message. MODULE is looked for in the current
-    directory, and where Python looks for modules. When the function returns, the message is acked.
-    If it raises, the message is nacked with the error, which is logged. A function that settles the
+    OBJECT is a function of one argument, the message. An event loop runs it if it is async.
+    MODULE is looked for in the current directory, and where Python looks for modules. When the
+    function returns, the message is acked. If it raises, the message is nacked with the error,
+    which is logged. A function that settles the
     message itself, as by message.dead(...), is respected.
 
-    Each process takes only as many messages as its threads can run at once. SIGTERM, or Ctrl-C,
+    Each process takes only as many messages as it can run at once. SIGTERM, or Ctrl-C,
     lets what runs finish within --grace; the rest goes back uncounted. What still runs after that
     is given back, counted, and the exit code is 1; otherwise it is 0. A second Ctrl-C ends at once.
 
@@ -143,7 +151,7 @@ def worker(
     """
     call = ctx.ensure_object(Invocation)
     form = form or (JSON if call.as_json else TEXT)
-    settings = Settings(threads, grace, time_limit, max_tasks_per_child).checked()
+    settings = Settings(None, grace, time_limit, max_tasks_per_child).checked()
     address = None if listen is None else _address(listen)
     with call.connect() as client:
         queue = _queue(client, name)
@@ -152,6 +160,8 @@ def worker(
             "url": call.url or os.environ.get("CASSQ_URL") or DEFAULT_URL,
             "handler": handler,
             "queue": queue.name,
+            "threads": threads,
+            "tasks": tasks,
             "settings": {"group": group, **settings.as_arguments()},
             "reload": reload,
             "log": form,
