@@ -7,6 +7,7 @@ The tree::
     ├─ OwnershipError    someone else owns it now
     ├─ BackendError      back off and retry (the command exits with 75)
     ├─ AbandonedTasksError   end the process
+    ├─ TaskFailedError   it will not run any more
     ├─ CorruptionError   stop reading this pipe and tell someone
     └─ BrokenInvariantError   a bug in cassq
 
@@ -243,6 +244,10 @@ class AbandonedTasksError(CassqError):
 
 
 # --- stop and tell someone ------------------------------------------------------------------
+
+
+class TaskFailedError(CassqError):
+    """A task has ended without a result."""
 
 
 class CorruptionError(CassqError):

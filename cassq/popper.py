@@ -115,6 +115,7 @@ class Popper:
         self._pace = self._settler.pace
         self._closed = False
         self._stopping = False
+        self._hurried = False  # whether the wait of a `pop` is to end
         self._heard: set[int] = set()  # threads whose pop returned nothing because of `stop`
 
     @property
@@ -133,10 +134,9 @@ class Popper:
         """At most `max_messages` messages; empty if none arrive within `wait` seconds.
 
         If many messages are waiting, it prefetches for the next calls, as an iteration does; but
-        not if several threads call this, nor in a group with limits.
-
-        Cost: none for prefetched messages; otherwise one unsynced catalog transaction and one read
-        of the pipe, for any number of messages; with limits another read and transaction for each.
+        not if several threads call this, nor in a group with limits. Cost: none for what was
+        prefetched; otherwise one unsynced catalog transaction and one read of the pipe, for any
+        number of messages; with limits another read and transaction for each.
         Raises CorruptionError or ExtentMissingError once for a pipe that cannot be read.
         """
         if type(max_messages) is not int or not 1 <= max_messages <= POP_MAX:
@@ -171,7 +171,8 @@ class Popper:
             with self._entered(), self._lock:
                 messages = self._pop_now(max_messages)
                 left = wait - (clock.boot_ms() - began_ms) / 1000 if wait else 0.0
-                if messages or self._stopping or left <= 0:
+                if messages or self._stopping or self._hurried or left <= 0:
+                    self._hurried = False
                     return messages
                 self._flush()
                 self._claimer.health.record_success()
@@ -361,7 +362,7 @@ class Popper:
             self._doorbell.ring()
 
     def _has_news(self) -> bool:
-        if self._closed or self._stopping:
+        if self._closed or self._stopping or self._hurried:
             return True
         with self._life.enter():
             return (self._lane or self._claimer).has_news()
@@ -369,11 +370,8 @@ class Popper:
     # --- settling -----------------------------------------------------------------------------
 
     def commit(self, messages: Iterable[Message]) -> None:
-        """Ack messages, durably on return. Cost: one synced transaction for all of them.
-
-        Raises ClaimLostError if another popper has, or may have, some of them; the others are
-        committed.
-        """
+        """Ack messages, durably on return. Raises ClaimLostError if another popper has some, or may
+        have; the others are committed. Cost: one synced transaction for all of them."""
         self._settle(messages, self._ack)
 
     def _ack(self, delivery: Delivery, seqs: RangeSet) -> None:
@@ -393,11 +391,8 @@ class Popper:
         self, messages: Iterable[Message], delay: float | None = None, error: Error = None
     ) -> None:
         """Give messages back, to be delivered again after `delay` seconds (None: by the group's
-        retry schedule). Durable on return.
-
-        The delivery counts towards `max_deliveries`. error: as for `Message.nack`. Raises
-        ClaimLostError as `commit` does.
-        """
+        retry schedule). Durable on return. The delivery counts towards `max_deliveries`. error: as
+        for `Message.nack`. Raises ClaimLostError as `commit` does."""
         delay_ms = None if delay is None else milliseconds("delay", delay)
         self._give_back(messages, NackOptions(delay_ms, error_text("error", error)))
 
@@ -488,7 +483,7 @@ class Popper:
             with self._entered(), self._lock:
                 now_ms = self._begin_settling()
                 self._settler.note(delivery, RangeSet.run(seqs.start, seqs.stop), now_ms)
-                if self._is_written_at_once(delivery, now_ms):
+                if delivery.is_written_at_once(now_ms):
                     self._write_at_once(delivery, seqs)
         finally:
             if life.later:
@@ -505,15 +500,11 @@ class Popper:
                     self._settler.give_one(delivery, seqs.start, back, now_ms)
                 if not back.counted:
                     self._give_back_ahead()
-                if self._is_written_at_once(delivery, now_ms):
+                if delivery.is_written_at_once(now_ms):
                     self._write_at_once(delivery, seqs)
         finally:
             if life.later:
                 life.catch_up()
-
-    def _is_written_at_once(self, delivery: Delivery, now_ms: int) -> bool:
-        exclusive = delivery.epoch is not None and delivery.hold is None
-        return exclusive or now_ms >= delivery.due_ms
 
     def _begin_settling(self) -> int:
         if self._closed:
@@ -605,18 +596,27 @@ class Popper:
         self._waiter.wake()
         self._soon()
 
+    def interrupt(self) -> None:
+        """End the wait of a `pop` that waits in another thread; if none does, that of the next."""
+        self._hurried = True
+        self._waiter.wake()
+
+    @property
+    def claims_ahead(self) -> bool:
+        """Whether a consumer may take more than it needs: not in groups with order or limits."""
+        claimer = self._claimer
+        return not (self._lane or claimer.rules.limited or claimer.exclusive)
+
     @property
     def stopped(self) -> bool:
         """Whether the popper was stopped or closed, and hands out nothing more."""
         return self._stopping or self._closed
 
     def close(self) -> None:
-        """Write the acks, and give all other messages back at once, for other poppers.
-
-        Prefetched messages that were not returned yet do not count as delivered. If a signal
-        handler calls it in the middle of another call of this thread, it stops the popper, and
-        closes it when that call ends; a `pop` interrupted like this returns nothing.
-        """
+        """Write the acks, and give all other messages back at once, for other poppers; prefetched
+        ones that were not returned yet do not count as delivered. If a signal handler calls it in
+        the middle of another call of this thread, it stops the popper, and closes it when that call
+        ends; a `pop` interrupted like this returns nothing."""
         self._life.end(self.close_inside, meanwhile=self.stop)
 
     def close_inside(self) -> None:

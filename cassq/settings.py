@@ -86,7 +86,7 @@ class WorkerSettings(TypedDict, total=False):
     """The arguments of `Queue.worker`, times in seconds."""
 
     group: str
-    concurrency: int
+    concurrency: int | None
     grace: float
     time_limit: float | None
     max_tasks: int | None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any, NoReturn, Unpack
 
 from cassq.base.arguments import check_count, check_seconds, refuse_pickling
@@ -59,8 +60,8 @@ from cassq.producer.pusher import Pusher
 from cassq.producer.quota import drained, lengths, paused
 from cassq.producer.spilling import Overflow
 from cassq.settings import GroupSettings, QueueSettings, Start, State, Step, WorkerSettings
-from cassq.worker.handler import Handler
-from cassq.worker.loop import GRACE_SECONDS, Settings, Source, Worker
+from cassq.worker.choosing import AnyHandler, AnyWorker, worker_of
+from cassq.worker.loop import GRACE_SECONDS, Settings, Source
 
 DEFAULT_GROUP = "default"
 CHANGE_TRIES = 50
@@ -215,36 +216,37 @@ class Queue:
         self._runtime.opened(popper, self._watched)
         return popper
 
-    def run(self, handler: Handler, **settings: Unpack[WorkerSettings]) -> None:
-        """Call `handler(message)` for every message of a group, in threads, until SIGTERM or
-        SIGINT: short for `worker(handler, ...).run()`, with the same settings."""
+    def run(self, handler: AnyHandler, **settings: Unpack[WorkerSettings]) -> None:
+        """Call `handler(message)` for every message of a group until SIGTERM or SIGINT: short for
+        `worker(handler, ...).run()`, with the same settings."""
         self.worker(handler, **settings).run()
 
     @operation
     def worker(
         self,
-        handler: Handler,
+        handler: AnyHandler,
         *,
         group: str = DEFAULT_GROUP,
-        concurrency: int = 8,
+        concurrency: int | None = None,
         grace: float = GRACE_SECONDS,
         time_limit: float | None = None,
         max_tasks: int | None = None,
-    ) -> Worker:
-        """A worker that calls `handler(message)` for every message of a group: acked when it
-        returns, nacked with the error when it raises. See `Worker.run`.
-
-        concurrency: how many threads. grace: how many seconds tasks may go on when it is stopped.
-        time_limit: after how many one has failed, though its thread cannot be ended. max_tasks: how
-        many it takes before it ends by itself. Claims are kept alive for an hour, or `time_limit`
-        if that is longer. Raises UsageError for what is not a plain function of one message.
+    ) -> AnyWorker:
+        """A worker that calls `handler(message)` for every message of a group, in threads, or, if
+        it is async, in tasks of an event loop. Acked when it returns, nacked with the error when it
+        raises. See `Worker.run`. concurrency: how many tasks at the same time; None: 8 threads, or
+        100 tasks of a loop. grace: how many seconds they may go on when it is stopped. time_limit:
+        after how many one has failed, though no thread can be ended. max_tasks: how many it takes
+        before it ends by itself. Claims are kept alive for an hour, or `time_limit` if that is
+        longer. Raises UsageError for what is not a function of one message.
         Cost: two reads; when it runs, an unsynced transaction for what free threads take together.
         """
         queue_row = self._load()
         policy = self._group_in(queue_row, group).policy
         in_order = (policy.exclusive or queue_row.policy.strict) and not policy.keyed
-        source = Source(self.name, group, in_order, lambda alive: self._shared(group, alive))
-        return Worker(source, handler, Settings(concurrency, grace, time_limit, max_tasks))
+        opens = partial(self._shared, group)
+        source = Source(self.name, group, in_order, opens, lambda: self._ports)
+        return worker_of(source, handler, Settings(concurrency, grace, time_limit, max_tasks))
 
     @operation
     def _shared(self, group: str, keep_alive: float) -> Popper:

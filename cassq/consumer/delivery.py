@@ -210,6 +210,10 @@ class Delivery:
         self.given_singly.add(seq)
         self.left -= 1
 
+    def is_written_at_once(self, now_ms: int) -> bool:
+        """Whether an ack or nack is written before it returns."""
+        return (self.epoch is not None and self.hold is None) or now_ms >= self.due_ms
+
     @property
     def gave(self) -> bool:
         """Whether anything was given back."""
@@ -389,6 +393,10 @@ class Message:
         """Whether it was acked, or given back in any way, through its popper. What was settled by
         its receipt shows only when the popper writes next."""
         return self._delivery.has_settled(self.seq)
+
+    def is_written_at_once(self, now_ms: int) -> bool:
+        """Whether an ack or nack is written before it returns. now_ms: catalog time."""
+        return self._delivery.is_written_at_once(now_ms)
 
     @property
     def receipt(self) -> str:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from cassq.base.arguments import check_seconds
 from cassq.base.clock import Stopwatch, SystemClock
 from cassq.client.client import Client
-from cassq.errors import CassqError, MessageNotFoundError, UsageError
+from cassq.errors import MessageNotFoundError, TaskFailedError, UsageError
 from cassq.message.message_ids import MessageId
 from cassq.popper import WAIT_MAX_SECONDS
 from cassq.tasks.calls import decode_result
@@ -19,10 +19,6 @@ PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.001, 0.05
 ASK_SECONDS = 0.5
 # States of a message whose task will not run any more.
 ENDED = frozenset({"dead", "expired", "purged", "cancelled", "lost", "gone", "committed"})
-
-
-class TaskFailedError(CassqError):
-    """A task has ended without a result."""
 
 
 class Result(NamedTuple):

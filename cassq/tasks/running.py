@@ -15,7 +15,7 @@ from cassq.tasks.calls import NotACallError, decode
 from cassq.tasks.task import Task
 from cassq.worker.handler import Reject
 from cassq.worker.journal import Terms
-from cassq.worker.loop import set_terms
+from cassq.worker.settling import set_terms
 
 
 @dataclass(frozen=True, slots=True)

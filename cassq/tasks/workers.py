@@ -6,7 +6,7 @@ import signal
 import threading
 from collections.abc import Sequence
 
-from cassq.worker.loop import Worker
+from cassq.worker.choosing import AnyWorker
 from cassq.worker.wakeup import Wakeup, handled, interrupt_again
 
 LOOK_SECONDS = 60.0
@@ -15,9 +15,9 @@ LOOK_SECONDS = 60.0
 class Workers:
     """Runs workers until all have ended; `App.worker` makes it."""
 
-    def __init__(self, workers: Sequence[Worker]) -> None:
+    def __init__(self, workers: Sequence[AnyWorker]) -> None:
         self._workers = workers
-        self._ended: list[Worker] = []
+        self._ended: list[AnyWorker] = []
         self._failure: BaseException | None = None
         self._interrupted = False
 
@@ -44,7 +44,7 @@ class Workers:
         for each in self._workers:
             each.stop()
 
-    def _run(self, worker: Worker, wakeup: Wakeup) -> None:
+    def _run(self, worker: AnyWorker, wakeup: Wakeup) -> None:
         try:
             worker.run()
         except BaseException as exc:

@@ -1,8 +1,10 @@
 """Handlers: what may be one, and how one is found by its name, as in `mail.tasks:send`.
 
-A handler is called with a `Message`. When it returns, the message is acked, and if it raises, the
-message is nacked with the error. So what merely returns something still to be run, as an async
-function or a generator does, is refused: its message would be acked before any of it ran.
+A handler is called with a message. When it returns, the message is acked, and if it raises, the
+message is nacked with the error. An async function is run by an event loop, and gets a message with
+verbs that it can await. What merely returns something still to be run, as a generator does, or a
+plain function that returns a coroutine, is refused: its message would be acked before any of it
+ran.
 """
 
 from __future__ import annotations
@@ -10,14 +12,17 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 from cassq.base.arguments import DELAY_MAX_SECONDS, check_seconds
 from cassq.consumer.delivery import Message
 from cassq.errors import UsageError
+from cassq.eventloop.message import Message as AsyncMessage
 
 Handler = Callable[[Message], object]
+AsyncHandler = Callable[[AsyncMessage], Awaitable[object]]
+H = TypeVar("H")
 
 
 class Retry(Exception):  # noqa: N818 - it is no error
@@ -38,21 +43,23 @@ class Reject(Exception):  # noqa: N818 - as Retry
 _HINT = "for instance: def handle(message): ..."
 
 
-def check_handler(handler: object, name: str = "handler") -> Handler:
-    """The handler, if it can be called with one message and does its work when called. name: what
-    it is called in errors. Raises UsageError."""
+def is_async(handler: object) -> bool:
+    """Whether calling a handler makes a coroutine, which an event loop has to run."""
+    called = getattr(handler, "func", handler)  # of a functools.partial
+    each = (called, getattr(called, "__call__", None))  # noqa: B004 - its code, not whether
+    return any(inspect.iscoroutinefunction(code) for code in each)
+
+
+def check_handler(handler: H, name: str = "handler") -> H:
+    """The handler, if it can be called with one message and does its work when called, or when the
+    coroutine that it makes is run. name: what it is called in errors. Raises UsageError."""
     if not callable(handler):
         raise UsageError(
             f"{name} must be a function of one message, not {type(handler).__name__}", hint=_HINT
         )
     called = getattr(handler, "func", handler)  # of a functools.partial
     for each in (called, getattr(called, "__call__", None)):  # noqa: B004 - its code, not whether
-        if inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each):
-            raise UsageError(
-                f"{name} is an async function, which a worker does not run",
-                hint="write a plain function, which may call asyncio.run(...)",
-            )
-        if inspect.isgeneratorfunction(each):
+        if inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each):
             raise UsageError(
                 f"{name} is a generator function: calling it would do none of its work",
                 hint="write a function without yield",
@@ -78,11 +85,11 @@ def check_result(result: object) -> None:
             result.close()  # else Python warns that it was never awaited
         raise TypeError(
             f"the handler returned a {type(result).__name__}, and did not run it:"
-            " write a plain function"
+            " write a plain function, or an async one"
         )
 
 
-def load_handler(spec: str) -> Handler:
+def load_handler(spec: str) -> Handler | AsyncHandler:
     """The handler of this name, `MODULE:OBJECT`, where the object may be an attribute of another:
     `mail.tasks:sender.send`.
 
@@ -103,7 +110,8 @@ def load_handler(spec: str) -> Handler:
                 f"module {module_name!r} has no {path!r}",
                 hint=_functions_of(sys.modules[module_name]),
             ) from exc
-    return check_handler(found, repr(spec))
+    loaded: Handler | AsyncHandler = check_handler(found, repr(spec))
+    return loaded
 
 
 def _module(name: str) -> object:

@@ -28,18 +28,20 @@ from cassq.base.clock import Stopwatch
 from cassq.errors import (
     AbandonedTasksError,
     CassqError,
-    ClaimLostError,
     UsageError,
 )
+from cassq.lifecycle.ports import Ports
 from cassq.plurals import counted
 from cassq.popper import KEEP_ALIVE_SECONDS, WAIT_MAX_SECONDS, Popper
 from cassq.worker.feed import Feed
-from cassq.worker.handler import Handler, Reject, Retry, check_handler, check_result
+from cassq.worker.handler import Handler, check_handler, check_result
 from cassq.worker.journal import Journal, Outcome, Task, Terms
+from cassq.worker.settling import give_up, runs_here, settle
 from cassq.worker.wakeup import Wakeup, handled, interrupt_again
 
 logger: logging.Logger = logging.getLogger("cassq")
 
+THREADS = 8
 CONCURRENCY_MAX = 10_000
 TASKS_MAX = 10**12
 GRACE_SECONDS = 30.0
@@ -53,23 +55,26 @@ OpenPopper = Callable[[float], Popper]
 
 
 class Settings(NamedTuple):
-    """How a worker runs. concurrency: how many threads. grace: how many seconds tasks may go on
+    """How a worker runs. concurrency: how many tasks at the same time; None: 8 in threads, 100 in
+    an event loop. grace: how many seconds tasks may go on
     when it was stopped. time_limit: how many one may take. max_tasks: after how many it ends.
     stuck_max: how many threads may ignore their time limit; None: as many as `concurrency`."""
 
-    concurrency: int = 8
+    concurrency: int | None = None
     grace: float = GRACE_SECONDS
     time_limit: float | None = None
     max_tasks: int | None = None
     stuck_max: int | None = None
 
     def as_arguments(self) -> dict[str, Any]:
-        """As keyword arguments of `Queue.worker`."""
-        return {name: value for name, value in self._asdict().items() if name != "stuck_max"}
+        """As keyword arguments of `Queue.worker`, but for `concurrency`."""
+        given = self._asdict().items()
+        return {name: value for name, value in given if name not in ("stuck_max", "concurrency")}
 
     def checked(self) -> Settings:
         """These settings. Raises UsageError, which names one that is not valid."""
-        check_count("concurrency", self.concurrency, CONCURRENCY_MAX)
+        if self.concurrency is not None:
+            check_count("concurrency", self.concurrency, CONCURRENCY_MAX)
         check_seconds("grace", self.grace, WAIT_MAX_SECONDS)
         if self.time_limit is not None:
             least = TIME_LIMIT_SECONDS_MIN
@@ -80,12 +85,14 @@ class Settings(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Where a worker takes from. in_order: one message at a time, as their order demands."""
+    """Where a worker takes from. in_order: one message at a time, as their order demands. ports:
+    the client's."""
 
     queue: str
     group: str
     in_order: bool
     open_popper: OpenPopper
+    ports: Callable[[], Ports]
 
 
 class Hooks(NamedTuple):
@@ -103,6 +110,7 @@ class Worker:
         self._source = source
         self._handler = check_handler(handler)
         self.settings: Settings = settings.checked()
+        self._concurrency = settings.concurrency or THREADS
         self.hooks: Hooks = Hooks()
         self.journal: Journal = Journal(source.queue, source.group)
         self._lock = threading.Lock()
@@ -148,7 +156,7 @@ class Worker:
                 popper.stop()  # it was stopped before there was a popper
             try:
                 self.hooks.ready(popper.name)
-                for _ in range(self.settings.concurrency):
+                for _ in range(self._concurrency):
                     self._start_thread(feed)
                 self._watch(feed)
             finally:
@@ -173,6 +181,10 @@ class Worker:
             running, stuck = len(self._running), len(self._stuck)
         return {**self.journal.totals(), "running": running, "stuck": stuck}
 
+    def is_responsive(self) -> bool:
+        """Whether it can do its work; a thread that can ask this shows that threads run."""
+        return True
+
     def _take_signal(self, signum: int) -> None:
         if signum == signal.SIGINT:
             if self._interrupted:
@@ -180,7 +192,7 @@ class Worker:
             self._interrupted = True
         self.stop()
 
-    def set_terms(self, task: Task, terms: Terms) -> None:
+    def _adopt(self, task: Task, terms: Terms) -> None:
         """Have a task that runs treated so, within the time limit of all."""
         limits = [
             limit for limit in (terms.time_limit, self._terms.time_limit) if limit is not None
@@ -224,7 +236,7 @@ class Worker:
         with self._lock:
             self._running[task] = None
         failure: BaseException | None = None
-        _running.task, _running.worker = task, self
+        runs_here(task, self._adopt)
         try:
             check_result(self._handler(task.message))
         except BaseException as exc:  # also SystemExit, which would only end this thread
@@ -241,31 +253,11 @@ class Worker:
             return self._running.pop(task, task) is None
 
     def _settle(self, task: Task, failure: BaseException | None) -> None:
-        message = task.message
-        try:
-            if message.settled:
-                outcome = Outcome.SETTLED
-            elif failure is None:
-                message.ack()
-                outcome = Outcome.DONE
-            else:
-                outcome = _give_back(task, failure)
-        except CassqError as exc:
-            outcome, failure = _refused(exc), failure or exc
-        self.journal.ended(task, outcome, failure)
+        self.journal.ended(task, *settle(task, failure))
 
     def _give_up(self, task: Task, outcome: Outcome, error: str) -> None:
         """Nack the message of a task that still runs."""
-        refusal: CassqError | None = None
-        try:
-            if not task.message.settled:
-                if outcome is Outcome.TIME_LIMIT:
-                    _give_back(task, error)
-                else:
-                    task.message.nack(error=error)
-        except CassqError as exc:
-            outcome, refusal = _refused(exc), exc
-        self.journal.ended(task, outcome, refusal)
+        self.journal.ended(task, *give_up(task, outcome, error))
 
     def _fail(self, exc: BaseException) -> None:
         """Messages cannot be taken: `run` raises this."""
@@ -343,7 +335,7 @@ class Worker:
     @property
     def _stuck_max(self) -> int:
         most = self.settings.stuck_max
-        return self.settings.concurrency if most is None else most
+        return self._concurrency if most is None else most
 
     # --- the end --------------------------------------------------------------------------------
 
@@ -371,39 +363,13 @@ class Worker:
             stuck = len(self._stuck)
         if stuck:
             self.journal.still_running(stuck)
-            raise AbandonedTasksError(
-                f"{counted(stuck, 'task')} of queue {self._source.queue!r} still running:"
-                " nacked, and left behind",
-                tasks=stuck,
-            )
+            raise abandoned(self._source, stuck)
 
 
-class _Running(threading.local):
-    """The task that this thread runs, and its worker."""
-
-    task: Task | None = None
-    worker: Worker | None = None
-
-
-_running = _Running()
-
-
-def set_terms(terms: Terms) -> None:
-    """Have the task that this thread runs treated so. Nothing where no worker runs it."""
-    if _running.task is not None and _running.worker is not None:
-        _running.worker.set_terms(_running.task, terms)
-
-
-def _give_back(task: Task, failure: BaseException | str) -> Outcome:
-    """Settle the message of a task that failed."""
-    message, terms = task.message, task.terms
-    if isinstance(failure, Reject) or terms.last:
-        message.dead(failure)
-        return Outcome.REJECTED
-    delay = failure.delay if isinstance(failure, Retry) else None
-    message.nack(delay=terms.delay if delay is None else delay, error=failure)
-    return Outcome.FAILED
-
-
-def _refused(exc: CassqError) -> Outcome:
-    return Outcome.LOST if isinstance(exc, ClaimLostError) else Outcome.UNWRITTEN
+def abandoned(source: Source, tasks: int) -> AbandonedTasksError:
+    """The error of a worker that left tasks behind."""
+    return AbandonedTasksError(
+        f"{counted(tasks, 'task')} of queue {source.queue!r} still running:"
+        " nacked, and left behind",
+        tasks=tasks,
+    )

@@ -19,11 +19,12 @@ from cassq.base.clock import wait_event
 from cassq.cli.worker.logs import log_tasks
 from cassq.client.client import Client
 from cassq.client.connecting import DEFAULT_URL, connect
-from cassq.errors import AbandonedTasksError, CassqError
+from cassq.errors import AbandonedTasksError, CassqError, UsageError
 from cassq.tasks.app import App
-from cassq.worker.handler import Handler, load_handler
+from cassq.worker.choosing import AnyHandler, AnyWorker
+from cassq.worker.handler import is_async, load_handler
 from cassq.worker.journal import logger
-from cassq.worker.loop import Hooks, Worker
+from cassq.worker.loop import Hooks
 from cassq.worker.reports import BEAT, DESCRIBED, ENDED, LEAVING, READY, Reporter, files_of
 from cassq.worker.sources import State, loaded_sources, own_sources
 
@@ -73,7 +74,7 @@ def _orders() -> tuple[dict[str, Any], int]:
     return json.loads(line), lifeline
 
 
-def _describe(handler: Handler, url: str | None, reporter: Reporter) -> None:
+def _describe(handler: AnyHandler, url: str | None, reporter: Reporter) -> None:
     """Report what the handler is. If it is an app, its queues are there from now on."""
     if not isinstance(handler, App):
         reporter.send(DESCRIBED, groups=None)
@@ -84,11 +85,14 @@ def _describe(handler: Handler, url: str | None, reporter: Reporter) -> None:
         reporter.send(DESCRIBED, url=url, groups=handler.prepare())
 
 
-def _work(handler: Handler, orders: dict[str, Any], reporter: Reporter, lifeline: int) -> int:
+def _work(handler: AnyHandler, orders: dict[str, Any], reporter: Reporter, lifeline: int) -> int:
     with connect(orders["url"], create=False) as client:
         if isinstance(handler, App):
             _prepare(handler, client, orders["url"])
-        worker = client.queue(orders["queue"]).worker(handler, **orders["settings"])
+        most = _concurrency(handler, orders)
+        worker = client.queue(orders["queue"]).worker(
+            handler, group=orders["group"], concurrency=most, **orders["settings"]
+        )
         # A process is replaced as soon as a thread of it is stuck.
         worker.settings = worker.settings._replace(stuck_max=0)
         sent: dict[str, State] = {}
@@ -115,7 +119,8 @@ def _work(handler: Handler, orders: dict[str, Any], reporter: Reporter, lifeline
         def beat() -> None:
             never = threading.Event()
             while not wait_event(never, BEAT_SECONDS):
-                reporter.send(BEAT, facts=worker.facts(), files=sources())
+                if worker.is_responsive():
+                    reporter.send(BEAT, facts=worker.facts(), files=sources())
 
         # They end with the process. That one of them reports shows that threads can run at all.
         for name, work in (
@@ -140,7 +145,24 @@ def _prepare(app: App, client: Client, url: str) -> None:
     app.prepare()
 
 
-def _stop_when_alone(worker: Worker, lifeline: int) -> None:
+def _concurrency(handler: AnyHandler, orders: dict[str, Any]) -> int | None:
+    """How many tasks run at the same time. Raises UsageError for an option of the other kind."""
+    threads, tasks = orders["threads"], orders["tasks"]
+    if is_async(handler) and threads is not None:
+        raise UsageError(
+            f"{orders['handler']!r} is an async function, which runs in no thread: --threads",
+            hint="--async says how many of its tasks run at the same time",
+        )
+    if not is_async(handler) and tasks is not None:
+        raise UsageError(
+            f"{orders['handler']!r} is not an async function: --async",
+            hint="--threads says how many of its tasks run at the same time",
+        )
+    most: int | None = threads or tasks
+    return most
+
+
+def _stop_when_alone(worker: AnyWorker, lifeline: int) -> None:
     while os.read(lifeline, 4096):
         continue
     worker.stop()

@@ -37,6 +37,13 @@ class Place(NamedTuple):
     url: str
     groups: Mapping[str, str]
 
+    def orders(self) -> list[dict[str, Any]]:
+        """What the processes of each queue must know of it."""
+        return [
+            {"url": self.url, "queue": queue, "group": group}
+            for queue, group in self.groups.items()
+        ]
+
 
 @click.command(
     cls=Verb,
@@ -44,6 +51,7 @@ class Place(NamedTuple):
     examples=[
         "cassq worker tasks:send --queue mails",
         "cassq worker mail.tasks:send --queue mails --processes 4 --threads 8",
+        "cassq worker mail.tasks:send_async --queue mails --async 200",
         "cassq worker tasks:send --queue mails --time-limit 5m --grace 1m --log json",
         "cassq worker tasks:send --queue mails --reload",
         "cassq worker tasks:send --queue mails --listen 127.0.0.1:9465",
@@ -73,9 +81,14 @@ class Place(NamedTuple):
 @click.option(
     "--threads",
     type=click.IntRange(1, CONCURRENCY_MAX),
-    default=8,
-    show_default=True,
-    help="How many tasks each process runs at the same time.",
+    help="How many tasks each process runs at the same time, in threads.  [default: 8]",
+)
+@click.option(
+    "--async",
+    "tasks",
+    type=click.IntRange(1, CONCURRENCY_MAX),
+    metavar="N",
+    help="The same, if the function is an async one.  [default: 100]",
 )
 @click.option(
     "--grace",
@@ -119,7 +132,8 @@ def worker(
     names: tuple[str, ...],
     group: str | None,
     processes: int,
-    threads: int,
+    threads: int | None,
+    tasks: int | None,
     grace: float,
     time_limit: float | None,
     max_tasks_per_child: int | None,
@@ -129,14 +143,14 @@ def worker(
 ) -> None:
     """Call a function for every message of a queue, until SIGTERM or Ctrl-C.
 
-    OBJECT is a plain function of one argument, the message, or an app of `cassq.tasks`, whose
-    tasks are run: those in all of its queues, which are created if they are missing, or in those
-    that --queue names. MODULE is looked for in the current directory, and where Python looks for
-    modules. When the function returns, the message is acked.
-    If it raises, the message is nacked with the error, which is logged. A function that settles the
+    OBJECT is a function of one argument, the message, which an event loop runs if it is async; or
+    an app of `cassq.tasks`, whose tasks are run: those in all of its queues, which are created if
+    they are missing, or in those that --queue names. MODULE is looked for in the current directory,
+    and where Python looks for modules. When the function returns, the message is acked. If it
+    raises, the message is nacked with the error, which is logged. A function that settles the
     message itself, as by message.dead(...), is respected.
 
-    Each process takes only as many messages as its threads can run at once. SIGTERM, or Ctrl-C,
+    Each process takes only as many messages as it can run at once. SIGTERM, or Ctrl-C,
     lets what runs finish within --grace; the rest goes back uncounted. What still runs after that
     is given back, counted, and the exit code is 1; otherwise it is 0. A second Ctrl-C ends at once.
 
@@ -148,31 +162,38 @@ def worker(
     """
     call = ctx.ensure_object(Invocation)
     form = form or (JSON if call.as_json else TEXT)
-    settings = Settings(threads, grace, time_limit, max_tasks_per_child).checked()
+    settings = Settings(None, grace, time_limit, max_tasks_per_child).checked()
     address = None if listen is None else _address(listen)
+    orders = {
+        "handler": handler,
+        "threads": threads,
+        "tasks": tasks,
+        "settings": settings.as_arguments(),
+        "reload": reload,
+        "log": form,
+    }
     place = _place(call, handler, names, group)
+    plan = Plan(
+        [sys.executable, "-m", CHILD],
+        [{**orders, **each} for each in place.orders() for _ in range(processes)],
+        grace,
+        time_limit,
+        reload,
+    )
+    log_tasks(form)
+    ctx.exit(_run(plan, place, address))
+
+
+def _run(plan: Plan, place: Place, address: tuple[str, int] | None) -> int:
+    """Run processes until they are stopped. Returns the exit code."""
     with connect(place.url, create=False) as client:
-        orders = [
-            {
-                "url": place.url,
-                "handler": handler,
-                "queue": queue,
-                "settings": {"group": its_group, **settings.as_arguments()},
-                "reload": reload,
-                "log": form,
-            }
-            for queue, its_group in place.groups.items()
-            for _ in range(processes)
-        ]
-        plan = Plan([sys.executable, "-m", CHILD], orders, grace, time_limit, reload)
         supervisor = Supervisor(plan, partial(_free, client), Notices())
-        log_tasks(form)
         if address is not None:
             _serve(client, supervisor, address, place)
         code = supervisor.run()
     if supervisor.failed is not None:
         raise failure(supervisor.failed)
-    ctx.exit(code)
+    return code
 
 
 def _address(listen: str) -> tuple[str, int]:
@@ -234,7 +255,7 @@ def _free(client: Client, orders: Mapping[str, Any], popper: str) -> None:
     try:
         row = client.queue(orders["queue"]).row
         rows = client.ports.catalog.queues.groups(row.id)
-        group = orders["settings"]["group"]
+        group = orders["group"]
         of_group = next((each for each in rows if each.name == group), None)
         if of_group is not None and free_all_of(client.ports, row, of_group, popper):
             client.runtime.doorbell(row.id).ring()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -100,6 +101,19 @@ def test_a_call_fails_as_often_as_its_retries_say_and_is_a_dead_letter_then(
     assert counts(client) == (1, 0, 1)
     (letter,) = client.queue("tasks").dead_letters().peek()
     assert letter.death["error"] == "ValueError: no such address"
+
+
+def test_a_failed_call_waits_as_its_retries_say(client: cassq.Client, app: App) -> None:
+    @app.task(retries=[3600])
+    def send() -> None:
+        raise ValueError("no such address")
+
+    handle = send.push()
+    before = datetime.now(UTC)
+    run(app, 1)
+    due_at = client.explain(handle.id).groups["default"][-1].due_at
+    assert due_at is not None
+    assert due_at - before > timedelta(minutes=50)
 
 
 def test_more_retries_than_the_policy_allows_are_had_by_a_queue_made_for_them(

@@ -21,7 +21,7 @@ from tests.integration.deadlines import DEADLINE_SECONDS, eventually
 ROOT = Path(__file__).resolve().parents[3]
 
 TASKS = '''
-import os, re, signal
+import asyncio, os, re, signal
 
 def note(kind, message):
     line = f"{kind} {message.payload.decode()} {message.attempts} {os.getpid()}\\n"
@@ -43,6 +43,28 @@ def handle(message):
             os._exit(0)
         case "hold":
             re.match(r"(a+)+$", "a" * 60 + "b")  # never lets another thread run
+    note("done", message)
+
+async def handle_async(message):
+    """The same in an event loop."""
+    note("begun", message)
+    match message.payload.decode().split("-")[0]:
+        case "raise":
+            raise ValueError("no such address")
+        case "crash":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "sleep":
+            await asyncio.Event().wait()
+        case "stubborn":
+            while True:
+                try:
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    continue
+        case "hold":
+            open("gate").close()  # blocks its event loop
+        case "nack" if message.attempts == 1:
+            await message.nack(delay=0)
     note("done", message)
 '''
 

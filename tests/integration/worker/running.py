@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from tests.integration.deadlines import joined
 
@@ -16,11 +16,14 @@ class Runs(Protocol):
     def stop(self) -> None: ...
 
 
-class Running:
+W = TypeVar("W", bound=Runs)
+
+
+class Running(Generic[W]):
     """A worker that runs in a thread. error: what its `run` raised."""
 
-    def __init__(self, worker: Runs) -> None:
-        self.worker = worker
+    def __init__(self, worker: W) -> None:
+        self.worker: W = worker
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()

@@ -66,7 +66,6 @@ def test_failures_are_logged_with_their_traceback_and_the_rest_left_out_by_quiet
         ("mine:handle", "raise SystemExit(0)", "raised SystemExit"),
         ("mine:handled", "def handle(message): ...", "it has: handle"),
         ("mine:handle", "def handle(): ...", "its parameters are ()"),
-        ("mine:handle", "async def handle(message): ...", "is an async function"),
         ("missing:handle", "", "there is no module 'missing'"),
     ],
 )
@@ -278,3 +277,64 @@ def test_the_service_manager_is_notified(home: Home, queue: cassq.Queue) -> None
                 heard.add(manager.recv(100))
             assert worker.wait() == 0
     assert heard == {b"READY=1", b"WATCHDOG=1", b"STOPPING=1"}
+
+
+def test_an_async_function_needs_the_same_command(home: Home, queue: cassq.Queue) -> None:
+    push(queue, *names("quick", 300), b"nack", b"raise")
+    options = ["--queue", "jobs", "--processes", "2", "--async", "50", "--log", "json"]
+    with WorkerProcess(home, *options, handler="tasks:handle_async") as worker:
+        eventually("all are settled", lambda: counts(queue) == (301, 0, 0, 1))
+        assert worker.terminate() == 0
+    done = home.noted("done")
+    assert done.pop("nack") == 2
+    assert set(done.values()) == {1}
+    assert "no such address" in worker.errors
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_cancels_async_tasks_after_the_grace(
+    home: Home, queue: cassq.Queue, signum: signal.Signals
+) -> None:
+    push(queue, *names("sleep", 3), *names("stubborn", 2))
+    options = ["--queue", "jobs", "--async", "4", "--grace", "100ms"]
+    with WorkerProcess(home, *options, handler="tasks:handle_async") as worker:
+        home.until("begun", 4)
+        worker.signal(signum)
+        assert worker.wait() == 1
+    assert counts(queue) == (0, 5, 0, 0)
+    assert queue.stats().groups["default"].deliveries == {0: 1, 1: 4}
+
+
+def test_an_async_function_that_kills_its_process_is_counted(
+    home: Home, queue: cassq.Queue
+) -> None:
+    push(queue, b"crash", *names("quick", 20))
+    with WorkerProcess(home, "--queue", "jobs", handler="tasks:handle_async") as worker:
+        eventually("it is dead", lambda: counts(queue) == (20, 0, 0, 1))
+        assert worker.terminate() == 0
+    assert home.noted("begun")["crash"] >= 3
+
+
+def test_an_async_function_that_blocks_its_loop_past_the_limit_is_killed(
+    home: Home, queue: cassq.Queue
+) -> None:
+    push(queue, b"hold")
+    options = ["--queue", "jobs", "--time-limit", "100ms", "--grace", "0"]
+    with WorkerProcess(home, *options, handler="tasks:handle_async") as worker:
+        worker.until_logged("time limit: its threads do not run")
+        worker.signal(signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("handler", "option", "says"),
+    [
+        ("tasks:handle_async", "--threads", "is an async function, which runs in no thread"),
+        ("tasks:handle", "--async", "is not an async function: --async"),
+    ],
+)
+def test_an_option_for_the_other_kind_of_function_is_refused(
+    home: Home, queue: cassq.Queue, handler: str, option: str, says: str
+) -> None:
+    with WorkerProcess(home, "--queue", "jobs", option, "2", handler=handler) as worker:
+        assert worker.wait() == 2
+    assert says in worker.errors

@@ -12,14 +12,13 @@ import pytest
 
 import cassq
 from cassq.errors import AbandonedTasksError, QueueNotFoundError, UsageError
-from cassq.worker.loop import Worker
 from tests.integration.deadlines import eventually
 from tests.integration.stage import Connect, numbers, push
-from tests.integration.worker.running import Running
+from tests.integration.worker.running import Running, W
 
 
 @contextmanager
-def running(worker: Worker) -> Iterator[Running]:
+def running(worker: W) -> Iterator[Running[W]]:
     """The worker runs until the block ends."""
     run = Running(worker)
     try:

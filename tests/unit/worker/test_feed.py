@@ -15,6 +15,7 @@ from cassq.errors import (
     QueueNotFoundError,
     StorageFullError,
 )
+from cassq.lifecycle.ports import Ports
 from cassq.popper import Popper
 from cassq.worker.feed import Feed
 from cassq.worker.loop import Settings, Source, Worker
@@ -97,8 +98,12 @@ def feed_of(popper: ScriptedPopper, **options: Any) -> Feed:
     return Feed(cast(Popper, popper), **{"one_at_a_time": False, "most": None, **options})
 
 
+def _no_ports() -> Ports:
+    raise AssertionError("a worker of threads needs none")
+
+
 def worker_of(popper: ScriptedPopper, **settings: Any) -> Worker:
-    source = Source("jobs", "default", False, lambda _: cast(Popper, popper))
+    source = Source("jobs", "default", False, lambda _: cast(Popper, popper), _no_ports)
     return Worker(source, lambda _: None, Settings(concurrency=1)._replace(**settings))
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from cassq.errors import UsageError
-from cassq.worker.handler import check_handler, check_result, load_handler
+from cassq.worker.handler import check_handler, check_result, is_async, load_handler
 
 Write = Callable[[str], str]
 
@@ -49,6 +49,10 @@ def lazy(message: object) -> Iterator[None]:
     yield
 
 
+async def lazily(message: object) -> AsyncIterator[None]:
+    yield
+
+
 def two(message: object, other: object) -> None: ...
 
 
@@ -57,16 +61,21 @@ def two(message: object, other: object) -> None: ...
 )
 def test_whatever_takes_a_message_is_a_handler(handler: object) -> None:
     assert check_handler(handler) is handler
+    assert not is_async(handler)
+
+
+@pytest.mark.parametrize("handler", [later, functools.partial(later), Later(), Later().__call__])
+def test_an_async_function_is_a_handler_for_an_event_loop(handler: object) -> None:
+    assert check_handler(handler) is handler
+    assert is_async(handler)
 
 
 @pytest.mark.parametrize(
     ("handler", "says"),
     [
         (7, "must be a function of one message, not int"),
-        (later, "is an async function"),
-        (functools.partial(later), "is an async function"),
-        (Later(), "is an async function"),
         (lazy, "is a generator function"),
+        (lazily, "is a generator function"),
         (two, r"must take one argument, the message, but its parameters are \(message"),
         (lambda: None, r"its parameters are \(\)"),
     ],

@@ -1,0 +1,87 @@
+"""Calls: a thread that makes the calls of an event loop's tasks, one after another.
+
+Storage may hold up any call, also one that only reads. So none is made in the loop itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+from cassq.eventloop.courier import Courier
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Call:
+    """Something to be called in a thread. told: is called in the loop with what came of it: a
+    result, or an error."""
+
+    __slots__ = ("act", "told")
+
+    def __init__(
+        self,
+        act: Callable[[], object],
+        told: Callable[[object, BaseException | None], object],
+    ) -> None:
+        self.act: Callable[[], object] = act
+        self.told: Callable[[object, BaseException | None], object] = told
+
+
+Told = tuple[Call, object, BaseException | None]
+
+
+def done(call: Call) -> tuple[object, BaseException | None]:
+    """Make a call; what came of it."""
+    try:
+        return call.act(), None
+    except Exception as exc:
+        return None, exc
+
+
+def tell(told: list[Told]) -> None:
+    """In the loop: say what came of calls."""
+    for call, result, error in told:
+        call.told(result, error)
+
+
+def into(future: asyncio.Future[Any]) -> Callable[[object, BaseException | None], object]:
+    """Puts what came of a call into a future, unless its task left."""
+
+    def take(result: object, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    return take
+
+
+class Calls:
+    """One thread for the calls of one loop. put_away: see `Courier`."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, put_away: Callable[[], object] = lambda: None
+    ) -> None:
+        self.loop: asyncio.AbstractEventLoop = loop
+        self._courier: Courier[Call] = Courier(loop, "calls", self._work, put_away=put_away)
+
+    async def make(self, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call something in the thread, after the calls made before. Cancelled, it is called
+        nevertheless."""
+        future: asyncio.Future[T] = self.loop.create_future()
+        self._courier.send(Call(lambda: act(*args, **kwargs), into(future)))
+        return await future
+
+    async def end(self) -> None:
+        """End the thread, once all calls are made."""
+        await self._courier.end()
+
+    def _work(self, calls: list[Call]) -> bool:
+        told = [(call, *done(call)) for call in calls]
+        self._courier.post(lambda: tell(told))
+        return False

@@ -1,0 +1,168 @@
+"""Couriers: threads that do, one batch after another, what the tasks of an event loop ask for.
+
+A courier is not made for a call but for a thing: a pusher, a popper, a client. What is sent to it
+during one turn of the loop reaches its thread together, and what the thread reports in the meantime
+wakes the loop once. So ten thousand tasks that push share a few syncs and a few wake-ups.
+
+The loop may be closed while the thread still works. Then the thread has nobody to report to: it
+says so in the log, puts away what it has, and ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from itertools import count as counter
+from typing import Generic, TypeVar
+
+from cassq.base.clock import Nudge
+from cassq.errors import CassqError, UsageError
+
+logger: logging.Logger = logging.getLogger("cassq")
+
+J = TypeVar("J")
+
+# How often an idle thread looks whether its loop is still there.
+LOOK_SECONDS = 2.0
+
+_numbers = counter(1)
+
+
+class Courier(Generic[J]):
+    """One thread that works for one loop.
+
+    wanted: called in the loop with each job just before the thread gets it; False drops the job.
+    work: called in the thread with the jobs that came, in order; returns whether it has more to do
+    even if no job comes. interrupt: ends what `work` waits for, when jobs come; called in the loop.
+    put_away: closes, in the thread, what it works with, when its loop was closed.
+
+    All methods but `post` are called in the loop.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        name: str,
+        work: Callable[[list[J]], bool],
+        *,
+        wanted: Callable[[J], bool] = lambda _: True,
+        interrupt: Callable[[], object] = lambda: None,
+        put_away: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._loop = loop
+        self._name = f"cassq-aio-{name}-{next(_numbers)}"
+        self._work = work
+        self._wanted = wanted
+        self._interrupt = interrupt
+        self._put_away = put_away
+        self._turn: list[J] = []  # sent since the last turn of the loop
+        self._jobs: deque[J] = deque()
+        self._nudge = Nudge()
+        self._results: deque[Callable[[], object]] = deque()
+        self._reporting = False
+        self._thread: threading.Thread | None = None
+        self._ending = False
+        self._ended: asyncio.Future[None] | None = None
+
+    def send(self, job: J) -> None:
+        """Have a job done after those sent before it. Returns at once."""
+        self._turn.append(job)
+        if len(self._turn) == 1:
+            self._loop.call_soon(self._hand_over)
+
+    def _hand_over(self) -> None:
+        jobs, self._turn = self._turn, []
+        self._jobs.extend(filter(self._wanted, jobs))
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+        self.hurry()
+
+    def hurry(self) -> None:
+        """Have the thread look again at what it is asked for."""
+        self._nudge.give()
+        if self._thread is not None:
+            self._interrupt()
+
+    def post(self, act: Callable[[], object]) -> None:
+        """Have the loop call something; for the thread. Raises RuntimeError if the loop is
+        closed."""
+        self._results.append(act)
+        if not self._reporting:
+            self._reporting = True
+            self._loop.call_soon_threadsafe(self._report)
+
+    def _report(self) -> None:
+        self._reporting = False
+        while self._results:
+            self._results.popleft()()
+
+    async def end(self) -> None:
+        """Have the thread end, once it has done everything that was sent. Repeatable."""
+        if self._ended is None:
+            self._ended = self._loop.create_future()
+            self._loop.call_soon(self._let_go)  # after what this turn still hands over
+        await asyncio.shield(self._ended)
+
+    def _let_go(self) -> None:
+        if self._turn:
+            self._loop.call_soon(self._let_go)
+            return
+        if self._thread is None:
+            self._is_over()
+            return
+        self._ending = True
+        self.hurry()
+
+    def _is_over(self) -> None:
+        if self._thread is not None:
+            self._thread.join()  # this was the last that it did
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(None)
+
+    # --- the thread -----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._serve()
+            self.post(self._is_over)
+        except RuntimeError:
+            if not self._loop.is_closed():
+                raise
+            self._orphaned()
+
+    def _serve(self) -> None:
+        more = False
+        while True:
+            jobs = [self._jobs.popleft() for _ in range(len(self._jobs))]
+            if jobs or more:
+                more = self._work(jobs)
+            elif self._ending:
+                return
+            else:
+                self._nudge.wait(LOOK_SECONDS)
+            if self._loop.is_closed():
+                raise RuntimeError("the event loop is closed")
+
+    def _orphaned(self) -> None:
+        logger.warning(
+            "an event loop was closed before its cassq client: %s gives back what it has;"
+            " close the client first, as `async with` does",
+            self._name,
+        )
+        try:
+            self._put_away()
+        except CassqError as exc:
+            logger.warning("%s could not be put away: %s", self._name, exc)
+
+
+def check_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """Raise UsageError unless this is the loop that runs now."""
+    if asyncio.get_running_loop() is not loop:
+        raise UsageError(
+            "this client belongs to another event loop",
+            hint="open a client in each loop, with cassq.aio.connect",
+        )

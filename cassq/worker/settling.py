@@ -1,0 +1,69 @@
+"""How the message of a task is settled: by how the task ended, and by the terms that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+
+from cassq.errors import CassqError, ClaimLostError
+from cassq.worker.handler import Reject, Retry
+from cassq.worker.journal import Outcome, Task, Terms
+
+# The task that runs here, and how its worker takes other terms for it.
+_running: ContextVar[tuple[Task, Callable[[Task, Terms], object]]] = ContextVar("cassq_running")
+
+
+def runs_here(task: Task, adopt: Callable[[Task, Terms], object]) -> None:
+    """Note that this thread, or this task of an event loop, runs a task. adopt: takes other terms
+    for it."""
+    _running.set((task, adopt))
+
+
+def set_terms(terms: Terms) -> None:
+    """Have the task that runs here treated so. Nothing where no worker runs it."""
+    task, adopt = _running.get((None, None))
+    if task is not None and adopt is not None:
+        adopt(task, terms)
+
+
+def settle(task: Task, failure: BaseException | None) -> tuple[Outcome, BaseException | None]:
+    """Ack the message of a task that ended, or give it back with what the task raised; leave it
+    alone if the task settled it. Returns how that went, and what failed."""
+    message = task.message
+    try:
+        if message.settled:
+            return Outcome.SETTLED, failure
+        if failure is None:
+            message.ack()
+            return Outcome.DONE, None
+        return _give_back(task, failure), failure
+    except CassqError as exc:
+        return _refused(exc), failure or exc
+
+
+def give_up(task: Task, outcome: Outcome, error: str) -> tuple[Outcome, CassqError | None]:
+    """Give back the message of a task that still runs. Returns how that went."""
+    message = task.message
+    try:
+        if not message.settled:
+            if outcome is Outcome.TIME_LIMIT:
+                _give_back(task, error)
+            else:
+                message.nack(error=error)
+    except CassqError as exc:
+        return _refused(exc), exc
+    return outcome, None
+
+
+def _give_back(task: Task, failure: BaseException | str) -> Outcome:
+    message, terms = task.message, task.terms
+    if isinstance(failure, Reject) or terms.last:
+        message.dead(failure)
+        return Outcome.REJECTED
+    delay = failure.delay if isinstance(failure, Retry) else None
+    message.nack(delay=terms.delay if delay is None else delay, error=failure)
+    return Outcome.FAILED
+
+
+def _refused(exc: CassqError) -> Outcome:
+    return Outcome.LOST if isinstance(exc, ClaimLostError) else Outcome.UNWRITTEN

@@ -1,0 +1,79 @@
+"""push_each: many pushes, each with its own arguments, in one call."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+import cassq
+from cassq.errors import ClosedError, InvalidPayloadError, QueueFullError, UsageError
+from cassq.message.message_ids import MessageId
+from cassq.producer.pusher import Push
+from tests.integration.deadlines import in_threads
+from tests.integration.stage import drain, numbers
+
+
+def test_each_push_gets_its_id_or_its_error(client: cassq.Client) -> None:
+    queue = client.create_queue("jobs", dedup_window=3600)
+    with queue.pusher() as pusher:
+        outcomes = pusher.push_each(
+            [
+                Push(b"plain", {"a": "b"}, b"key"),
+                Push(b"later", delay=3600),
+                Push("text"),  # type: ignore[arg-type]
+                Push(b"urgent", priority=5),
+                Push(b"wrong", priority=11),
+                Push(b"once", dedup_id="1"),
+                Push(b"twice", dedup_id="1"),
+                Push(b"last"),
+            ]
+        )
+        assert pusher.push_each([]) == []
+    errors = {at: type(each) for at, each in enumerate(outcomes) if isinstance(each, Exception)}
+    assert errors == {2: InvalidPayloadError, 4: UsageError}
+    assert outcomes[5] == outcomes[6]
+    found = {message.payload: message for message in drain(queue.popper())}
+    assert set(found) == {b"plain", b"urgent", b"once", b"last"}
+    assert [found[b"plain"].id, found[b"urgent"].id, found[b"last"].id] == [
+        outcomes[0], outcomes[3], outcomes[7]
+    ]  # fmt: skip
+    assert (found[b"plain"].headers, found[b"plain"].key) == ({"a": "b"}, b"key")
+
+
+def test_many_threads_push_in_turn_and_keep_their_order(queue: cassq.Queue) -> None:
+    pusher = queue.pusher()
+    start = threading.Barrier(8)
+
+    def work(number: int) -> None:
+        start.wait()
+        for n in range(0, 60, 6):
+            names = [b"%d/%d" % (number, n + i) for i in range(6)]
+            if number % 2:
+                delayed = [
+                    Push(name, delay=1e-9 if i % 2 else None) for i, name in enumerate(names)
+                ]
+                assert all(isinstance(each, MessageId) for each in pusher.push_each(delayed))
+            else:
+                for name in names:
+                    pusher.push(name)
+
+    in_threads(8, work)
+    pusher.close()
+    seen: dict[bytes, list[int]] = {}
+    for message in drain(queue.popper()):
+        thread, _, n = message.payload.partition(b"/")
+        seen.setdefault(thread, []).append(int(n))
+    assert len(seen) == 8
+    assert all(found == list(range(60)) for found in seen.values())
+
+
+def test_what_has_no_room_is_refused_and_the_rest_is_pushed(client: cassq.Client) -> None:
+    queue = client.create_queue("jobs", max_length=3)
+    with queue.pusher() as pusher:
+        outcomes = pusher.push_each([Push(payload) for payload in numbers(5)])
+    assert [isinstance(each, QueueFullError) for each in outcomes] == [False] * 3 + [True] * 2
+    with pytest.raises(ClosedError):
+        pusher.push(b"0")
+    (refused,) = pusher.push_each([Push(b"0")])
+    assert isinstance(refused, ClosedError)
