@@ -21,6 +21,7 @@ from bench.plan import Plan
 from bench.results.floor import unsynced
 from bench.results.report import Report
 from bench.results.targets import judge
+from bench.scenarios.aio import Aio
 from bench.scenarios.backlog import Backlog
 from bench.scenarios.cassandra.cp import CassandraCp
 from bench.scenarios.cassandra.poppers import CassandraPoppers
@@ -54,8 +55,7 @@ SCENARIOS: dict[str, type[Scenario]] = {
     scenario.name: scenario
     for scenario in (
         *(Through, Concurrent, Single, Workers, Latency, Backlog, Endurance, Failing, Keys, Fair),
-        Handlers,
-        Tasks,
+        *(Handlers, Aio, Tasks),
         *(
             Delayed,
             Reap,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from cassq.errors import CassqError
     from cassq.message.message_ids import MessageId, MessageIds
     from cassq.popper import Popper
-    from cassq.producer.pusher import Pusher
+    from cassq.producer.pusher import Push, Pusher
 
 _HOMES = {
     "CassqError": "cassq.errors",
@@ -43,6 +43,7 @@ _HOMES = {
     "MessageIds": "cassq.message.message_ids",
     "Messages": "cassq.consumer.delivery",
     "Popper": "cassq.popper",
+    "Push": "cassq.producer.pusher",
     "Pusher": "cassq.producer.pusher",
     "Queue": "cassq.client.queue",
     "Schedule": "cassq.client.schedule",
@@ -58,6 +59,7 @@ __all__ = [
     "MessageIds",
     "Messages",
     "Popper",
+    "Push",
     "Pusher",
     "Queue",
     "Schedule",
