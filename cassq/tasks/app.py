@@ -39,6 +39,7 @@ from cassq.errors import (
     QueueNotFoundError,
     UsageError,
 )
+from cassq.eventloop.message import Message as AsyncMessage
 from cassq.message.message_ids import MessageId
 from cassq.model.queues import QueuePolicy, check_queue_name
 from cassq.model.ticks import checked_cron, ticks_of
@@ -50,6 +51,7 @@ from cassq.tasks.handles import Handle, result_key
 from cassq.tasks.schedules import CronEntry, put_schedule
 from cassq.tasks.task import Pushed, Task, TaskSettings
 from cassq.tasks.workers import Workers
+from cassq.worker.handler import AsyncHandler, Handler
 
 logger: logging.Logger = logging.getLogger("cassq")
 
@@ -355,9 +357,17 @@ class App:
 
     def __call__(self, message: Message) -> None:
         """Run the call in a message; what a worker does. Raises what the task raises."""
-        running.run(message, self.tasks, self._keep)
+        running.run(message, self.tasks, self.keep)
 
-    def _keep(self, task: Task[Any, Any], message_id: str, value: object) -> None:
+    def handler_for(self, queue: str) -> Handler | AsyncHandler:
+        """What runs the calls in one of its queues: in threads, or in an event loop if all of its
+        tasks there are async."""
+        tasks = [task for task in self.tasks.values() if task.settings.queue == queue]
+        if not tasks or not all(task.is_async for task in tasks):
+            return self
+        return _AsyncHandler(self)
+
+    def keep(self, task: Task[Any, Any], message_id: str, value: object) -> None:
         """Keep a task's result. What fails here does not fail the task, whose work is done."""
         try:
             result = self.codec.result(task.name, value)
@@ -387,7 +397,7 @@ class App:
     def run(self, *queues: str, **settings: Unpack[WorkerSettings]) -> None:
         """Run calls in threads of this process until SIGTERM or SIGINT; `cassq worker` does so in
         several processes. queues: some of the app's queues; all by default. settings: as for
-        `Queue.worker`; `concurrency` threads, and `max_tasks`, count for each queue. Raises
+        `Queue.worker`; `concurrency` and `max_tasks` count for each queue. Raises
         UsageError for queues that none of its tasks is in."""
         self.worker(*queues, **settings).run()
 
@@ -403,10 +413,25 @@ class App:
         client = self.client
         return Workers(
             [
-                client.queue(name).worker(self, **_with_group(settings, group))
+                client.queue(name).worker(self.handler_for(name), **_with_group(settings, group))
                 for name, group in chosen.items()
             ]
         )
+
+
+class _AsyncHandler:
+    """An app as a handler that an event loop runs."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    @property
+    def timeout_max(self) -> float:
+        """See `App`."""
+        return self._app.timeout_max
+
+    async def __call__(self, message: AsyncMessage) -> None:
+        await running.run_async(message.delivered, self._app.tasks, self._app.keep)
 
 
 def _with_group(settings: WorkerSettings, group: str) -> WorkerSettings:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
+from inspect import BoundArguments
 from typing import Any
 
 from cassq.consumer.delivery import Message
@@ -53,11 +54,37 @@ class ArgumentsError(Exception):
 
 
 def run(message: Message, tasks: Mapping[str, Task[Any, Any]], keep: Keep) -> None:
-    """Run the call in a message. keep: called with what a task returned, if it keeps results.
+    """Run the call in a message, in a thread. keep: called with what a task returned, if it keeps
+    results.
 
     Raises what the task raises, UnknownTaskError, ArgumentsError, or Reject for a payload that is
     not a call, and for a call that crashed too often.
     """
+    task, bound = _call_in(message, tasks)
+    token = _current.set(Context(task.name, message.attempts, message))
+    try:
+        result = task.function(*bound.args, **bound.kwargs)
+        if task.is_async:
+            result = _loops.run(result, task.settings.timeout)
+        if task.settings.results:
+            keep(task, message.id, result)
+    finally:
+        _current.reset(token)
+
+
+async def run_async(message: Message, tasks: Mapping[str, Task[Any, Any]], keep: Keep) -> None:
+    """`run` for a queue of async tasks alone, in the event loop that runs."""
+    task, bound = _call_in(message, tasks)
+    _current.set(Context(task.name, message.attempts, message))
+    result = await _limited(task.function(*bound.args, **bound.kwargs), task.settings.timeout)
+    if task.settings.results:
+        await asyncio.to_thread(keep, task, message.id, result)
+
+
+def _call_in(
+    message: Message, tasks: Mapping[str, Task[Any, Any]]
+) -> tuple[Task[Any, Any], BoundArguments]:
+    """The task that a message is a call of, and its arguments."""
     try:
         call = decode(message.payload)
     except NotACallError as exc:
@@ -68,18 +95,9 @@ def run(message: Message, tasks: Mapping[str, Task[Any, Any]], keep: Keep) -> No
         raise UnknownTaskError(f"no such task: {call.task!r}; this worker has {known}")
     _set_terms(task, message)
     try:
-        bound = task.bind(call.args, call.kwargs)
+        return task, task.bind(call.args, call.kwargs)
     except TypeError as exc:
         raise ArgumentsError(f"the arguments do not fit task {task.name!r}: {exc}") from exc
-    token = _current.set(Context(task.name, message.attempts, message))
-    try:
-        result = task.function(*bound.args, **bound.kwargs)
-        if task.is_async:
-            result = _loops.run(result, task.settings.timeout)
-        if task.settings.results:
-            keep(task, message.id, result)
-    finally:
-        _current.reset(token)
 
 
 def _set_terms(task: Task[Any, Any], message: Message) -> None:
@@ -96,8 +114,8 @@ def _set_terms(task: Task[Any, Any], message: Message) -> None:
 
 
 class _Loops:
-    """The event loop of this process for async tasks, in a thread of its own. What one task keeps
-    in it, such as a connection pool, is there for the next."""
+    """The event loop of this process for async tasks in queues that have others too, in a thread of
+    its own. What one task keeps in it, such as a connection pool, is there for the next."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -71,6 +71,12 @@ class Settings(NamedTuple):
         given = self._asdict().items()
         return {name: value for name, value in given if name not in ("stuck_max", "concurrency")}
 
+    def keep_alive(self, handler: object) -> float:
+        """For how many seconds claims are kept alive. A handler may have the attribute
+        `timeout_max`: the longest time that one of its calls may take."""
+        longest: float = getattr(handler, "timeout_max", 0.0)
+        return max(KEEP_ALIVE_SECONDS, self.time_limit or 0.0, longest)
+
     def checked(self) -> Settings:
         """These settings. Raises UsageError, which names one that is not valid."""
         if self.concurrency is not None:
@@ -146,8 +152,7 @@ class Worker:
             raise UsageError("a worker runs once", hint="get another from queue.worker(...)")
         self._began = True
         with Wakeup() as self._wakeup, handled(self._wakeup, self._take_signal):
-            longest = getattr(self._handler, "timeout_max", 0.0)  # of an app's tasks
-            keep_alive = max(KEEP_ALIVE_SECONDS, self.settings.time_limit or 0.0, longest)
+            keep_alive = self.settings.keep_alive(self._handler)
             popper = self._popper = self._source.open_popper(keep_alive)
             feed = self._feed = Feed(
                 popper, one_at_a_time=self._source.in_order, most=self.settings.max_tasks

@@ -34,7 +34,6 @@ from cassq.eventloop.calls import Calls
 from cassq.eventloop.message import Message
 from cassq.eventloop.taker import Taker
 from cassq.extents.port import ExtentMissingError
-from cassq.popper import KEEP_ALIVE_SECONDS
 from cassq.worker.feed import REST_SECONDS, REST_SECONDS_MAX
 from cassq.worker.handler import AsyncHandler, check_handler
 from cassq.worker.journal import Journal, Outcome, Task, Terms
@@ -112,7 +111,7 @@ class AsyncWorker:
             raise UsageError("a worker runs once", hint="get another from queue.worker(...)")
         self._began = True
         loop = self._loop = asyncio.get_running_loop()
-        keep_alive = max(KEEP_ALIVE_SECONDS, self.settings.time_limit or 0.0)
+        keep_alive = self.settings.keep_alive(self._handler)
         calls = Calls(loop)
         try:
             popper = await calls.make(self._source.open_popper, keep_alive)

@@ -89,7 +89,10 @@ def _work(handler: AnyHandler, orders: dict[str, Any], reporter: Reporter, lifel
     with connect(orders["url"], create=False) as client:
         if isinstance(handler, App):
             _prepare(handler, client, orders["url"])
-        most = _concurrency(handler, orders)
+            handler = handler.handler_for(orders["queue"])
+            most = orders["tasks" if is_async(handler) else "threads"]
+        else:
+            most = _concurrency(handler, orders)
         worker = client.queue(orders["queue"]).worker(
             handler, group=orders["group"], concurrency=most, **orders["settings"]
         )

@@ -82,6 +82,43 @@ def test_async_tasks_share_a_loop_and_are_pushed_without_blocking_one(
     assert {attempt for _, _, attempt in ran} == {1}
 
 
+def test_async_tasks_in_a_queue_with_others_share_a_loop_too(
+    client: cassq.Client, app: App, ran: Ran
+) -> None:
+    @app.task
+    async def note(number: int) -> None:
+        ran.append((number, asyncio.get_running_loop()))
+
+    @app.task
+    def other() -> None:
+        ran.append((threading.current_thread(), None))
+
+    note.push_many([(number,) for number in range(10)])
+    other.push()
+    run(app, 11)
+    assert len({loop for _, loop in ran if loop}) == 1
+    assert counts(client) == (11, 0, 0)
+
+
+def test_async_tasks_alone_run_by_the_hundred_in_no_thread_of_their_own(
+    client: cassq.Client, app: App
+) -> None:
+    arrived: list[asyncio.Event] = []
+
+    @app.task(results=True)
+    async def meet(number: int) -> int:
+        arrived.append(asyncio.Event())
+        if len(arrived) == 50:
+            for event in arrived:
+                event.set()
+        await arrived[number].wait()  # goes on when fifty are there
+        return threading.get_ident()
+
+    handles = meet.push_many([(number,) for number in range(50)])
+    app.run(max_tasks=50)
+    assert {handle.result(timeout=10) for handle in handles} == {threading.get_ident()}
+
+
 def test_a_call_fails_as_often_as_its_retries_say_and_is_a_dead_letter_then(
     client: cassq.Client, app: App, ran: Ran
 ) -> None:

@@ -305,6 +305,7 @@ def test_a_signal_cancels_async_tasks_after_the_grace(
     assert queue.stats().groups["default"].deliveries == {0: 1, 1: 4}
 
 
+@pytest.mark.waits(reason="a process starts anew")
 def test_an_async_function_that_kills_its_process_is_counted(
     home: Home, queue: cassq.Queue
 ) -> None:
@@ -315,6 +316,7 @@ def test_an_async_function_that_kills_its_process_is_counted(
     assert home.noted("begun")["crash"] >= 3
 
 
+@pytest.mark.waits(reason="a process is given some seconds to say something")
 def test_an_async_function_that_blocks_its_loop_past_the_limit_is_killed(
     home: Home, queue: cassq.Queue
 ) -> None:
