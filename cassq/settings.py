@@ -13,6 +13,7 @@ Consistency = Literal["ap", "cp"]
 Compression = Literal["none", "zstd", "lz4"]
 Overflow = Literal["reject", "drop-oldest"]
 Order = Literal["any", "key"]
+OnDead = Literal["continue", "hold"]
 
 # Choices of other calls: `connect`, `Queue.create_group`, `Queue.peek`, `Queue.history` and
 # `Client.create_schedule`.
@@ -76,6 +77,7 @@ class GroupSettings(TypedDict, total=False):
     rate: str | None
     concurrency: int | None
     order: Order
+    on_dead: OnDead
     limit_per_key: int | None
     rate_per_key: str | None
     fair: bool

@@ -8,6 +8,7 @@ Kinds of findings:
 - dead_growth: too many messages became dead letters within the last hour
 - stalled: there are consumers and messages, but nothing was committed within the limit
 - lost: damaged messages were given up within the last hour (`cassq pipe skip`)
+- held_keys: dead letters hold keys of a group made with `on_dead="hold"`
 - failed: there are dead letters; one finding for each importance among them
 
 Findings about sidecars are in `cassq.alerts.sidecars`.
@@ -25,7 +26,7 @@ from cassq.model.queues import QueuePolicy, is_dead_letter_name
 from cassq.plurals import counted
 
 KINDS = (
-    *("no_consumer", "oldest_age", "dead_growth", "stalled", "lost", "failed"),
+    *("no_consumer", "oldest_age", "dead_growth", "stalled", "lost", "failed", "held_keys"),
     *("sidecar_unreachable", "sidecar_damaged", "under_replicated"),
 )
 OTHER = "other"
@@ -84,6 +85,7 @@ def findings(snapshot: Snapshot, now_ms: int) -> list[Finding]:
         _dead_growth(snapshot),
         _stalled(snapshot, now_ms),
         _lost(snapshot),
+        _held_keys(snapshot),
     ]
     return [finding for finding in found if finding is not None] + _failed(snapshot)
 
@@ -152,6 +154,14 @@ def _lost(seen: Snapshot) -> Finding | None:
         return None
     text = f"{_messages(seen.lost)} could not be read and were given up within the last hour"
     return _finding(seen, "lost", text, lost=seen.lost, lost_of_all=seen.stats.lost)
+
+
+def _held_keys(seen: Snapshot) -> Finding | None:
+    held = seen.stats.held_keys
+    if not held:
+        return None
+    text = f"dead letters hold {counted(held, 'key')}, whose later messages wait"
+    return _finding(seen, "held_keys", text, held=held)
 
 
 def _failed(seen: Snapshot) -> list[Finding]:

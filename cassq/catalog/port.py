@@ -389,6 +389,11 @@ def limit_names(group_id: str) -> tuple[str, str]:
     return f"rate:{group_id}", f"permits:{group_id}"
 
 
+def released_name(group_id: str) -> str:
+    """The name of the text that says which dead letters of a group hold their keys no more."""
+    return f"released:{group_id}"
+
+
 def pipe_lock(group_id: str, pipe_id: str) -> str:
     """The name of the lock of a pipe in an exclusive group."""
     return f"pop:{group_id}:{pipe_id}"

@@ -34,12 +34,14 @@ from cassq.inspect.peeking import Peeked, check_state, peek
 from cassq.inspect.stats import QueueStats
 from cassq.lifecycle.cancelling import cancel
 from cassq.lifecycle.damage import PipeDamage, PipeInfo, look_into, pipes_of
+from cassq.lifecycle.dead_keys import released
 from cassq.lifecycle.groups import group_starts
 from cassq.lifecycle.ports import Ports, operation
 from cassq.lifecycle.purging import count_waiting, purge
 from cassq.lifecycle.skipping import skip
 from cassq.message.compression import check_compression
 from cassq.model.queues import (
+    DEFAULT_GROUP,
     FIXED_SETTINGS,
     GroupPolicy,
     QueuePolicy,
@@ -47,6 +49,7 @@ from cassq.model.queues import (
     as_text,
     changed,
     check_group_name,
+    checked_for,
     dead_letter_name,
     differences,
     is_dead_letter_name,
@@ -63,7 +66,6 @@ from cassq.settings import GroupSettings, QueueSettings, Start, State, Step, Wor
 from cassq.worker.choosing import AnyHandler, AnyWorker, worker_of
 from cassq.worker.loop import GRACE_SECONDS, Settings, Source
 
-DEFAULT_GROUP = "default"
 CHANGE_TRIES = 50
 SETTLERS_MS = 2_000  # how long policies are taken for the present ones
 PEEK_MAX = 100_000
@@ -353,7 +355,7 @@ class Queue:
         Cost: for a datetime, one read of each live pipe.
         """
         check_group_name(name)
-        new = _checked_for(name, changed(GroupPolicy(), policy))
+        new = checked_for(name, changed(GroupPolicy(), policy))
         ports = self._ports
         for _ in range(CHANGE_TRIES):
             row = self._load()
@@ -386,7 +388,7 @@ class Queue:
         """Change a group's settings: at once for this client's poppers, within a second for
         others. The time of `group_expires` begins anew."""
         row = self._group(name)
-        new = _checked_for(name, changed(row.policy, policy))
+        new = checked_for(name, changed(row.policy, policy))
         for setting in FIXED_SETTINGS:
             if getattr(new, setting) != getattr(row.policy, setting):
                 raise ConfigError(f"{setting} cannot be changed", hint="create another group")
@@ -564,10 +566,19 @@ class Queue:
 
     @operation
     def held_keys(self, group: str, limit: int = 20) -> list[HeldKey]:
-        """The keys of a keyed group whose messages wait for one that failed, or is in hand; those
-        with most messages behind come first. Cost: reads the group's claimed messages."""
+        """The keys of a keyed group whose messages wait for one that failed, is in hand, or is a
+        dead letter; those with most messages behind come first. Cost: `cassq.inspect.held_keys`."""
         check_count("limit", limit, PEEK_MAX)
-        return held_keys(self._ports, self._group(group), limit)
+        return held_keys(self._ports, self.name, self._group(group), limit)
+
+    @operation
+    def release_key(self, group: str, key: bytes) -> int:
+        """Let a key go on that dead letters of a group made with `on_dead="hold"` hold; they stay.
+        Returns how many did. Durable at once. Raises UsageError for a group that holds no keys."""
+        found = released(self._ports, self.name, self._group(group), key)
+        if found:
+            self._runtime.doorbell(self.row.id).ring()
+        return found
 
     @operation
     def explain(self, message_id: str) -> Explanation:
@@ -661,16 +672,6 @@ class Queue:
 
     def __repr__(self) -> str:
         return f"<Queue {self.name}>"
-
-
-def _checked_for(name: str, policy: GroupPolicy) -> GroupPolicy:
-    """The policy of a group, if one with this name may have it; else raises ConfigError."""
-    if name == DEFAULT_GROUP and policy.group_expires is not None:
-        raise ConfigError(
-            f"the group {name!r} cannot have group_expires",
-            hint="create another group: poppers that name no group need this one",
-        )
-    return policy
 
 
 # --- making one -----------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from cassq.errors import CorruptionError, MessageNotFoundError, UsageError
 from cassq.extents.port import ExtentMissingError, ExtentReader
 from cassq.inspect.peeking import to_wall
 from cassq.inspect.whereabouts import Content, MessageState, MessageStep, Times, said, step_of
+from cassq.lifecycle.dead_keys import held_by_letters
 from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.sealing import live_pipe, seen_end
 from cassq.message.frames import Place
@@ -207,6 +208,7 @@ class _Tracer:
         moves = catalog.claims.moves(group.id, pipe_id, range(seq, seq + 1))
         removals = catalog.claims.removed(group.id, pipe_id)
         near = _near(spot, [cursor] if cursor else [], claim)
+        content = _content(self._ports, pipe, spot, near)
         return MessageState(
             queue,
             group,
@@ -218,11 +220,20 @@ class _Tracer:
             claim=claim,
             move=moves[0] if moves else None,
             removed=next((r for r in removals if r.start <= seq < r.end), None),
-            content=_content(self._ports, pipe, spot, near),
+            content=content,
             success_ms=catalog.records.success_ms(group.id),
             shared=self._shared(queue, group),
             above=_above(catalog, group, pipe),
+            held_by=self._holder(queue, group, content),
         )
+
+    def _holder(self, queue: QueueRow, group: GroupRow, content: Content | None) -> str:
+        """The id of a dead letter that holds the key of a message. Cost: reads those of a group
+        whose keys they hold."""
+        if content is None or content.key is None:
+            return ""
+        held = held_by_letters(self._ports, queue.name, group).get(content.key, [])
+        return next((letter.id for letter in held if letter.id != self._id), "")
 
     def _shared(self, queue: QueueRow, group: GroupRow) -> tuple[str, str]:
         """What the group's poppers share of its limits. Cost: two reads if it has any."""
@@ -340,6 +351,7 @@ def _content(ports: Ports, pipe: PipeRow, spot: Spot, near: Place) -> Content | 
             len(payload),
             frame.headers_at(first),
             frame.due_ms(first),
+            frame.key_at(first),
         )
 
     return _use(ports, pipe, read)

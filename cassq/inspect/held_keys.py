@@ -11,12 +11,13 @@ from typing import Any
 
 from cassq.errors import UsageError
 from cassq.inspect.peeking import READ_MESSAGES, PeekedMessages, moment, to_wall, walk
+from cassq.lifecycle.dead_keys import held_by_letters
 from cassq.lifecycle.ports import Ports
 from cassq.model.claims import consumer_of
 from cassq.model.ledger import UNFINISHED
 from cassq.model.rows import ClaimState, GroupRow
 
-FAILED, IN_HAND = "failed", "in hand"
+FAILED, IN_HAND, DEAD = "failed", "in hand", "dead"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +25,16 @@ class HeldKey:
     """A key whose next messages wait for one of it.
 
     state: "failed", to be delivered again at `due_at`, or "in hand" of `holder`, until `due_at` at
-    least. error: of its last failure. behind: how many messages of the key wait, of those that a
-    popper has claimed ahead.
+    least; or "dead": a dead letter, which holds it until that is gone or the key is released, and
+    `due_at` is None. error: of its last failure. behind: how many messages of the key wait, of
+    those that a popper has claimed ahead.
     """
 
     key: bytes
     message_id: str
     state: str
     attempts: int
-    due_at: datetime
+    due_at: datetime | None
     holder: str = ""
     error: str = ""
     behind: int = 0
@@ -40,12 +42,15 @@ class HeldKey:
     def as_dict(self) -> dict[str, Any]:
         """As JSON shows it: the key as text, times in ISO form."""
         shown = self.key.decode("utf-8", "backslashreplace")
-        return {**asdict(self), "key": shown, "due_at": self.due_at.isoformat()}
+        due_at = None if self.due_at is None else self.due_at.isoformat()
+        return {**asdict(self), "key": shown, "due_at": due_at}
 
 
-def held_keys(ports: Ports, group: GroupRow, limit: int) -> list[HeldKey]:
-    """The keys that a failed message holds up, and those of which one is in hand and others wait;
-    those with most messages behind come first. Cost: reads the claimed messages of the group.
+def held_keys(ports: Ports, queue: str, group: GroupRow, limit: int) -> list[HeldKey]:
+    """The keys that a dead letter holds, those that a failed message holds up, and those of which
+    one is in hand and others wait;
+    those with most messages behind come first. Cost: reads the claimed messages of the group, and
+    its dead letters if they hold keys.
 
     Raises UsageError for a group that is not keyed.
     """
@@ -56,7 +61,11 @@ def held_keys(ports: Ports, group: GroupRow, limit: int) -> list[HeldKey]:
         )
     now_ms = ports.catalog.now_ms()
     to_wall_ms = to_wall(ports, now_ms)
-    found: dict[bytes, HeldKey] = {}
+    dead = held_by_letters(ports, queue, group)
+    found = {
+        key: HeldKey(key, letter.id, DEAD, letter.deliveries, None, error=letter.error)
+        for key, (letter, *_) in dead.items()
+    }
     behind: Counter[bytes] = Counter()
     with closing(walk(ports, group, now_ms, UNFINISHED, READ_MESSAGES, claimed=True)) as seen:
         for part in seen:
@@ -64,14 +73,14 @@ def held_keys(ports: Ports, group: GroupRow, limit: int) -> list[HeldKey]:
                 key = part.frame.key_at(index)
                 if key is None:
                     continue
-                held = _held(part, index, key, to_wall_ms)
+                held = None if key in dead else _held(part, index, key, to_wall_ms)
                 if held is None or key in found:
                     behind[key] += 1
                 else:
                     found[key] = held
     keys = [replace(held, behind=behind[key]) for key, held in found.items()]
-    keys = [held for held in keys if held.state == FAILED or held.behind]
-    keys.sort(key=lambda held: (-held.behind, held.due_at))
+    keys = [held for held in keys if held.state != IN_HAND or held.behind]
+    keys.sort(key=lambda held: (-held.behind, held.message_id))
     return keys[:limit]
 
 

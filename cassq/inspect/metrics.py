@@ -251,6 +251,7 @@ def queue_metrics(found: Iterable[QueueStats]) -> list[Metric]:
         for labels, group in groups
         for times, count in sorted(group.deliveries.items())
     ]
+    held: Values = [(labels, g.held_keys) for labels, g in groups]
     by_priority: Values = [
         ({**labels, "priority": str(priority)}, count)
         for labels, group in groups
@@ -264,6 +265,12 @@ def queue_metrics(found: Iterable[QueueStats]) -> list[Metric]:
             GAUGE,
             "Age of the oldest message not committed; 0 if there is none.",
             ages,
+        ),
+        Metric(
+            "cassq_group_held_keys",
+            GAUGE,
+            "Keys whose later messages wait, as dead letters hold them.",
+            held,
         ),
         Metric(
             "cassq_group_open_messages",

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from cassq.catalog.port import Catalog
 from cassq.errors import CorruptionError
 from cassq.extents.port import ExtentMissingError, Slice
+from cassq.lifecycle.dead_keys import held_by_letters
 from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.sealing import seen_end
 from cassq.message.frames import Place
@@ -51,6 +52,8 @@ class GroupStats:
     # Seconds since the oldest uncommitted message was pushed or, if delayed, came due; None if
     # there is none.
     oldest_age: float | None = None
+    # How many keys dead letters hold, in a group made with on_dead="hold".
+    held_keys: int = 0
     # Number of deliveries → how many waiting or pending messages have had that many.
     deliveries: dict[int, int] = field(default_factory=dict)
     # Priority → how many messages of it are waiting, the greatest first; empty while all have 0.
@@ -114,7 +117,8 @@ def view_of(catalog: Catalog, group_id: str, pipe_id: str, cursor: Cursor | None
 
 def queue_stats(ports: Ports, queue: QueueRow) -> QueueStats:
     """The statistics of a queue. Cost: its live pipes, and the open claims of each group,
-    however many pipes were retired; up to five times that while pipes are being retired."""
+    however many pipes were retired, and the dead letters of groups whose keys they hold; up to five
+    times that while pipes are being retired."""
     return _steady(ports, queue, lambda: _look(ports, queue))
 
 
@@ -190,6 +194,7 @@ def _look(ports: Ports, queue: QueueRow) -> QueueStats:
         at_once = [pipe for pipe in for_it if pipe.timer_ms is None]
         ages += _ages_pushed(ports, at_once, cursors, ends)
         mine.oldest_age = max(ages, default=None)
+        mine.held_keys = len(held_by_letters(ports, queue.name, group))
     return stats
 
 

@@ -87,6 +87,7 @@ class Content(NamedTuple):
     size: int
     headers: Mapping[str, str]
     due_ms: int | None = None
+    key: bytes | None = None
 
 
 class Times(NamedTuple):
@@ -112,7 +113,7 @@ class MessageState:
     """The state of a message at one place, for a group. pipe: None if it was retired; `retired`
     then has its totals. success_ms: when the group last succeeded, 0 for never. shared: what the
     group's poppers share of its limits, of the rate and the permits. above: greater priorities that
-    are used, the greatest first."""
+    are used, the greatest first. held_by: the id of a dead letter that holds its key."""
 
     queue: QueueRow
     group: GroupRow
@@ -129,6 +130,7 @@ class MessageState:
     success_ms: int = 0
     shared: tuple[str, str] = ("", "")
     above: tuple[int, ...] = ()
+    held_by: str = ""
 
     def fate(self, now_ms: int) -> Fate | None:
         """Its fate for the group; None: there is no such message. One that was never claimed counts
@@ -234,7 +236,16 @@ def _unclaimed(there: MessageState, times: Times) -> dict[str, Any]:
         text = [f"It is delivered after the {before:,} {noun} in its pipe."]
     else:
         text = ["It is the next message of its pipe to be delivered."]
+    text += _held(there)
     return {"state": "waiting", "next": (*text, *_before(there), *_limits(there, times))}
+
+
+def _held(there: MessageState) -> tuple[str, ...]:
+    """What holds its key."""
+    if not there.held_by:
+        return ()
+    text = f"Its key is held by the dead letter {there.held_by}: it waits until that is merged back"
+    return (f"{text} or purged, or the key is released (cassq group release-key).",)
 
 
 def _before(there: MessageState) -> tuple[str, ...]:
@@ -263,7 +274,7 @@ def _free(there: MessageState, claim: Claim, fate: Fate, times: Times) -> dict[s
         text = f"It is delivered {again}in its turn, behind what was waiting when it came back."
         if claim.due_ms == 0:
             text = f"It is delivered {again}to the next popper that asks."
-        kept = (*kept, *_before(there))
+        kept = (*kept, *_held(there), *_before(there))
     common = {**_of_claim(claim, times), "state": str(fate)}
     if fate is Fate.DELAYED:
         common |= {"due_at": times.moment(claim.due_ms)}
@@ -307,6 +318,7 @@ def _pending(there: MessageState, claim: Claim, times: Times) -> dict[str, Any]:
             f"Consumer {consumer} claimed it ahead, until {until}, and has not handed it out.",
             "It waits for its turn, or for an earlier message of its key to be settled.",
         ]
+        text += _held(there)
         common = _of_claim(untried, times)
         return {**common, "state": "pending", "holder": consumer, "next": tuple(text)}
     now = f"Consumer {consumer} has it until {until}: delivery {claim.deliveries} of"

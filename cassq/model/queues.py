@@ -15,9 +15,10 @@ from functools import lru_cache
 from typing import Any, TypeVar, get_args
 
 from cassq.errors import ConfigError, InvalidNameError
-from cassq.settings import Compression, Consistency, Order, Overflow
+from cassq.settings import Compression, Consistency, OnDead, Order, Overflow
 
 NAME_LENGTH_MAX = 200
+DEFAULT_GROUP = "default"
 RETRY_STEPS_MAX = 100
 RETRY_SECONDS_MAX = 365 * 86400
 _POLICIES_KEPT = 1024
@@ -28,8 +29,9 @@ CONSISTENCIES: tuple[Consistency, ...] = get_args(Consistency)
 COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
 OVERFLOWS: tuple[Overflow, ...] = get_args(Overflow)
 # What cannot be changed of a group.
-FIXED_SETTINGS = ("exclusive", "order", "limit_per_key", "rate_per_key", "fair")
+FIXED_SETTINGS = ("exclusive", "order", "on_dead", "limit_per_key", "rate_per_key", "fair")
 ORDERS: tuple[Order, ...] = get_args(Order)
+ON_DEADS: tuple[OnDead, ...] = get_args(OnDead)
 _PART = r"[A-Za-z0-9._-]+"
 _QUEUE_NAME = re.compile(rf"{_PART}|(?:/{_PART})+")
 _GROUP_NAME = re.compile(_PART)
@@ -238,6 +240,9 @@ class GroupPolicy:
     # "key": messages of one key are delivered one after another, in the order in which they were
     # pushed, and none while an earlier one is unsettled. "any": any message at any time.
     order: Order = "any"
+    # What becomes of later messages of its key when a message is a dead letter. "continue": they
+    # are delivered. "hold": they wait until the letter is gone, or its key is released.
+    on_dead: OnDead = "continue"
     # How many messages of one key may be unsettled at once; None: any number, or one in order.
     limit_per_key: int | None = None
     # How many messages of one key are delivered at most, such as "10/s"; None: any number.
@@ -269,6 +274,13 @@ class GroupPolicy:
         """Check how messages with keys are delivered."""
         if self.order not in ORDERS:
             raise ConfigError(f"order must be 'any' or 'key', not {self.order!r}")
+        if self.on_dead not in ON_DEADS:
+            raise ConfigError(f"on_dead must be 'continue' or 'hold', not {self.on_dead!r}")
+        if self.on_dead == "hold" and self.order != "key":
+            raise ConfigError(
+                "on_dead is 'hold', but only messages in the order of their keys can be held",
+                hint="add order='key', or leave out on_dead",
+            )
         if self.rate_per_key is not None:
             interval_ms(self.rate_per_key)
         if self.limit_per_key is None:
@@ -291,6 +303,16 @@ class GroupPolicy:
     def interval_per_key_ms(self) -> int:
         """How many milliseconds lie at least between two deliveries of a key."""
         return 0 if self.rate_per_key is None else interval_ms(self.rate_per_key)
+
+
+def checked_for(name: str, policy: GroupPolicy) -> GroupPolicy:
+    """The policy of a group, if one with this name may have it; else raises ConfigError."""
+    if name == DEFAULT_GROUP and policy.group_expires is not None:
+        raise ConfigError(
+            f"the group {name!r} cannot have group_expires",
+            hint="create another group: poppers that name no group need this one",
+        )
+    return policy
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from tests.simulation.worlds.scenario import (
     draw_calm,
     draw_scenario,
     with_desk,
+    with_holding,
     with_keys,
     with_limits,
     with_priorities,
@@ -26,6 +27,7 @@ SEEDS = range(40)
 SEEDS_OF_WRITERS = range(15)
 SEEDS_OF_RECEIPTS = range(15)
 SEEDS_OF_KEYS = range(12)
+SEEDS_OF_HOLDING = range(12)
 SEEDS_OF_LIMITS = range(10)
 SEEDS_OF_CALM = range(15)
 SEEDS_OF_PURGES = range(8)
@@ -97,6 +99,17 @@ def test_no_message_passes_an_unsettled_one_of_its_key(seed: int) -> None:
 def world_of_limits(seed: int) -> World:
     rng = random.Random(f"limits {seed}")
     return World(seed, with_limits(draw_scenario(rng), rng))
+
+
+def world_of_holding(seed: int) -> World:
+    rng = random.Random(f"holding {seed}")
+    return World(seed, with_holding(with_desk(draw_scenario(rng), rng), rng))
+
+
+@pytest.mark.parametrize("seed", SEEDS_OF_HOLDING)
+def test_no_message_passes_a_dead_one_that_holds_its_key(seed: int) -> None:
+    failure = run_world(world_of_holding(seed))
+    assert failure is None, str(failure)
 
 
 @pytest.mark.parametrize("seed", SEEDS_OF_LIMITS)

@@ -219,7 +219,7 @@ def _lines(found: list[QueueReport], queue: str | None) -> list[str]:
         lines += ["", f"pipes: {pipes}; consistency: {stats.consistency}", ""]
         lines += output.table_lines(RATE_HEADERS, _rate_rows(rates))
         lines += _priority_lines(stats) + _delivery_lines(stats)
-        lines += _trouble_lines(stats) + _expired_lines(stats)
+        lines += _trouble_lines(stats) + _held_lines(stats) + _expired_lines(stats)
     return lines
 
 
@@ -265,6 +265,17 @@ def _trouble_lines(stats: QueueStats) -> list[str]:
         headers = ("REQUESTS", "OF ALL QUEUES, IN THE LAST 2 DAYS")
         lines += ["", *output.table_lines(headers, asked)]
     return lines
+
+
+def _held_lines(stats: QueueStats) -> list[str]:
+    """How many keys of its groups dead letters hold."""
+    held = {name: group.held_keys for name, group in stats.groups.items() if group.held_keys}
+    lines = [
+        f"dead letters hold {counted(count, 'key')} of group {name};"
+        f" `cassq group keys {stats.name} {name}` lists them"
+        for name, count in held.items()
+    ]
+    return ["", *lines] if lines else []
 
 
 def _expired_lines(stats: QueueStats) -> list[str]:

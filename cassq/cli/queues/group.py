@@ -20,6 +20,7 @@ from cassq.client.queue import Group
 from cassq.errors import GroupNotFoundError
 from cassq.inspect.expired_groups import ExpiredGroup
 from cassq.model.queues import FIXED_SETTINGS
+from cassq.plurals import counted
 from cassq.settings import Start
 
 STARTS: tuple[Start, ...] = get_args(Start)
@@ -178,7 +179,7 @@ def delete(ctx: click.Context, queue: str, name: str, yes: bool) -> None:
 )
 @click.pass_context
 def keys(ctx: click.Context, queue: str, name: str, limit: int) -> None:
-    """Show the keys of a keyed group that wait for a failed message, or one in hand.
+    """Show the keys of a keyed group that wait for a failed, held or dead message.
 
     Those with most messages behind come first, of the messages that a popper has claimed ahead.
     """
@@ -192,11 +193,36 @@ def keys(ctx: click.Context, queue: str, name: str, limit: int) -> None:
     rows = [
         (
             *(held.as_dict()["key"], held.behind, held.state, held.attempts),
-            *(output.moment(held.due_at), held.error, held.message_id),
+            *(held.due_at and output.moment(held.due_at), held.error, held.message_id),
         )
         for held in found
     ]
     output.table(headers, rows)
+
+
+@group.command(
+    "release-key",
+    cls=Verb,
+    examples=["cassq group release-key mail ordered customer-7"],
+)
+@queue_argument("queue")
+@click.argument("name")
+@click.argument("key")
+@click.pass_obj
+def release_key(call: Invocation, queue: str, name: str, key: str) -> None:
+    """Let a key go on that dead letters hold, in a group with --on-dead hold.
+
+    The dead letters stay. Merging or purging them lets their keys go on, too. `cassq group keys`
+    shows which keys are held.
+    """
+    with call.connect() as client:
+        letters = client.queue(queue).release_key(name, key.encode())
+    if call.as_json:
+        output.document({"queue": queue, "group": name, "key": key, "letters": letters})
+    elif letters:
+        output.say(f"released key {key}, which {counted(letters, 'dead letter')} held")
+    else:
+        output.say(f"no dead letter holds key {key}")
 
 
 def _show_expired(call: Invocation, groups: list[ExpiredGroup], queue: str) -> None:

@@ -14,6 +14,7 @@ from cassq.errors import UsageError
 from cassq.model.queues import (
     COMPRESSIONS,
     CONSISTENCIES,
+    ON_DEADS,
     ORDERS,
     OVERFLOWS,
     GroupPolicy,
@@ -61,6 +62,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "compression": COMPRESSIONS,
     "overflow": OVERFLOWS,
     "order": ORDERS,
+    "on_dead": ON_DEADS,
 }
 
 # Settings of groups that no value of the queue stands behind: what clears them.
@@ -133,6 +135,8 @@ GROUP_HELP = {
     "concurrency": "How many messages of the group may be in consumers' hands at once.",
     "order": "With `key`, messages of one key are delivered in order, none while an earlier one is"
     " unsettled.",
+    "on_dead": "With `hold` and order `key`, a dead letter holds later messages of its key until it"
+    " is gone or the key is released.",
     "limit_per_key": "How many messages of one key may be unsettled at once.",
     "rate_per_key": "How many messages of one key are delivered at most, as in 10/s, 5/m or 100/h.",
     "fair": "Deliver messages of the key with the least share of work first, so that no backlog of"

@@ -33,6 +33,9 @@ class Line:
     messages of a key are taken; before `begun_ms` some may have been. fair: what chooses between
     keys. Times are catalog time.
 
+    held: the keys that a dead letter holds, and whether nothing else does: none of their messages
+    becomes ready until they are released. Only in an ordered line.
+
     Of ready messages the most urgent come first; those of a key stay in line, whatever their
     priorities. A fair line chooses the key first, and then the most urgent message of that."""
 
@@ -55,6 +58,7 @@ class Line:
         self._limit = limit
         self._ordered = ordered
         self._behind: dict[bytes, deque[Entry] | None] = {}  # by key, while some of it is unsettled
+        self.held: dict[bytes, bool] = {}
         self._unsettled: dict[bytes, int] = {}  # only where that can be more than one
         self._waiting: list[tuple[int, int, Segment]] = []  # free rows, by due time ...
         self._at: dict[tuple[str, int], Segment] = {}  # ... and by place
@@ -183,6 +187,9 @@ class Line:
         """A message of a key is settled: the next one is at the head."""
         if key is None:
             return
+        if key in self.held:
+            self.held[key] = True
+            return
         line = self._behind.get(key)
         while line:
             entry = line.popleft()
@@ -206,11 +213,23 @@ class Line:
         left: list[tuple[Segment, bytes]] = []
         for segment, key in acked:
             line = self._behind.get(key)
-            if line and line[0][0] is segment and len(self.ready) < limit:
+            follows = line and line[0][0] is segment and key not in self.held
+            if follows and len(self.ready) < limit:
                 self.settled(key)
             else:
                 left.append((segment, key))
         return left
+
+    def hold(self, key: bytes) -> None:
+        """Let no further message of a key be ready until it is released."""
+        if key not in self.held:
+            self.held[key] = key not in self._behind
+            self._behind.setdefault(key, None)
+
+    def release(self, key: bytes) -> None:
+        """A key that was held goes on: its next message is at the head, unless one is unsettled."""
+        if self.held.pop(key):
+            self.settled(key)
 
     # --- messages that wait until they are due ------------------------------------------------
 

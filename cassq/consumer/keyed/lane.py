@@ -36,6 +36,7 @@ from cassq.consumer.delivery import (
     NackOptions,
 )
 from cassq.consumer.keyed.fairness import FairReady
+from cassq.consumer.keyed.holding import Holding
 from cassq.consumer.keyed.keys import Keeper, Line, Says, SegmentHold
 from cassq.consumer.keyed.segments import Entry, Segment, delivery_of, runs_of
 from cassq.consumer.keyed.take_over import HELD_FOR, TakeOver, lane_lock
@@ -96,6 +97,7 @@ class Lane(Keeper):
         self._known = False  # whether all that is unsettled is in line
         self._line = Line()
         self._take_over = TakeOver(ports, claimer, acknowledger)
+        self._holding = Holding(ports, queue(), group())
         self._unread: list[PipeRow] = []  # pipes with unsettled messages that are not in line yet
         self._held_up: set[str] = set()  # the chains that they hold up
         self._epochs: dict[str, int] = {}  # what each pipe's epoch was raised to
@@ -135,6 +137,7 @@ class Lane(Keeper):
         now_ms = self._used_ms = self._clock.boot_ms()
         if not self._known and not self._begin(now_ms):
             return Messages()
+        self._holding.look_again(self._line, now_ms)
         self._take_due(now_ms)
         self._fill(limit, now_ms)
         if self._after and len(self._line.ready) < limit:
@@ -339,6 +342,7 @@ class Lane(Keeper):
             cursors = self._catalog.claims.cursors(group.id, [pipe.id for pipe in pipes])
             begun = {each.pipe_id for each in cursors if each.ack.seq < each.chain.seq}
             self._unread = [pipe for pipe in pipes if pipe.id in begun]
+            self._holding.look(self._line)
             self._adopt_begun()
         except BaseException:
             self._forget()
@@ -383,6 +387,8 @@ class Lane(Keeper):
             return None
         now_ms = self._catalog.now_ms()
         free = self._take_over.free_rows(cursor, now_ms)
+        if free:
+            self._holding.look(self._line)
         if timed:
             free = [row for row in free if row.due_ms <= now_ms]
         self._epochs[pipe_id] = cursor.epoch
@@ -505,7 +511,7 @@ class Lane(Keeper):
             self._claimer.window.pass_over(row.pipe_id, exc)
             done = False
         if done:
-            self._line.gone(segment, row.left)
+            self._holding.gone(self._line, segment, row.left)
         else:
             self._look_again(segment)
 
@@ -519,7 +525,7 @@ class Lane(Keeper):
         rows = self._catalog.claims.rows(row.group_id, row.pipe_id, range(row.start, row.end))
         found = [each for each in rows if each.state is not ClaimState.DONE]
         left = RangeSet.joined([EMPTY, *(each.left for each in found)]).within(row.start, row.end)
-        self._line.gone(segment, row.left - left)
+        self._holding.gone(self._line, segment, row.left - left)
         if not left:
             return
         if len(found) == 1 and found[0].left == left:
@@ -681,7 +687,7 @@ class Lane(Keeper):
             return most
         if self._lock is None:
             return min(most, IN_LINE_SECONDS)
-        due_ms = self._line.due_ms()
+        most, due_ms = self._holding.until_due(self._line, most), self._line.due_ms()
         if due_ms is None:
             return most
         return min(most, max(0.001, (due_ms - self._catalog.now_ms()) / 1000))

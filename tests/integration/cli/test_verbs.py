@@ -328,7 +328,7 @@ def test_a_group_is_made_listed_and_updated(cli: Cli) -> None:
     made = cli("group", "create", "mail", "g", "--exclusive", "--claim-timeout", "3s", "--json")
     inherited = ("max_deliveries", "retry_schedule", "retry_jitter", "sick_check", "sick_hold")
     policy = {"exclusive": True, "claim_timeout": 3.0, **dict.fromkeys(inherited)}
-    policy |= {"order": "any", "limit_per_key": None, "rate_per_key": None}
+    policy |= {"order": "any", "on_dead": "continue", "limit_per_key": None, "rate_per_key": None}
     policy |= {"group_expires": None, "fair": False, "rate": None, "concurrency": None}
     assert made.json() == {"name": "g", **policy}
     words = ("--claim-timeout", "queue", "--max-deliveries", "4")

@@ -45,6 +45,7 @@ COMMANDS = [
     ("group delete mail default --yes", 0),
     ("group keys mail default", 2),
     ("group list mail", 0),
+    ("group release-key mail default a", 2),
     ("group update mail default --max-deliveries 3", 0),
     ("peek mail", 0),
     ("pop mail", 0),

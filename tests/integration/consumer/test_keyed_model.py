@@ -1,5 +1,5 @@
 """A model of keyed groups: whatever pushers, consumers and poppers do, what is handed out keeps to
-the group's rules, attempts are exact, and in the end everything was committed once."""
+the group's rules, attempts are exact, and in the end everything was committed, or died, once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ KEYS = [None, b"a", b"b", b"c"]
 @dataclass(eq=False)
 class Sent:
     """A message. tries: how often it was handed out and not released. until: while it is in the
-    future, a consumer has it. latest: as it was handed out last."""
+    future, a consumer has it. latest: as it was handed out last. dead: it is a dead letter, which
+    may hold its key."""
 
     key: bytes | None
     pusher: int
@@ -34,6 +35,8 @@ class Sent:
     tries: int = 0
     until: float = 0.0
     done: bool = False
+    dead: bool = False
+    holds: bool = False
     latest: Message | None = None
 
 
@@ -61,7 +64,13 @@ class KeyedGroup(RuleBasedStateMachine):
 
     @initialize(
         group=st.sampled_from(
-            [{"order": "key"}, {"order": "key", "fair": True}, {"limit_per_key": 2}, {"fair": True}]
+            [
+                {"order": "key"},
+                {"order": "key", "fair": True},
+                {"order": "key", "on_dead": "hold"},
+                {"limit_per_key": 2},
+                {"fair": True},
+            ]
         ),
         pipe=st.sampled_from([2, 5, 1000]),
     )
@@ -107,7 +116,7 @@ class KeyedGroup(RuleBasedStateMachine):
 
     @rule(
         at=st.integers(0, 2),
-        verb=st.sampled_from(["ack", "ack", "nack", "release"]),
+        verb=st.sampled_from(["ack", "ack", "nack", "release", "dead"]),
         n=st.randoms(),
     )
     def settle(self, at: int, verb: str, n: random.Random) -> None:
@@ -127,8 +136,22 @@ class KeyedGroup(RuleBasedStateMachine):
             return
         assert sent.latest is message, "an earlier delivery of it was settled"
         sent.until = 0.0
-        sent.done |= verb == "ack"
+        sent.done |= verb in ("ack", "dead")
+        sent.dead |= verb == "dead"
+        sent.holds = sent.dead and self.group.get("on_dead") == "hold"
         sent.tries -= verb == "release"
+
+    @precondition(lambda self: self.group.get("on_dead") == "hold")
+    @rule(key=st.sampled_from(KEYS[1:]), purged=st.booleans())
+    def let_go(self, key: bytes, purged: bool) -> None:
+        """A key is released, or the dead letters of all are purged."""
+        if purged:
+            self.queue.dead_letters("keyed").purge(everything=True)
+        else:
+            held = [sent for sent in self.sent.values() if sent.holds and sent.key == key]
+            assert self.queue.release_key("keyed", key) == len(held)
+        for sent in self.sent.values():
+            sent.holds &= not (purged or sent.key == key)
 
     @rule(seconds=st.sampled_from([1, 1, 3, 10]))
     def wait(self, seconds: int) -> None:
@@ -163,6 +186,9 @@ class KeyedGroup(RuleBasedStateMachine):
         ]
         if sent.key is None:
             return
+        assert not any(each.holds for each in self.sent.values() if each.key == sent.key), (
+            "a dead letter holds its key"
+        )
         if self.group.get("order") == "key":
             earlier = self.by_line[sent.pusher, sent.key][: sent.number]
             assert all(each.done for each in earlier), "an earlier one of its key is unsettled"
@@ -185,6 +211,10 @@ class KeyedGroup(RuleBasedStateMachine):
             for _, sent in member.hands:
                 sent.until = 0.0
         self.members.clear()
+        for key in KEYS[1:] if self.group.get("on_dead") == "hold" else []:
+            self.queue.release_key("keyed", key or b"")
+        for sent in self.sent.values():
+            sent.holds = False
         self.join()
         (member,) = self.members
         for _ in range(200):
@@ -199,7 +229,9 @@ class KeyedGroup(RuleBasedStateMachine):
             else:
                 self.wait(1)
         assert all(sent.done for sent in self.sent.values()), "some never came"
-        assert self.queue.stats().groups["keyed"].committed == len(self.sent)
+        dead, stats = sum(sent.dead for sent in self.sent.values()), self.queue.stats()
+        assert stats.groups["keyed"].committed == len(self.sent) - dead
+        assert stats.groups["keyed"].dead == dead
         assert self.queue.audit().findings == []
 
 

@@ -9,9 +9,12 @@ import pytest
 from click.testing import CliRunner
 
 import cassq
+from cassq.alerts.targets import AlertTarget
+from cassq.alerts.watch import run
 from cassq.cli.main import main
 from cassq.errors import UsageError
-from tests.integration.stage import Connect
+from cassq.inspect.metrics import queue_metrics
+from tests.integration.stage import Connect, alone
 
 
 def push(queue: cassq.Queue, keys: str) -> None:
@@ -39,6 +42,66 @@ def test_a_failed_message_and_what_waits_behind_it_are_shown(
     assert failed.as_dict()["key"] == "a"
     popper.commit([second])
     assert [each.key for each in queue.held_keys("keyed")] == [b"a"]
+
+
+@pytest.fixture
+def holding(client: cassq.Client) -> cassq.Queue:
+    """A queue with a message whose key a dead letter holds; another waits behind it."""
+    alone(client)
+    queue = client.create_queue("jobs")
+    queue.create_group("keyed", order="key", on_dead="hold")
+    push(queue, "aab")
+    popper = queue.popper("keyed")
+    popper.dead(popper.pop(1), "no good")
+    popper.commit(popper.pop(1))
+    popper.close()
+    return queue
+
+
+def test_a_dead_letter_that_holds_its_key_is_shown(holding: cassq.Queue) -> None:
+    popper = holding.popper("keyed")
+    assert not popper.pop(1)
+    (held,) = holding.held_keys("keyed")
+    (letter,) = holding.dead_letters("keyed").peek()
+    assert (held.key, held.message_id, held.state) == (b"a", letter.id, "dead")
+    assert (held.attempts, held.error, held.behind, held.due_at) == (1, "no good", 1, None)
+    assert held.as_dict()["due_at"] is None
+    assert holding.stats().groups["keyed"].held_keys == 1
+    (metric,) = (m for m in queue_metrics([holding.stats()]) if m.name == "cassq_group_held_keys")
+    assert [value for labels, value in metric.values if "keyed" in labels.values()] == [1]
+
+
+def test_an_explanation_says_which_dead_letter_holds_the_key(holding: cassq.Queue) -> None:
+    (letter,) = holding.dead_letters("keyed").peek()
+    (behind,) = (m for m in holding.peek(group="keyed") if m.payload == b"a")
+    text = "\n".join(holding.explain(behind.id).sentences())
+    assert f"Its key is held by the dead letter {letter.id}" in text
+    assert "Its key is held" not in "\n".join(holding.explain(letter.id).sentences())
+
+
+def test_an_alert_says_that_keys_are_held_until_they_are_released(
+    client: cassq.Client, holding: cassq.Queue
+) -> None:
+    queues, log = [holding.row], AlertTarget("log")
+    kinds = ("held_keys raised", "held_keys recovered")
+    sent = [each.subject for each in run(client.ports, queues, [log])]
+    assert kinds[0] in sent
+    holding.release_key("keyed", b"a")
+    sent = [each.subject for each in run(client.ports, queues, [log])]
+    assert kinds[1] in sent
+
+
+def test_the_command_releases_a_key(url: str, holding: cassq.Queue) -> None:
+    words = ["group", "release-key", "jobs", "keyed", "a", "--url", url]
+    shown = CliRunner().invoke(main, ["stats", "jobs", "--url", url])
+    assert "dead letters hold 1 key of group keyed" in shown.stdout
+    shown = CliRunner().invoke(main, ["group", "keys", "jobs", "keyed", "--url", url])
+    assert shown.stdout.splitlines()[1].split()[:3] == ["a", "1", "dead"]
+    released = CliRunner().invoke(main, words)
+    assert released.stdout == "released key a, which 1 dead letter held\n"
+    again = CliRunner().invoke(main, [*words, "--json"])
+    assert json.loads(again.stdout)["letters"] == 0
+    assert CliRunner().invoke(main, words).stdout == "no dead letter holds key a\n"
 
 
 def test_a_group_that_knows_no_keys_is_refused(queue: cassq.Queue) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from cassq.client.queue import Queue
 from cassq.errors import BackendError, GroupNotFoundError, OwnershipError
 from tests.simulation.actors.client import met, open_client
-from tests.simulation.checks.model import Errand, place_of
+from tests.simulation.checks.model import NEVER, Errand, place_of
 from tests.simulation.worlds.scheduler import Process
 from tests.simulation.worlds.world import World
 
@@ -28,6 +28,8 @@ def keep_desk(world: World, name: str, process: Process) -> None:
             match rng.choice(ERRANDS):
                 case "merge":
                     clerk.merge(rng.choice(groups))
+                case "cancel" if scenario.holding:
+                    clerk.release_key()
                 case "cancel":
                     clerk.cancel()
                 case "purge letters" if rng.random() < scenario.purging:
@@ -111,6 +113,18 @@ class Clerk:
         counts = queue.purge(group, held=held)
         self._checker.purged(errand, sum(counts.values()))
         self._note(f"purged {counts}")
+
+    def release_key(self) -> None:
+        """Let a key go on that dead letters hold."""
+        key = b"key %d" % self._process.rng.randrange(self._world.scenario.keys)
+        (group,) = self._groups(f"{self._name}/keyed")
+        releases = self._checker.releases[group, key]
+        releases.append(NEVER)
+        at = len(releases) - 1
+        self._note(f"releases {key!r}")
+        count = self._queue_of(self._name).release_key("keyed", key)
+        releases[at] = self._checker.tick()
+        self._note(f"released {count} letters of {key!r}")
 
     def cancel(self) -> None:
         """Take a delayed message back."""

@@ -76,6 +76,7 @@ REFUSES: dict[str, Any] = {
 }  # fmt: skip
 RECEIPTS: dict[str, Any] = {"receipts": 0.7, "clumsiness": 0.9, "catalog_lost": False}
 KEYS: dict[str, Any] = {"keys": 3, "clumsiness": 0.9, "catalog_lost": False, "cuts": 0}
+HELD: dict[str, Any] = KEYS | POISON | {"holding": True, "delayed": 0.0}
 LIMITS: dict[str, Any] = {
     "policy": {"rate": "8/s", "concurrency": 2}, "roles": {"popper": 3}, "clumsiness": 0.9,
     "catalog_lost": False, "cuts": 0, "pause_rate": 0.0,
@@ -141,6 +142,10 @@ PLANTS = [
           RECEIPTS, ["ap"], patch=wrong.gives_back_what_is_dated),
     Plant("key-forgotten-at-take-over", "a failed message lets its key go on with the next popper",
           60, KEYS | CRASHES, ["ap"], patch=keys.forgets_keys_at_a_take_over),
+    Plant("dead-key-let-go", "a dead letter does not hold its key", 40,
+          HELD, ["ap"], patch=keys.lets_keys_of_the_dead_go_on),
+    Plant("dead-key-forgotten", "a dead letter lets its key go on with the next popper", 60,
+          HELD | CRASHES, ["ap"], patch=keys.forgets_the_dead_at_a_take_over),
     Plant("key-let-go", "a message that failed does not hold its key", 20,
           KEYS, ["ap"], patch=keys.lets_keys_go_on_when_a_message_fails),
     Plant("successor-early", "a keyed group reads a pusher's next pipe before the last", 20,

@@ -9,10 +9,12 @@ from unittest.mock import patch
 
 from cassq.consumer.candidates import CandidatePipes, PipeView
 from cassq.consumer.delivery import Delivery
+from cassq.consumer.keyed.holding import Holding
 from cassq.consumer.keyed.keys import Line
 from cassq.consumer.keyed.lane import Lane
 from cassq.consumer.keyed.segments import Segment
 from cassq.consumer.settling import Settler
+from cassq.message.ranges import RangeSet
 from cassq.model.rows import Claim
 
 
@@ -43,6 +45,26 @@ def notes_no_try() -> AbstractContextManager[Any]:
         return None
 
     return patch.object(Settler, "write_tried", wrong)
+
+
+def lets_keys_of_the_dead_go_on() -> AbstractContextManager[Any]:
+    """A dead letter does not hold its key in the lane of the popper that saw the message die."""
+
+    def wrong(self: Holding, line: Line, segment: Segment, seqs: RangeSet) -> None:
+        line.gone(segment, seqs)
+
+    return patch.object(Holding, "gone", wrong)
+
+
+def forgets_the_dead_at_a_take_over() -> AbstractContextManager[Any]:
+    """A dead letter does not hold its key once another popper has the lane."""
+    look = Holding.look
+
+    def wrong(self: Holding, line: Line) -> None:
+        if line.held:
+            look(self, line)
+
+    return patch.object(Holding, "look", wrong)
 
 
 def lets_keys_go_on_when_a_message_fails() -> AbstractContextManager[Any]:

@@ -43,6 +43,7 @@ class Scenario:
     receipts: float = 0.0  # share of what is out that is settled by receipt, by whoever comes
     keys: int = 0  # of the messages, for a group in their order; 0: there is none
     fair: bool = False  # whether that group is fair
+    holding: bool = False  # whether its dead letters hold their keys
     priorities: float = 0.0  # share of the pushes to ap queues that have one
     turns: bool = False  # poppers keep their locks, as on Cassandra; not where threads share them
 
@@ -201,6 +202,24 @@ def with_keys(scenario: Scenario, rng: random.Random) -> Scenario:
         catalog_lost=False,
         fair=rng.random() < 0.4,
     )
+
+
+def with_holding(scenario: Scenario, rng: random.Random) -> Scenario:
+    """The scenario with a group in the order of few keys, which its dead letters hold. Nothing is
+    dropped or expires: that holds no key."""
+    policy = {
+        name: settings
+        | {
+            "max_length": None,
+            "overflow": "reject",
+            "max_deliveries": 1,
+            "message_ttl": None,
+        }
+        for name, settings in scenario.policy.items()
+    }
+    roles = {**scenario.roles, "clerk": 1}
+    keyed = with_keys(replace(scenario, policy=policy, roles=roles), rng)
+    return replace(keyed, holding=True, poison=0.2, delayed=0.0, dedup=0.0)
 
 
 def with_limits(scenario: Scenario, rng: random.Random) -> Scenario:

@@ -19,6 +19,7 @@ from cassq.lifecycle.ports import Life, Ports
 from cassq.locks.lease import LeaseLocker
 from cassq.locks.turns import Turns
 from cassq.model.queues import QueuePolicy
+from cassq.settings import OnDead
 from tests.catalog_parts import put_part
 from tests.simulation.actors.client import SimDoorbell, SteppedClient
 from tests.simulation.actors.threads import SimLife, SimLock
@@ -204,7 +205,8 @@ class World:
             for group, exclusive in self.scenario.groups[name]:
                 queue.create_group(group, exclusive=exclusive)
             if self.scenario.keys:
-                queue.create_group("keyed", order="key", fair=self.scenario.fair)
+                on_dead: OnDead = "hold" if self.scenario.holding else "continue"
+                queue.create_group("keyed", order="key", fair=self.scenario.fair, on_dead=on_dead)
         client.close()
         self.commits.keeping = self.cuts_left > 0
         self.commits.tick, self.commits.watch = self.checker.tick, self.checker.look

@@ -32,7 +32,7 @@ def test_every_noun_is_there() -> None:
         audit cancel completion explain peek pop push reap rollback stats version worker
         queue-create queue-list queue-show queue-update queue-delete
         queue-pause queue-resume queue-drain queue-purge
-        group-create group-list group-update group-delete group-keys
+        group-create group-list group-update group-delete group-keys group-release-key
         schema-apply schema-change schema-status sidecar-serve sidecar-list sidecar-show
         sidecar-check sidecar-drain sidecar-forget
         spark-archive spark-audit spark-replay spark-rollup spark-dead-letters

@@ -62,6 +62,25 @@ def test_only_the_first_of_each_key_is_ready() -> None:
     assert seqs(line.take(10)) == [6], "a key of which nothing is unsettled begins anew"
 
 
+def test_a_held_key_goes_on_when_it_is_released() -> None:
+    line = Line()
+    line.hold(b"b")
+    line.add(segment("abab"))
+    assert seqs(line.take(10)) == [0]
+    line.hold(b"a")
+    line.settled(b"a")
+    assert seqs(line.take(10)) == []
+    line.release(b"b")
+    assert seqs(line.take(10)) == [1]
+    line.hold(b"b")
+    line.release(b"b")
+    assert seqs(line.take(10)) == [], "one of it is in hand"
+    line.settled(b"b")
+    line.release(b"a")
+    assert seqs(line.take(10)) == [3, 2]
+    assert line.count == 0
+
+
 def test_what_is_put_back_comes_first_again() -> None:
     line = Line()
     line.add(segment("abc"))

@@ -161,6 +161,7 @@ def test_compression_is_one_of_three(value: Any) -> None:
 def test_a_group_takes_the_queue_s_values_unless_it_has_its_own() -> None:
     own = as_dict(GroupPolicy())
     assert (own.pop("exclusive"), own.pop("order"), own.pop("fair")) == (False, "any", False)
+    assert own.pop("on_dead") == "continue"
     assert set(own.values()) == {None}
     assert GroupPolicy(claim_timeout=5).claim_timeout == 5.0
 

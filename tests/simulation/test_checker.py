@@ -1,0 +1,87 @@
+"""What the simulation's checker excuses, and what it does not, in short scripted runs."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cassq.consumer.delivery import Message
+from cassq.message.message_ids import MessageId
+from tests.simulation.actors.client import SteppedClient
+from tests.simulation.checks.ledger import BrokenPromiseError
+from tests.simulation.checks.model import Sent
+from tests.simulation.worlds.scenario import draw_calm
+from tests.simulation.worlds.scheduler import CalmProcess
+from tests.simulation.worlds.world import World
+
+
+class Desk:
+    """A world in which a test does by hand what actors do."""
+
+    def __init__(self) -> None:
+        drawn = draw_calm(random.Random(0))
+        policy = {"ap": drawn.policy["ap"] | {"max_deliveries": 1, "sick_check": False}}
+        scenario = replace(drawn, queues=["ap"], policy=policy, groups={"ap": []}, delayed=0.0)
+        self.world = World(0, scenario)
+        self.process = CalmProcess(self.world.scheduler, "by hand")
+        self.client: SteppedClient = self.world.open_client(self.process)
+        self.queue: Any = self.client.create_queue("ap", **policy["ap"])
+        commits, checker = self.world.commits, self.world.checker
+        commits.tick, commits.watch = checker.tick, checker.look
+        checker.look()
+
+    def push(self, sent: Sent) -> str:
+        """Push a message; the checker does not hear where it is."""
+        self.world.checker.push(sent)
+        with self.queue.pusher() as pusher:
+            return str(pusher.push(sent.payload))
+
+    def bury(self) -> None:
+        """Make a dead letter of the first message, of whose delivery the checker does not hear."""
+        popper = self.queue.popper()
+        popper.dead(popper.pop(1), "no good")
+        popper.close()
+
+    def letters(self) -> list[Message]:
+        """Dead letters as they are delivered, which the checker hears."""
+        popper = self.client.queue(self.queue.dead_letters().name).popper()
+        messages: list[Message] = popper.pop(10)
+        self.world.checker.delivered(popper, self.process, messages, 0)
+        return messages
+
+    def sent(self, payload: bytes) -> Sent:
+        wall_ms = self.world.scheduler.clock.wall_ms()
+        return Sent(payload, "ap", self.world.checker.tick(), {}, None, wall_ms)
+
+
+@pytest.fixture
+def desk() -> Any:
+    desk = Desk()
+    yield desk
+    desk.world.end()
+
+
+def pushed_twice(desk: Desk, *, troubled: bool) -> str:
+    """A push whose first write may or may not have been made, and which then wrote it again: the
+    first is dead before anybody says that they had it."""
+    sent = desk.sent(b"plain:1:")
+    first = desk.push(sent)
+    desk.bury()
+    second = desk.push(sent)
+    sent.troubled = troubled
+    desk.world.checker.pushed([sent], [MessageId(second)])
+    return first
+
+
+def test_a_dead_letter_may_be_a_copy_that_its_push_could_not_know_of(desk: Desk) -> None:
+    first = pushed_twice(desk, troubled=True)
+    assert [str(letter.id) for letter in desk.letters()] == [first]
+
+
+def test_a_dead_letter_is_no_second_copy_of_a_push_without_trouble(desk: Desk) -> None:
+    pushed_twice(desk, troubled=False)
+    with pytest.raises(BrokenPromiseError, match="there twice, for no reason"):
+        desk.letters()
