@@ -235,13 +235,13 @@ class Queue:
         max_tasks: int | None = None,
     ) -> AnyWorker:
         """A worker that calls `handler(message)` for every message of a group, in threads, or, if
-        it is async, in tasks of an event loop. Acked when it returns, nacked with the error when it
-        raises. See `Worker.run`. concurrency: how many tasks at the same time; None: 8 threads, or
-        100 tasks of a loop. grace: how many seconds they may go on when it is stopped. time_limit:
-        after how many one has failed, though no thread can be ended. max_tasks: how many it takes
-        before it ends by itself. Claims are kept alive for an hour, or `time_limit` if that is
-        longer. Raises UsageError for what is not a function of one message.
-        Cost: two reads; when it runs, an unsynced transaction for what free threads take together.
+        it is async, in tasks of an event loop: acked when it returns, nacked with the error when it
+        raises. concurrency: how many at the same time; None: 8 threads, or 100 tasks of a loop.
+        grace: how many seconds they may go on when it is stopped. time_limit: after how many one
+        has failed, though no thread can be ended. max_tasks: how many it takes before it ends by
+        itself. Claims are kept alive for an hour, or `time_limit` if that is longer. Raises
+        UsageError for what is not a function of one message. Cost: two reads; when it runs, an
+        unsynced transaction for what free threads take together.
         """
         queue_row = self._load()
         policy = self._group_in(queue_row, group).policy

@@ -30,7 +30,7 @@ from typing import Any, ParamSpec, TypeVar, Unpack, overload
 from cassq.base.arguments import check_seconds, message_place
 from cassq.client.client import Client
 from cassq.client.connecting import connect
-from cassq.client.queue import DEFAULT_GROUP, Queue
+from cassq.client.queue import Queue
 from cassq.consumer.delivery import Message
 from cassq.errors import (
     BackendError,
@@ -41,7 +41,7 @@ from cassq.errors import (
 )
 from cassq.eventloop.message import Message as AsyncMessage
 from cassq.message.message_ids import MessageId
-from cassq.model.queues import QueuePolicy, check_queue_name
+from cassq.model.queues import DEFAULT_GROUP, QueuePolicy, check_queue_name
 from cassq.model.ticks import checked_cron, ticks_of
 from cassq.producer.pusher import Pusher
 from cassq.settings import Missed, Overlap, QueueSettings, WorkerSettings
