@@ -591,8 +591,7 @@ class Queue:
 
     @operation
     def stats(self) -> QueueStats:
-        """Depths for each group, pipes, age of the oldest message, troubles of the last two
-        days."""
+        """Depths for each group, pipes, age of the oldest message, troubles of two days."""
         return stats_with_troubles(self._ports, self._load())
 
     @operation
