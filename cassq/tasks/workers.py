@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 from collections.abc import Sequence
 
 from cassq.worker.choosing import AnyWorker
-from cassq.worker.wakeup import Wakeup, handled, interrupt_again
+from cassq.worker.wakeup import Stopper, Wakeup, handled
 
 LOOK_SECONDS = 60.0
 
@@ -19,14 +18,13 @@ class Workers:
         self._workers = workers
         self._ended: list[AnyWorker] = []
         self._failure: BaseException | None = None
-        self._interrupted = False
 
     def run(self) -> None:
         """As `Worker.run`. If one of them fails, all are stopped, and its error is raised."""
         if len(self._workers) == 1:
             self._workers[0].run()
             return
-        with Wakeup() as wakeup, handled(wakeup, self._take_signal):
+        with Wakeup() as wakeup, handled(wakeup, Stopper(self.stop)):
             threads = [
                 threading.Thread(target=self._run, args=(worker, wakeup), daemon=True)
                 for worker in self._workers
@@ -53,10 +51,3 @@ class Workers:
         finally:
             self._ended.append(worker)  # first: a thread lives on a little after this
             wakeup.give()
-
-    def _take_signal(self, signum: int) -> None:
-        if signum == signal.SIGINT:
-            if self._interrupted:
-                interrupt_again()
-            self._interrupted = True
-        self.stop()

@@ -18,7 +18,6 @@ replacement; when more than `stuck_max` do, the worker stops, and says so by `Ab
 from __future__ import annotations
 
 import logging
-import signal
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -37,7 +36,7 @@ from cassq.worker.feed import Feed
 from cassq.worker.handler import Handler, check_handler, check_result
 from cassq.worker.journal import Journal, Outcome, Task, Terms
 from cassq.worker.settling import give_up, runs_here, settle
-from cassq.worker.wakeup import Wakeup, handled, interrupt_again
+from cassq.worker.wakeup import Stopper, Wakeup, handled
 
 logger: logging.Logger = logging.getLogger("cassq")
 
@@ -130,7 +129,6 @@ class Worker:
         self._began = False
         self._stopping = False
         self._leaving = False
-        self._interrupted = False
         self._terms = Terms(time_limit=self.settings.time_limit)
         self._limited = self.settings.time_limit is not None  # whether any task had a time limit
         self._failure: BaseException | None = None
@@ -151,7 +149,7 @@ class Worker:
         if self._began:
             raise UsageError("a worker runs once", hint="get another from queue.worker(...)")
         self._began = True
-        with Wakeup() as self._wakeup, handled(self._wakeup, self._take_signal):
+        with Wakeup() as self._wakeup, handled(self._wakeup, Stopper(self.stop)):
             keep_alive = self.settings.keep_alive(self._handler)
             popper = self._popper = self._source.open_popper(keep_alive)
             feed = self._feed = Feed(
@@ -189,13 +187,6 @@ class Worker:
     def is_responsive(self) -> bool:
         """Whether it can do its work; a thread that can ask this shows that threads run."""
         return True
-
-    def _take_signal(self, signum: int) -> None:
-        if signum == signal.SIGINT:
-            if self._interrupted:
-                interrupt_again()
-            self._interrupted = True
-        self.stop()
 
     def _adopt(self, task: Task, terms: Terms) -> None:
         """Have a task that runs treated so, within the time limit of all."""

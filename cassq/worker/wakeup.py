@@ -82,6 +82,21 @@ def handled(
         signal.set_wakeup_fd(former_fd)
 
 
+class Stopper:
+    """Takes signals: each calls `stop`, but a second SIGINT ends the process at once."""
+
+    def __init__(self, stop: Callable[[], object]) -> None:
+        self._stop = stop
+        self._interrupted = False
+
+    def __call__(self, signum: int) -> None:
+        if signum == signal.SIGINT:
+            if self._interrupted:
+                interrupt_again()
+            self._interrupted = True
+        self._stop()
+
+
 def interrupt_again() -> None:
     """End the process at once, as SIGINT does that nobody handles."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
