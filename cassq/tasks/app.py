@@ -23,7 +23,6 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
@@ -236,20 +235,20 @@ class App:
         payloads = [self.codec.call(each.call) for each in calls]
         if inline.is_inline():
             return inline.take(self.tasks, calls, payloads)
-        queue, when, priority = calls[0].queue, calls[0].when, calls[0].priority
-        keys = [each.key for each in calls] if calls[0].key is not None else None
-        dedup_ids = [each.dedup_id for each in calls] if calls[0].dedup_id is not None else None
-        pusher = self._pusher(queue)
+        first = calls[0]
+        pusher, place = self._pusher(first.queue), self if first.results else None
+        if len(calls) == 1:  # threads share the syncs of single pushes
+            message_id = pusher.push(payloads[0], **_arguments(first))
+            return [Handle(message_id, first.queue, place)]
         ids = pusher.push_many(
             payloads,
-            keys=keys,
-            dedup_ids=dedup_ids,
-            delay=when.delay,
-            due=when.due,
-            priority=priority,
+            keys=None if first.key is None else [each.key for each in calls],
+            dedup_ids=None if first.dedup_id is None else [each.dedup_id for each in calls],
+            delay=first.when.delay,
+            due=first.when.due,
+            priority=first.priority,
         )
-        place = self if calls[0].results else None
-        return [Handle(ids[number], queue, place) for number in range(len(ids))]
+        return [Handle(ids[number], first.queue, place) for number in range(len(ids))]
 
     async def push_soon(self, pushed: Pushed) -> Handle:
         """Push one call with those that are pushed at the same time."""
@@ -259,14 +258,7 @@ class App:
         pusher = self._pushers.get(pushed.queue) if self._pid == os.getpid() else None
         if pusher is None:
             pusher = await asyncio.to_thread(self._pusher, pushed.queue)
-        future: Future[Any] = pusher.push_soon(
-            payload,
-            key=pushed.key,
-            dedup_id=pushed.dedup_id,
-            delay=pushed.when.delay,
-            due=pushed.when.due,
-            priority=pushed.priority,
-        )
+        future = pusher.push_soon(payload, **_arguments(pushed))
         place = self if pushed.results else None
         return Handle(await asyncio.wrap_future(future), pushed.queue, place)
 
@@ -438,6 +430,17 @@ def _with_group(settings: WorkerSettings, group: str) -> WorkerSettings:
     found = settings.copy()
     found.setdefault("group", group)
     return found
+
+
+def _arguments(call: Pushed) -> dict[str, Any]:
+    """The arguments of `Pusher.push` for one call."""
+    return {
+        "key": call.key,
+        "dedup_id": call.dedup_id,
+        "delay": call.when.delay,
+        "due": call.when.due,
+        "priority": call.priority,
+    }
 
 
 def _name_of(function: Callable[..., Any]) -> str:

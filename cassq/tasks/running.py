@@ -8,11 +8,10 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from inspect import BoundArguments
 from typing import Any
 
 from cassq.consumer.delivery import Message
-from cassq.tasks.calls import NotACallError, decode
+from cassq.tasks.calls import Call, NotACallError, decode
 from cassq.tasks.task import Task
 from cassq.worker.handler import Reject
 from cassq.worker.journal import Terms
@@ -60,10 +59,10 @@ def run(message: Message, tasks: Mapping[str, Task[Any, Any]], keep: Keep) -> No
     Raises what the task raises, UnknownTaskError, ArgumentsError, or Reject for a payload that is
     not a call, and for a call that crashed too often.
     """
-    task, bound = _call_in(message, tasks)
+    task, call = _call_in(message, tasks)
     token = _current.set(Context(task.name, message.attempts, message))
     try:
-        result = task.function(*bound.args, **bound.kwargs)
+        result = _begun(task, call)
         if task.is_async:
             result = _loops.run(result, task.settings.timeout)
         if task.settings.results:
@@ -74,17 +73,15 @@ def run(message: Message, tasks: Mapping[str, Task[Any, Any]], keep: Keep) -> No
 
 async def run_async(message: Message, tasks: Mapping[str, Task[Any, Any]], keep: Keep) -> None:
     """`run` for a queue of async tasks alone, in the event loop that runs."""
-    task, bound = _call_in(message, tasks)
+    task, call = _call_in(message, tasks)
     _current.set(Context(task.name, message.attempts, message))
-    result = await _limited(task.function(*bound.args, **bound.kwargs), task.settings.timeout)
+    result = await _limited(_begun(task, call), task.settings.timeout)
     if task.settings.results:
         await asyncio.to_thread(keep, task, message.id, result)
 
 
-def _call_in(
-    message: Message, tasks: Mapping[str, Task[Any, Any]]
-) -> tuple[Task[Any, Any], BoundArguments]:
-    """The task that a message is a call of, and its arguments."""
+def _call_in(message: Message, tasks: Mapping[str, Task[Any, Any]]) -> tuple[Task[Any, Any], Call]:
+    """The call in a message, and its task."""
     try:
         call = decode(message.payload)
     except NotACallError as exc:
@@ -94,10 +91,20 @@ def _call_in(
         known = ", ".join(sorted(tasks)[:10]) or "none"
         raise UnknownTaskError(f"no such task: {call.task!r}; this worker has {known}")
     _set_terms(task, message)
+    return task, call
+
+
+def _begun(task: Task[Any, Any], call: Call) -> Any:
+    """What calling the task's function returns."""
     try:
-        return task, task.bind(call.args, call.kwargs)
+        return task.function(*call.args, **call.kwargs)
     except TypeError as exc:
-        raise ArgumentsError(f"the arguments do not fit task {task.name!r}: {exc}") from exc
+        try:
+            task.bind(call.args, call.kwargs)  # it takes long, so it is only done to tell why
+        except TypeError as unfit:
+            text = f"the arguments do not fit task {task.name!r}: {unfit}"
+            raise ArgumentsError(text) from exc
+        raise
 
 
 def _set_terms(task: Task[Any, Any], message: Message) -> None:
@@ -139,6 +146,8 @@ class _Loops:
 
 
 async def _limited(coroutine: Coroutine[Any, Any, object], timeout: float | None) -> object:
+    if timeout is None:
+        return await coroutine
     limit = asyncio.timeout(timeout)
     try:
         async with limit:

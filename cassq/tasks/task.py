@@ -146,14 +146,18 @@ class Task(Generic[P, R]):
                 f"the arguments do not fit task {self.name!r}: {exc}",
                 hint=f"it takes {self._signature}",
             ) from exc
-        bound.apply_defaults()
-        key = None if settings.key is None else str(bound.arguments[settings.key]).encode()
+        key = dedup_id = None
+        if settings.key is not None or settings.unique:
+            bound.apply_defaults()
+            dedup_id = self._dedup_id(bound.arguments)
+            if settings.key is not None:
+                key = str(bound.arguments[settings.key]).encode()
         return Pushed(
             settings.queue,
             Call(self.name, args, kwargs),
             self._when,
             key,
-            self._dedup_id(bound.arguments),
+            dedup_id,
             settings.priority,
             settings.results,
         )
