@@ -50,7 +50,7 @@ class Plan:
     fair_backlog: int = 1_000_000
     # Messages for each of which a function is called, in each way.
     handler_messages: int = 40_000
-    task_count: int = 8_000
+    task_count: int = 16_000
     # Messages pushed ahead of their time.
     delayed_messages: int = 1_000_000
     # Queues, or pipes of one, over which the reaper passes; how often its daemon does. A pusher is

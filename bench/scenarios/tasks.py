@@ -6,6 +6,7 @@ eight threads, and run in eight threads of one process.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from time import perf_counter
@@ -20,6 +21,7 @@ from cassq.tasks import App
 
 SECONDS_MAX = 300.0
 THREADS = 8
+LOOP_TASKS = 100
 
 
 def pushed(push: Callable[[int], object], count: int) -> float:
@@ -47,14 +49,24 @@ def of_cassq(seat: Seat, count: int) -> Figures:
         async def soon(number: int) -> None:
             """Do nothing."""
 
-        def ran(queue: str) -> float:
+        async def push_soon() -> None:
+            async def some(first: int) -> None:
+                for number in range(first, count, LOOP_TASKS):
+                    await soon.push_async(number)
+
+            await asyncio.gather(*(some(first) for first in range(LOOP_TASKS)))
+
+        def ran(queue: str, most: int) -> float:
             started = perf_counter()
-            app.run(queue, concurrency=THREADS, max_tasks=count)
+            app.run(queue, concurrency=most, max_tasks=count)
             return rate(count, perf_counter() - started)
 
-        figures = {"push": pushed(nothing.push, count), "run": ran("tasks")}
-        soon.push_many([(number,) for number in range(count)])
-        return {**figures, "async": ran("soon")}
+        figures = {"push": pushed(nothing.push, count), "run": ran("tasks", THREADS)}
+        started = perf_counter()
+        asyncio.run(push_soon())
+        figures["soon"] = rate(count, perf_counter() - started)
+        figures["async"] = ran("soon", LOOP_TASKS)
+    return {**figures, "both": 1 / (1 / figures["soon"] + 1 / figures["async"])}
 
 
 def of_huey(seat: Seat, count: int) -> Figures:
@@ -101,7 +113,9 @@ class Tasks(Scenario):
         return [
             Column("push", "cassq: pushed/s", "rate"),
             Column("run", "run and acked/s", "rate"),
-            Column("async", "async: run and acked/s", "rate"),
+            Column("soon", f"async: pushed/s by {LOOP_TASKS} tasks", "rate"),
+            Column("async", "run and acked/s", "rate"),
+            Column("both", "both, one after the other", "rate"),
             Column("huey_push", "huey: pushed/s", "rate"),
             Column("huey_run", "run/s", "rate"),
             Column("times", "pushed and run, cassq / huey", "ratio"),
