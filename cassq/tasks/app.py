@@ -40,12 +40,13 @@ from cassq.errors import (
 )
 from cassq.eventloop.message import Message as AsyncMessage
 from cassq.message.message_ids import MessageId
-from cassq.model.queues import DEFAULT_GROUP, QueuePolicy, check_queue_name
+from cassq.model.queues import QueuePolicy, check_queue_name
 from cassq.model.ticks import checked_cron, ticks_of
 from cassq.producer.pusher import Pusher
 from cassq.settings import Missed, Overlap, QueueSettings, WorkerSettings
 from cassq.tasks import inline, running
 from cassq.tasks.calls import Call, Codec, Serializer
+from cassq.tasks.groups import group_of, have_keyed_group
 from cassq.tasks.handles import Handle, result_key
 from cassq.tasks.schedules import CronEntry, put_schedule
 from cassq.tasks.task import Pushed, Task, TaskSettings
@@ -58,7 +59,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 DEFAULT_QUEUE = "tasks"
-KEYED_GROUP = "in-order"
 # The `dedup_window` of queues that an app creates for tasks with `unique`.
 UNIQUE_SECONDS = 86_400.0
 RESULTS_SECONDS_MAX = 365 * 86_400.0
@@ -331,7 +331,7 @@ class App:
             except QueueExistsError:  # another process was faster
                 queue = client.queue(name)
         if any(task.key is not None for task in tasks):
-            _have_keyed_group(queue)
+            have_keyed_group(queue)
         if queue.policy.max_deliveries <= most:
             raise ConfigError(
                 f"queue {name!r} allows {queue.policy.max_deliveries} deliveries, and a task has"
@@ -455,29 +455,3 @@ def _name_of(function: Callable[..., Any]) -> str:
             module = Path(file).stem
     name = getattr(function, "__qualname__", type(function).__name__).replace(".<locals>", "")
     return f"{module}.{name}"
-
-
-def group_of(queue: Queue) -> str:
-    """The group that runs a queue's tasks."""
-    groups = {group.name for group in queue.groups()}
-    return KEYED_GROUP if KEYED_GROUP in groups else DEFAULT_GROUP
-
-
-def _have_keyed_group(queue: Queue) -> None:
-    """Have a queue's calls run by a group in the order of keys, and by no other."""
-    groups = {group.name: group for group in queue.groups()}
-    found = groups.get(KEYED_GROUP)
-    if found is None and queue.stats().pushed:
-        raise ConfigError(
-            f"queue {queue.name!r} has messages, and no group that keeps tasks with key= in order",
-            hint="put tasks with key= in a queue of their own: @app.task(queue=..., key=...)",
-        )
-    if found is None:
-        queue.create_group(KEYED_GROUP, order="key")
-    elif found.policy.order != "key":
-        raise ConfigError(
-            f"group {KEYED_GROUP!r} of queue {queue.name!r} does not keep the order of keys",
-            hint="put tasks with key= in another queue: @app.task(queue=..., key=...)",
-        )
-    if DEFAULT_GROUP in groups:
-        queue.delete_group(DEFAULT_GROUP)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -17,7 +18,6 @@ from cassq.errors import UsageError
 Serializer = Literal["json", "msgpack"]
 # What is written, and how an error names it.
 Parts = Sequence[tuple[str, Any]]
-_PLAIN = (str, int, float, bool, type(None))
 
 
 class Call(NamedTuple):
@@ -104,30 +104,30 @@ def _as_json(parts: Parts, whole: dict[str, Any]) -> bytes:
 
 def _check_json(value: object, where: str) -> None:
     """Raise UsageError for what JSON cannot write, or would change silently."""
-    kind = type(value)
-    if kind is float and (value != value or value in (float("inf"), float("-inf"))):
-        raise UsageError(
-            f"{where} is {value}, which JSON cannot write", hint="pass None, or a text"
-        )
-    if kind in _PLAIN:
-        return
-    if kind in (list, tuple):
-        for each in value:  # type: ignore[attr-defined]
-            _check_json(each, where)
-    elif kind is dict:
-        for key, each in value.items():  # type: ignore[attr-defined]
-            if type(key) is not str:
-                raise UsageError(
-                    f"{where} has the key {key!r}, and JSON has only texts as keys",
-                    hint="make keys texts, or use App(serializer='msgpack')",
-                )
-            _check_json(each, where)
-    else:
-        raise UsageError(
-            f"{where} has the type {kind.__name__}, which JSON cannot write",
-            hint="pass texts, numbers, booleans, None, and lists and dicts of them;"
-            " App(serializer='msgpack') also takes bytes and times",
-        )
+    match value:
+        case float() if not math.isfinite(value):
+            raise UsageError(
+                f"{where} is {value}, which JSON cannot write", hint="pass None, or a text"
+            )
+        case None | str() | int() | float():
+            return
+        case list() | tuple():
+            for each in value:
+                _check_json(each, where)
+        case dict():
+            for key, each in value.items():
+                if not isinstance(key, str):
+                    raise UsageError(
+                        f"{where} has the key {key!r}, and JSON has only texts as keys",
+                        hint="make keys texts, or use App(serializer='msgpack')",
+                    )
+                _check_json(each, where)
+        case _:
+            raise UsageError(
+                f"{where} has the type {type(value).__name__}, which JSON cannot write",
+                hint="pass texts, numbers, booleans, None, and lists and dicts of them;"
+                " App(serializer='msgpack') also takes bytes and times",
+            )
 
 
 def _as_msgpack(parts: Parts, whole: dict[str, Any], packb: Callable[..., bytes]) -> bytes:

@@ -13,6 +13,7 @@ from cassq.errors import MessageNotFoundError, TaskFailedError, UsageError
 from cassq.message.message_ids import MessageId
 from cassq.popper import WAIT_MAX_SECONDS
 from cassq.tasks.calls import decode_result
+from cassq.tasks.groups import chosen_group
 
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.001, 0.05
 # How often to ask whether there will be a result at all.
@@ -120,14 +121,14 @@ class Handle:
     def _ended(self, client: Client) -> str:
         """Why the task will not run any more; "": it may."""
         try:
-            groups = client.queue(self.queue).explain(self.id).groups.values()
+            groups = client.queue(self.queue).explain(self.id).groups
         except MessageNotFoundError:
             return "its message is not stored any more"
-        for *_, now in groups:
-            if now.state in ENDED:
-                error = now.failure.get("error") or ""
-                return f"its message is {now.state}{f' ({error})' if error else ''}"
-        return ""
+        now = groups[chosen_group(groups)][-1]
+        if now.state not in ENDED:
+            return ""
+        error = now.failure.get("error") or ""
+        return f"its message is {now.state}{f' ({error})' if error else ''}"
 
     def __repr__(self) -> str:
         return f"<Handle {self.id} in {self.queue}>"

@@ -15,7 +15,7 @@ from pathlib import Path
 from cassq.base.clock import Clock
 from cassq.catalog.result_port import Results
 from cassq.catalog.sqlite.database import LOCK_WAIT_SECONDS, explained
-from cassq.errors import InterruptedCallError
+from cassq.errors import ClosedError, InterruptedCallError
 
 CREATE = """
 CREATE TABLE IF NOT EXISTS results (key TEXT PRIMARY KEY, value BLOB NOT NULL, until_ms INTEGER)
@@ -41,6 +41,7 @@ class SqliteResults(Results):
         self._lock = threading.RLock()  # it knows its owner
         self._connection: sqlite3.Connection | None = None
         self._forgot_ms = clock.boot_ms()
+        self._closed = False
 
     def put(self, key: str, value: bytes, kept_seconds: float) -> None:
         now_ms = self._clock.wall_ms()
@@ -67,6 +68,7 @@ class SqliteResults(Results):
 
     def close(self) -> None:
         with self._lock:
+            self._closed = True
             connection, self._connection = self._connection, None
             if connection is not None:
                 connection.close()
@@ -82,6 +84,8 @@ class SqliteResults(Results):
         try:
             with self._lock:
                 if self._connection is None:
+                    if self._closed:
+                        raise ClosedError()
                     self._connection = self._open()
                 yield self._connection
         except sqlite3.Error as exc:

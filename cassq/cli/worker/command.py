@@ -243,7 +243,7 @@ def _only_queue(client: Client) -> Queue:
 
 def _group(queue: Queue, group: str | None) -> str:
     """The group to work for. Raises GroupNotFoundError, before anything is started."""
-    from cassq.tasks.app import group_of  # it loads asyncio, which other commands do without
+    from cassq.tasks.groups import group_of  # it loads asyncio, which other commands do without
 
     group = group or group_of(queue)
     queue.worker(lambda _: None, group=group)

@@ -378,6 +378,21 @@ def test_a_result_that_cannot_be_kept_is_told_to_who_waits_and_costs_nothing(
         handle.result()
 
 
+def test_what_other_groups_did_with_a_call_says_nothing_of_its_result(
+    client: cassq.Client, app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cassq.tasks.handles.ASK_SECONDS", 0.0)
+    queue = client.create_queue("tasks")
+    queue.create_group("audit")
+    handle = app.task(name="add", results=True)(lambda: 3).push()
+    with queue.popper("audit") as popper:
+        popper.commit(popper.pop())
+    with pytest.raises(TimeoutError):
+        handle.result(timeout=0.01)
+    run(app, 1)
+    assert handle.result() == 3
+
+
 def test_who_waits_for_a_task_that_will_not_run_any_more_is_told(
     client: cassq.Client, app: App
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 from datetime import UTC, datetime
 from typing import Any
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cassq.errors import UsageError
+from cassq.message.message_ids import MessageId
 from cassq.tasks.calls import Call, Codec, NotACallError, decode, decode_result
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
@@ -40,6 +42,15 @@ def test_a_call_may_be_written_by_hand_in_any_language() -> None:
     assert decode(b'{"task": "mail.send"}') == Call("mail.send", [])
     assert decode(b'{"task": "mail.send", "kwargs": {"a": 1}}') == Call("mail.send", [], {"a": 1})
     assert decode(b'{"task": "mail.send", "args": [1]}') == Call("mail.send", [1])
+
+
+class Colour(enum.StrEnum):
+    RED = "red"
+
+
+def test_kinds_of_texts_and_numbers_are_written_as_what_they_are() -> None:
+    args = [Colour.RED, MessageId("id"), enum.IntEnum("Size", "SMALL")["SMALL"], True]
+    assert decode(Codec("json").call(Call("t", args))).args == ["red", "id", 1, True]
 
 
 def test_a_tuple_comes_out_as_a_list() -> None:
