@@ -20,6 +20,7 @@ from cassq.errors import (
     CassqError,
     CorruptionError,
     OwnershipError,
+    TaskFailedError,
     UsageError,
 )
 from cassq.extents.port import ExtentMissingError
@@ -42,6 +43,7 @@ TREE = {
         *("QueueFullError", "QueuePausedError"),
     },
     AbandonedTasksError: set(),
+    TaskFailedError: set(),
     CorruptionError: set(),
     BrokenInvariantError: set(),
 }

@@ -282,7 +282,7 @@ FREE = {
     },
     "Popper": {
         "ack_held", "close", "close_inside", "commit", "dead", "extend_held", "give_held",
-        "release", "rollback", "stop", "tend", "transaction",
+        "interrupt", "release", "rollback", "stop", "tend", "transaction",
     },
     "Pusher": {"close", "close_inside", "push_intended", "tend"},
     "Schedule": {"drop"},

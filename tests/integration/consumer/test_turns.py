@@ -336,7 +336,7 @@ def test_workers_that_compete_all_get_turns_and_keep_the_order(place: Place, wor
     with ExitStack() as stack:
         for each in clients:
             stack.enter_context(each)
-        count = 100 * workers
+        count = 1000 * workers  # far more than it takes until each had a turn
         with queue.pusher() as pusher:
             pusher.push_many(numbers(count))
 
