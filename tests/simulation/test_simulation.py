@@ -13,6 +13,7 @@ from tests.simulation.run import run_seed, run_world
 from tests.simulation.worlds.scenario import (
     draw_calm,
     draw_scenario,
+    unlimited,
     with_desk,
     with_holding,
     with_keys,
@@ -26,7 +27,7 @@ from tests.simulation.worlds.world import World
 SEEDS = range(40)
 SEEDS_OF_WRITERS = range(15)
 SEEDS_OF_RECEIPTS = range(15)
-SEEDS_OF_KEYS = range(12)
+SEEDS_OF_KEYS = range(18)
 SEEDS_OF_HOLDING = range(12)
 SEEDS_OF_LIMITS = range(10)
 SEEDS_OF_CALM = range(15)
@@ -86,8 +87,12 @@ def test_a_receipt_settles_or_dates_the_latest_delivery_alone(seed: int) -> None
 
 
 def world_of_keys(seed: int) -> World:
+    """In every third one there are clerks, dedup ids and dead letters too."""
     rng = random.Random(f"keys {seed}")
-    return World(seed, with_keys(draw_scenario(rng), rng))
+    scenario = draw_scenario(rng)
+    if seed % 3 == 2:
+        scenario = unlimited(with_desk(scenario, rng))
+    return World(seed, with_keys(scenario, rng))
 
 
 @pytest.mark.parametrize("seed", SEEDS_OF_KEYS)

@@ -377,8 +377,8 @@ class Lane(Keeper):
 
     def _adopt(self, pipe_id: str, *, timed: bool) -> Cursor | None:
         """Fence a pipe, take over what an earlier holder had of it, and put all that is unsettled
-        in line; None if the pipe is gone. timed: of a timer pipe, only what is due: what it holds
-        has no order."""
+        in line; None if the pipe is gone. timed: of a timer pipe, only what is due, or was handed
+        out before: the rest has no order."""
         group_id = self._group().id
         cursor = self._catalog.claims.cursor(group_id, pipe_id)
         if cursor is not None:
@@ -390,7 +390,7 @@ class Lane(Keeper):
         if free:
             self._holding.look(self._line)
         if timed:
-            free = [row for row in free if row.due_ms <= now_ms]
+            free = [row for row in free if row.due_ms <= now_ms or row.deliveries]
         self._epochs[pipe_id] = cursor.epoch
         try:
             self._line_up(free, now_ms)

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -470,6 +471,31 @@ def test_delayed_messages_wait_for_their_key_when_they_are_due(
     assert not popper.pop(10)
     popper.commit([now])
     assert texts(popper.pop(10)) == ["later"]
+
+
+def test_a_delayed_message_in_hand_keeps_its_key_though_its_popper_must_begin_anew(
+    timed: cassq.Client, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an error of the storage a popper takes the lane again, with what was unsettled."""
+    queue = timed.create_queue("jobs")
+    queue.create_group("keyed", order="key")
+    with queue.pusher() as pusher:
+        pusher.push(b"later", key=b"a", delay=60)
+    popper = queue.popper("keyed")
+    pass_time(clock, popper, 61)
+    assert texts(popper.pop(10)) == ["later"]
+    push(queue, ["a2"])
+
+    def fails(*_: object, **__: object) -> NoReturn:
+        raise BackendError("disk I/O error", outcome_unknown=True)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(timed.ports.catalog.claims, "claim", fails)
+        with pytest.raises(BackendError):
+            popper.pop(10)
+    assert not popper.pop(10)
+    clock.advance(31)
+    assert drained(popper) == ["later", "a2"]
 
 
 def test_expired_messages_do_not_hold_their_key(timed: cassq.Client, clock: ManualClock) -> None:

@@ -204,19 +204,18 @@ def with_keys(scenario: Scenario, rng: random.Random) -> Scenario:
     )
 
 
+def unlimited(scenario: Scenario) -> Scenario:
+    """The scenario with queues in which nothing expires or is dropped."""
+    limits = {"max_length": None, "overflow": "reject", "message_ttl": None}
+    policy = {name: settings | limits for name, settings in scenario.policy.items()}
+    return replace(scenario, policy=policy)
+
+
 def with_holding(scenario: Scenario, rng: random.Random) -> Scenario:
     """The scenario with a group in the order of few keys, which its dead letters hold. Nothing is
     dropped or expires: that holds no key."""
-    policy = {
-        name: settings
-        | {
-            "max_length": None,
-            "overflow": "reject",
-            "max_deliveries": 1,
-            "message_ttl": None,
-        }
-        for name, settings in scenario.policy.items()
-    }
+    scenario = unlimited(scenario)
+    policy = {name: settings | {"max_deliveries": 1} for name, settings in scenario.policy.items()}
     roles = {**scenario.roles, "clerk": 1}
     keyed = with_keys(replace(scenario, policy=policy, roles=roles), rng)
     return replace(keyed, holding=True, poison=0.2, delayed=0.0, dedup=0.0)
