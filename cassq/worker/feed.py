@@ -25,6 +25,25 @@ REST_SECONDS = 0.1
 REST_SECONDS_MAX = 5.0
 
 
+class Rests:
+    """What a worker does when messages cannot be taken: it says so, and rests, longer each time."""
+
+    def __init__(self) -> None:
+        self._seconds = REST_SECONDS
+
+    def after(self, exc: BackendError | CorruptionError) -> float:
+        """For how many seconds to rest; 0 after a pipe that cannot be read, as there are others.
+        Raises `exc` if trying again would not help."""
+        if isinstance(exc, (CorruptionError, ExtentMissingError)):
+            logger.warning("some messages cannot be read: %s", exc)  # once for each pipe
+            return 0.0
+        if not exc.retryable:
+            raise exc
+        logger.warning("no messages can be taken at the moment: %s", exc)
+        seconds, self._seconds = self._seconds, min(2 * self._seconds, REST_SECONDS_MAX)
+        return seconds
+
+
 class Feed:
     """Hands out messages, one to each thread that asks. Thread-safe.
 
@@ -68,7 +87,7 @@ class Feed:
             self._free.discard(me)
 
     def _fill(self) -> None:
-        rest = REST_SECONDS
+        rests = Rests()
         while not (self._popper.stopped or self.is_spent):
             wanted = 1 if self._one_at_a_time else len(self._free)
             if self._left is not None:
@@ -77,15 +96,10 @@ class Feed:
                 found = self._popper.pop(wanted, wait=WAIT_SECONDS)
             except ClosedError:
                 return
-            except (CorruptionError, ExtentMissingError) as exc:
-                logger.warning("some messages cannot be read: %s", exc)  # once for each pipe
-                continue
-            except BackendError as exc:
-                if not exc.retryable:
-                    raise
-                logger.warning("no messages can be taken at the moment: %s", exc)
-                self._nudge.wait(rest)
-                rest = min(2 * rest, REST_SECONDS_MAX)
+            except (BackendError, CorruptionError) as exc:
+                seconds = rests.after(exc)
+                if seconds:
+                    self._nudge.wait(seconds)
                 continue
             if found:
                 for run in found.runs:

@@ -33,8 +33,7 @@ from cassq.errors import (
 from cassq.eventloop.calls import Calls
 from cassq.eventloop.message import Message
 from cassq.eventloop.taker import Taker
-from cassq.extents.port import ExtentMissingError
-from cassq.worker.feed import REST_SECONDS, REST_SECONDS_MAX
+from cassq.worker.feed import Rests
 from cassq.worker.handler import AsyncHandler, check_handler
 from cassq.worker.journal import Journal, Outcome, Task, Terms
 from cassq.worker.loop import (
@@ -44,10 +43,9 @@ from cassq.worker.loop import (
     Settings,
     Source,
     abandoned,
-    logger,
 )
 from cassq.worker.settling import give_up, runs_here, settle
-from cassq.worker.wakeup import ENDING, interrupt_again
+from cassq.worker.wakeup import ENDING, Stopper
 
 TASKS = 100
 CANCEL_SECONDS = 1.0  # how long a task that was cancelled may take to end
@@ -74,7 +72,6 @@ class AsyncWorker:
         self._began = False
         self._stopping = False
         self._leaving = False
-        self._interrupted = False
         self._abandoned = 0
         self._pinged = self._answered = 0
 
@@ -174,23 +171,16 @@ class AsyncWorker:
             yield
             return
         loop = asyncio.get_running_loop()
+        stopper = Stopper(self.stop)
         former = {each: signal.getsignal(each) for each in ENDING}
         for each in ENDING:
-            loop.add_signal_handler(each, self._take_signal, each)
+            loop.add_signal_handler(each, stopper, each)
         try:
             yield
         finally:
             for each, handler in former.items():
                 loop.remove_signal_handler(each)
                 signal.signal(each, signal.SIG_DFL if handler is None else handler)
-
-    def _take_signal(self, signum: signal.Signals) -> None:
-        if signum == signal.SIGINT:
-            if self._interrupted:
-                asyncio.get_running_loop().remove_signal_handler(signum)
-                interrupt_again()
-            self._interrupted = True
-        self.stop()
 
     # --- taking ---------------------------------------------------------------------------------
 
@@ -204,7 +194,7 @@ class AsyncWorker:
 
     async def _feed(self, taker: Taker) -> None:
         """Start a task for each message, as long as there is room, until it is stopped."""
-        rest = REST_SECONDS
+        rests = Rests()
         while not (self._stopping or self._leaving):
             if self._left == 0:
                 self._leave(MAX_TASKS)
@@ -216,17 +206,12 @@ class AsyncWorker:
                 found = await taker.take(self._room, None)
             except ClosedError:
                 return
-            except (CorruptionError, ExtentMissingError) as exc:
-                logger.warning("some messages cannot be read: %s", exc)  # once for each pipe
+            except (BackendError, CorruptionError) as exc:
+                seconds = rests.after(exc)
+                if seconds:
+                    await self._change(seconds)
                 continue
-            except BackendError as exc:
-                if not exc.retryable:
-                    raise
-                logger.warning("no messages can be taken at the moment: %s", exc)
-                await self._change(rest)
-                rest = min(2 * rest, REST_SECONDS_MAX)
-                continue
-            rest = REST_SECONDS
+            rests = Rests()
             if self._stopping or self._leaving:
                 taker.give_back([message.delivered for message in found])
                 return
