@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import signal
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cassq.base.clock import Clock, SystemClock
@@ -318,37 +318,27 @@ class Supervisor:
 
     def _publish(self) -> None:
         """Make `facts` anew, for other threads."""
-        children = self._children()
-        by_queue = {queue: self._facts_of(queue) for queue in self._past}
-        totals: Mapping[str, Any] = nothing()
-        for each in by_queue.values():
-            totals = added(totals, each)
         self._facts = {
-            "processes": len(self._slots),
-            "ready": sum(child.is_ready for child in children),
-            "pids": [child.pid for child in children],
+            **self._facts_of(self._past),
+            "pids": [child.pid for child in self._children()],
             "stopping": self._stopping,
             "was_ready": self._was_ready,
             "well_ms": self._well_ms,
-            "running": sum(child.facts["running"] for child in children),
-            "stuck": sum(child.facts["stuck"] for child in children),
-            "replaced": dict(sum(map(Counter, self._replaced.values()), Counter())),
-            **totals,
-            "queues": by_queue,
+            "queues": {queue: self._facts_of([queue]) for queue in self._past},
         }
 
-    def _facts_of(self, queue: str) -> dict[str, Any]:
-        """The facts of the processes that take from a queue."""
-        children = [child for child in self._children() if _queue(child.orders) == queue]
-        totals = self._past[queue]
-        for child in children:
-            totals = added(totals, child.facts)
+    def _facts_of(self, queues: Collection[str]) -> dict[str, Any]:
+        """The facts of the processes that take from some queues."""
+        children = [child for child in self._children() if _queue(child.orders) in queues]
+        totals: Mapping[str, Any] = nothing()
+        for each in (*map(self._past.__getitem__, queues), *(child.facts for child in children)):
+            totals = added(totals, each)
         return {
-            "processes": sum(_queue(slot.orders) == queue for slot in self._slots),
+            "processes": sum(_queue(slot.orders) in queues for slot in self._slots),
             "ready": sum(child.is_ready for child in children),
             "running": sum(child.facts["running"] for child in children),
             "stuck": sum(child.facts["stuck"] for child in children),
-            "replaced": dict(self._replaced[queue]),
+            "replaced": dict(sum((Counter(self._replaced[queue]) for queue in queues), Counter())),
             **totals,
         }
 
