@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -172,25 +173,25 @@ def worker(
         "reload": reload,
         "log": form,
     }
-    place = _place(call, handler, names, group)
-    plan = Plan(
-        [sys.executable, "-m", CHILD],
-        [{**orders, **each} for each in place.orders() for _ in range(processes)],
-        grace,
-        time_limit,
-        reload,
-    )
-    log_tasks(form)
-    ctx.exit(_run(plan, place, address))
+    with _placed(call, handler, names, group) as (client, place):
+        plan = Plan(
+            [sys.executable, "-m", CHILD],
+            [{**orders, **each} for each in place.orders() for _ in range(processes)],
+            grace,
+            time_limit,
+            reload,
+        )
+        log_tasks(form)
+        code = _run(client, place, plan, address)
+    ctx.exit(code)
 
 
-def _run(plan: Plan, place: Place, address: tuple[str, int] | None) -> int:
+def _run(client: Client, place: Place, plan: Plan, address: tuple[str, int] | None) -> int:
     """Run processes until they are stopped. Returns the exit code."""
-    with connect(place.url, create=False) as client:
-        supervisor = Supervisor(plan, partial(_free, client), Notices())
-        if address is not None:
-            _serve(client, supervisor, address, place)
-        code = supervisor.run()
+    supervisor = Supervisor(plan, partial(_free, client), Notices())
+    if address is not None:
+        _serve(client, supervisor, address, place)
+    code = supervisor.run()
     if supervisor.failed is not None:
         raise failure(supervisor.failed)
     return code
@@ -205,15 +206,18 @@ def _address(listen: str) -> tuple[str, int]:
     return parts
 
 
-def _place(call: Invocation, handler: str, names: Sequence[str], group: str | None) -> Place:
-    """Where to take from. What the call leaves open, the handler says if it is an app; so then it
-    is loaded, in a process of its own."""
+@contextmanager
+def _placed(
+    call: Invocation, handler: str, names: Sequence[str], group: str | None
+) -> Iterator[tuple[Client, Place]]:
+    """Where to take from, with a client of it. What the call leaves open, the handler says if it is
+    an app; so then it is loaded, in a process of its own."""
     url = call.url or os.environ.get("CASSQ_URL")
     if url and names:
         with connect(url, create=False) as client:
-            existing = {each.name for each in client.queues()}
-            if existing.issuperset(names):
-                return Place(url, {name: _group(client.queue(name), group) for name in names})
+            if {each.name for each in client.queues()}.issuperset(names):
+                yield client, _place_of(url, map(client.queue, names), group)
+                return
     app = described(handler, url, [sys.executable, "-m", CHILD])
     if app is not None:
         missing = [name for name in names if name not in app.groups]
@@ -222,14 +226,19 @@ def _place(call: Invocation, handler: str, names: Sequence[str], group: str | No
                 f"no task of {handler} is in queue {missing[0]!r}",
                 hint=f"they are in {', '.join(app.groups)}",
             )
-        return Place(
-            app.url,
-            {name: group or its for name, its in app.groups.items() if name in names or not names},
-        )
+        url = app.url
     url = url or DEFAULT_URL
     with connect(url, create=False) as client:
-        queues = [client.queue(name) for name in names] or [_only_queue(client)]
-        return Place(url, {queue.name: _group(queue, group) for queue in queues})
+        if app is not None:
+            chosen = {name: app.groups[name] for name in app.groups if name in names or not names}
+            yield client, Place(url, {name: group or its for name, its in chosen.items()})
+        else:
+            queues = [client.queue(name) for name in names] or [_only_queue(client)]
+            yield client, _place_of(url, queues, group)
+
+
+def _place_of(url: str, queues: Iterable[Queue], group: str | None) -> Place:
+    return Place(url, {queue.name: _group(queue, group) for queue in queues})
 
 
 def _only_queue(client: Client) -> Queue:
