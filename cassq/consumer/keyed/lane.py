@@ -20,7 +20,7 @@ Not thread-safe: `cassq.popper` holds its lock around every call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
@@ -28,13 +28,7 @@ from threading import current_thread
 
 from cassq.consumer.candidates import REFRESH_MS, UNREADABLE, PipeView
 from cassq.consumer.claimer import DUE_LISTED, LOOK_BESIDE_MS, LOOK_MS, Claimer
-from cassq.consumer.delivery import (
-    Acknowledger,
-    DeliveredRun,
-    Delivery,
-    Messages,
-    NackOptions,
-)
+from cassq.consumer.delivery import Acknowledger, DeliveredRun, Delivery, Messages, NackOptions
 from cassq.consumer.keyed.fairness import FairReady
 from cassq.consumer.keyed.holding import Holding
 from cassq.consumer.keyed.keys import Keeper, Line, Says, SegmentHold
@@ -117,9 +111,9 @@ class Lane(Keeper):
 
         Cost: one write of the rows that they are in, synced for messages that were delivered, or
         pushed before the last boot; where they waited for others of their key, a synced one, of
-        the acks noted so far, too. For each `ROW_MESSAGES` a claim; and at
-        the start one write and read for each pipe with unsettled messages. Raises CorruptionError
-        or ExtentMissingError once for a pipe that cannot be read.
+        the acks noted so far, too. For each `ROW_MESSAGES` a claim; and at the start one write and
+        read for each pipe with unsettled messages. Raises CorruptionError or ExtentMissingError
+        once for a pipe that cannot be read.
         """
         had_it = self._lock is not None
         if had_it:
@@ -355,19 +349,20 @@ class Lane(Keeper):
     def _adopt_begun(self) -> None:
         """Adopt the pipes with unsettled messages, as far as they can be read. While one cannot,
         its pusher's later ones wait: their messages may be of the same keys."""
-        window, left = self._claimer.window, []
+        window, left, found = self._claimer.window, list[PipeRow](), list[Segment]()
         out, self._held_up = window.left_alone(), set()
         for pipe in self._unread:
             chain = self._chain_of(pipe)
             if chain not in self._held_up and pipe.id not in out:
                 try:
-                    self._adopt(pipe.id, timed=pipe.timer_ms is not None)
+                    found += self._fence(pipe.id, timed=pipe.timer_ms is not None)[1]
                     continue
                 except UNREADABLE as exc:
                     window.pass_over(pipe.id, exc)
             left.append(pipe)
             self._held_up.add(chain)
         self._unread = left
+        self._line_up(found)
 
     def _chain_of(self, pipe: PipeRow) -> str:
         """What names the pipes that are claimed from one after the other."""
@@ -376,39 +371,40 @@ class Lane(Keeper):
         return "" if self._queue().policy.strict else pipe.owner
 
     def _adopt(self, pipe_id: str, *, timed: bool) -> Cursor | None:
-        """Fence a pipe, take over what an earlier holder had of it, and put all that is unsettled
-        in line; None if the pipe is gone. timed: of a timer pipe, only what is due, or was handed
-        out before: the rest has no order."""
-        group_id = self._group().id
-        cursor = self._catalog.claims.cursor(group_id, pipe_id)
+        """Fence a pipe and put all that is unsettled in line; None if the pipe is gone."""
+        cursor, segments = self._fence(pipe_id, timed=timed)
+        self._line_up(segments)
+        return cursor
+
+    def _fence(self, pipe_id: str, *, timed: bool) -> tuple[Cursor | None, list[Segment]]:
+        """Fence a pipe and take over what an earlier holder had of it; with all that is unsettled.
+        timed: of a timer pipe, what is due, or was handed out before: the rest has no order."""
+        cursor = self._catalog.claims.cursor(self._group().id, pipe_id)
         if cursor is not None:
             cursor = self._catalog.claims.fence(cursor, self._claimer.name)
         if cursor is None:
-            return None
+            return None, []
         now_ms = self._catalog.now_ms()
         free = self._take_over.free_rows(cursor, now_ms)
         if free:
             self._holding.look(self._line)
         if timed:
             free = [row for row in free if row.due_ms <= now_ms or row.deliveries]
+        found = [self._take_over.segment(row) for row in free]
         self._epochs[pipe_id] = cursor.epoch
-        try:
-            self._line_up(free, now_ms)
-        except BaseException:
-            self._epochs.pop(pipe_id, None)
-            raise
-        return cursor
+        return cursor, found
 
-    def _line_up(self, free: Iterable[Claim], now_ms: int) -> None:
-        """Put free rows in line: those that are due as ours, in their order."""
-        waiting = [self._take_over.segment(row) for row in free]
+    def _line_up(self, waiting: Sequence[Segment]) -> None:
+        """Put segments of free rows in line: those that are due as ours, in their order, behind
+        what was handed out and must wait, which consumers may still have."""
+        now_ms = self._catalog.now_ms()
         due = [each for each in waiting if self._take_over.is_due(each.row, now_ms)]
         try:
             taken = self._take_over.taken(due, self._epochs)
         except BaseException:
             self._forget()  # some may be taken
             raise
-        for segment in waiting:
+        for segment in sorted(waiting, key=lambda each: each in taken or not each.row.deliveries):
             if segment in taken:
                 self._own(segment, taken[segment])
             self._line.add(segment)
@@ -466,7 +462,7 @@ class Lane(Keeper):
                     continue
                 free = [row for row in some if row.state is ClaimState.FREE]
                 new = [row for row in free if self._line.waiting_at(row) is None]
-                self._line_up(new, catalog_ms)
+                self._line_up([self._take_over.segment(row) for row in new])
             except UNREADABLE as exc:
                 self._claimer.window.pass_over(pipe_id, exc)
                 if pipe_id in self._epochs:

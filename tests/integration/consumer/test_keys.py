@@ -486,16 +486,43 @@ def test_a_delayed_message_in_hand_keeps_its_key_though_its_popper_must_begin_an
     assert texts(popper.pop(10)) == ["later"]
     push(queue, ["a2"])
 
+    begin_anew(timed, popper, monkeypatch)
+    assert not popper.pop(10)
+    clock.advance(31)
+    assert drained(popper) == ["later", "a2"]
+
+
+def test_a_message_in_hand_keeps_its_key_from_other_pushers_though_its_popper_must_begin_anew(
+    timed: cassq.Client, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = timed.create_queue("jobs")
+    queue.create_group("keyed", order="key")
+    popper = queue.popper("keyed")
+    with queue.pusher() as first, queue.pusher() as second:
+        first.push(b"b1", key=b"b")
+        second.push(b"a1", key=b"a")
+        in_hand = popper.pop(10)
+        assert texts(in_hand) == ["b1", "a1"]
+        first.push(b"a2", key=b"a")
+        popper.commit([in_hand[0]])
+        assert not popper.pop(10), "a2 is in line now, behind a1"
+        first.push(b"a3", key=b"a")
+        begin_anew(timed, popper, monkeypatch)
+    assert not popper.pop(10)
+    clock.advance(31)
+    assert drained(popper) == ["a1", "a2", "a3"]
+
+
+def begin_anew(client: cassq.Client, popper: cassq.Popper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a popper's claim of what was pushed last fail, so that it does not know what it has."""
+
     def fails(*_: object, **__: object) -> NoReturn:
         raise BackendError("disk I/O error", outcome_unknown=True)
 
     with monkeypatch.context() as patched:
-        patched.setattr(timed.ports.catalog.claims, "claim", fails)
+        patched.setattr(client.ports.catalog.claims, "claim", fails)
         with pytest.raises(BackendError):
             popper.pop(10)
-    assert not popper.pop(10)
-    clock.advance(31)
-    assert drained(popper) == ["later", "a2"]
 
 
 def test_expired_messages_do_not_hold_their_key(timed: cassq.Client, clock: ManualClock) -> None:

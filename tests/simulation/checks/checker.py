@@ -180,18 +180,19 @@ class Checker(Lookout):
             # What was prefetched was claimed a moment before.
             claimed_ms = message._delivery.claimed_ms + to_boot_ms
             due_ms = (started_ms if group.keyed else min(started_ms, claimed_ms)) + timeout_ms
+            tick, at_ms, number = self._claim_of(message, process, group)
             delivery = Delivery(
                 message, (message.pipe_id, message.seq), sent, group, popper,
-                process.committed_tick, process.committed_ms, due_ms,
-                process.committed_count, message.attempts, batch,
+                tick, at_ms, due_ms, number, message.attempts, batch,
             )  # fmt: skip
             tried = group.deliveries[delivery.place]
             if group.keyed:
                 # What was released can be handed out again without another commit.
                 released = [old.given for old in tried if old.popper is popper and old.released]
                 delivery.claimed = max([delivery.claimed, *released])
-            if now_ms < sent.due_ms and not (tried or group.is_letters):
-                raise BrokenPromiseError(f"{message.id} came {sent.due_ms - now_ms} ms too early")
+            early_ms = sent.due_ms - max(now_ms, sent.reached_ms)
+            if early_ms > 0 and not (tried or group.is_letters):
+                raise BrokenPromiseError(f"{message.id} came {early_ms} ms too early")
             self._check_content(delivery)
             deliveries.append(delivery)
         for delivery in deliveries:
@@ -207,6 +208,16 @@ class Checker(Lookout):
             for delivery in deliveries:
                 self._check_key(delivery, deliveries)
         return deliveries
+
+    def _claim_of(
+        self, message: Message, process: Process, group: GroupView
+    ) -> tuple[int, int, int]:
+        """The tick, boot time and number of the commit after which a message was handed out."""
+        last = process.committed_tick, process.committed_ms, process.committed_count
+        if not group.keyed:
+            return last
+        # Another thread may have claimed it, after the last commit of this one.
+        return max(last, self._world.commits.claims.get(message._delivery.holder, last))
 
     def _check_limits(self, group: GroupView, count: int) -> None:
         """No more came in any second, or minute, than the group's rate allows, and no more are in
@@ -526,6 +537,8 @@ class Checker(Lookout):
 
     def power_cut(self, kept: int) -> None:
         """Commits past `kept` were forgotten: first deliveries in them do not count."""
+        for sent in self.sent.values():
+            sent.reached_ms = self.reached_ms
         for group in self.groups.values():
             for place, deliveries in group.deliveries.items():
                 for delivery in deliveries:

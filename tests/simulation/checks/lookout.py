@@ -44,7 +44,7 @@ class Lookout(Ledger):
             self.look_at_books()
         if self._world.scenario.prompt:
             self._look_at_holders()
-        if self._world.scenario.dedup:
+        if self._world.scenario.dedup or self._world.cuts_left:
             self.reached_ms = max(self.reached_ms, self.catalog_ms())
         for pipe_id, seq, pos, *home in self._rows(
             "SELECT id, end_seq, end_pos, queue_id, group_id FROM pipes"

@@ -66,6 +66,7 @@ class Sent:
     troubled: bool = False  # a fault was met in its push
     stamped: bool = False  # wall_ms is its push time, and no lower bound of it any more
     due_ms: int = 0  # catalog time before which it must not be delivered
+    reached_ms: int = 0  # the catalog time at the last power cut after it was pushed
     id: str = ""
     places: set[Place] = field(default_factory=set)
     dedup_id: str = ""

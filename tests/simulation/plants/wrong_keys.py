@@ -15,15 +15,15 @@ from cassq.consumer.keyed.lane import Lane
 from cassq.consumer.keyed.segments import Segment
 from cassq.consumer.settling import Settler
 from cassq.message.ranges import RangeSet
-from cassq.model.rows import Claim
 
 
 def forgets_keys_at_a_take_over() -> AbstractContextManager[Any]:
     """What failed, and waits, does not hold its key once another popper has the lane."""
     line_up = Lane._line_up
 
-    def wrong(self: Lane, free: Sequence[Claim], now_ms: int) -> None:
-        line_up(self, [row for row in free if row.due_ms <= now_ms], now_ms)
+    def wrong(self: Lane, waiting: Sequence[Segment]) -> None:
+        now_ms = self._catalog.now_ms()
+        line_up(self, [each for each in waiting if each.row.due_ms <= now_ms])
 
     return patch.object(Lane, "_line_up", wrong)
 

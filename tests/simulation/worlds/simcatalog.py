@@ -7,11 +7,14 @@ to a state between the last synced commit and the newest: SQLite's log keeps pre
 from __future__ import annotations
 
 import random
+import re
 import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from tests.simulation.worlds.scheduler import Process
+
+HOLDER = re.compile(r"[0-9a-f]+\.\d+/\d+")
 
 
 class Commits:
@@ -19,7 +22,8 @@ class Commits:
 
     count: commits so far. states: (count, content) of each unsynced one, and of the last synced
     one before them. keeping: whether a power cut can still come. committer: whose the last commit
-    was. recorded: whether moves or removals were written since `watch` looked at them.
+    was. recorded: whether moves or removals were written since `watch` looked at them. claims:
+    holder of a claim → the tick, boot milliseconds and number of the commit that wrote it first.
     """
 
     def __init__(self, rng: random.Random) -> None:
@@ -29,6 +33,7 @@ class Commits:
         self.keeping = False
         self.recorded = False
         self.committer: Process | None = None
+        self.claims: dict[str, tuple[int, int, int]] = {}
         self.states: list[tuple[int, bytes]] = []
         self.tick: Callable[[], int] = lambda: 0
         self.watch: Callable[[], None] = lambda: None  # called after each commit
@@ -87,6 +92,7 @@ class SimConnection:
         self._process = process
         self._commits = commits
         self._synced = True
+        self._holders: list[str] = []  # of claims that the transaction writes
 
     @property
     def in_transaction(self) -> bool:
@@ -99,6 +105,8 @@ class SimConnection:
                 return self._commit()
             if " moves " in statement:
                 self._commits.recorded = True
+            if " claims " in statement:
+                self._note_holders(parameters)
             return connection.execute(statement, parameters)
         if statement.startswith("PRAGMA"):
             self._process.point(1)
@@ -110,6 +118,7 @@ class SimConnection:
         if self._process.fault(f"before {statement.split(maxsplit=1)[0]}"):
             raise _failure()
         if statement == "BEGIN IMMEDIATE":
+            self._holders.clear()
             self._commits.begin()
         return connection.execute(statement, parameters)
 
@@ -125,6 +134,9 @@ class SimConnection:
         thread = process._running()
         thread.committed_tick, thread.committed_count = commits.tick(), commits.count
         thread.committed_ms = process.scheduler.clock.boot_ms()
+        written = thread.committed_tick, thread.committed_ms, thread.committed_count
+        for holder in self._holders:
+            commits.claims.setdefault(holder, written)
         commits.watch()
         process.point()
         if self._process.fault("COMMIT, after its effect"):
@@ -135,7 +147,15 @@ class SimConnection:
         rows = list(rows)
         if rows and (" moves " in statement or " removed " in statement):
             self._commits.recorded = True
+        if " claims " in statement:
+            for row in rows:
+                self._note_holders(row)
         return self._commits.connection.executemany(statement, rows)
+
+    def _note_holders(self, parameters: Sequence[Any]) -> None:
+        self._holders += [
+            each for each in parameters if isinstance(each, str) and HOLDER.fullmatch(each)
+        ]
 
     def close(self) -> None:
         """The database is everybody's."""
