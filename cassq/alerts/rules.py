@@ -9,6 +9,8 @@ Kinds of findings:
 - stalled: there are consumers and messages, but nothing was committed within the limit
 - lost: damaged messages were given up within the last hour (`cassq pipe skip`)
 - held_keys: dead letters hold keys of a group made with `on_dead="hold"`
+- stuck_keys: messages that have failed for more than a quarter of an hour hold keys of a group made
+  with `order="key"`
 - failed: there are dead letters; one finding for each importance among them
 
 Findings about sidecars are in `cassq.alerts.sidecars`.
@@ -20,13 +22,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cassq.inspect.stats import GroupStats
+from cassq.inspect.stats import STUCK_SECONDS, GroupStats
 from cassq.message.importance import NORMAL
 from cassq.model.queues import QueuePolicy, is_dead_letter_name
 from cassq.plurals import counted
 
 KINDS = (
-    *("no_consumer", "oldest_age", "dead_growth", "stalled", "lost", "failed", "held_keys"),
+    *("no_consumer", "oldest_age", "dead_growth", "stalled", "lost", "failed"),
+    *("held_keys", "stuck_keys"),
     *("sidecar_unreachable", "sidecar_damaged", "under_replicated"),
 )
 OTHER = "other"
@@ -86,6 +89,7 @@ def findings(snapshot: Snapshot, now_ms: int) -> list[Finding]:
         _stalled(snapshot, now_ms),
         _lost(snapshot),
         _held_keys(snapshot),
+        _stuck_keys(snapshot),
     ]
     return [finding for finding in found if finding is not None] + _failed(snapshot)
 
@@ -162,6 +166,15 @@ def _held_keys(seen: Snapshot) -> Finding | None:
         return None
     text = f"dead letters hold {counted(held, 'key')}, whose later messages wait"
     return _finding(seen, "held_keys", text, held=held)
+
+
+def _stuck_keys(seen: Snapshot) -> Finding | None:
+    stuck = seen.stats.stuck_keys
+    if not stuck:
+        return None
+    span = _span(STUCK_SECONDS)
+    text = f"{_messages(stuck)} failed for more than {span}, and later ones of their keys wait"
+    return _finding(seen, "stuck_keys", text, stuck=stuck)
 
 
 def _failed(seen: Snapshot) -> list[Finding]:

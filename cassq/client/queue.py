@@ -15,6 +15,7 @@ from cassq.client.settlement import Act, Settlement
 from cassq.client.watched import WatchedQueue
 from cassq.consumer.receipts import ReceiptSettler
 from cassq.dead_letters.queue import DeadLetterQueue, QueueAccess
+from cassq.dead_letters.releasing import release_key
 from cassq.errors import (
     BackendTimeoutError,
     ConfigError,
@@ -34,7 +35,6 @@ from cassq.inspect.peeking import Peeked, check_state, peek
 from cassq.inspect.stats import QueueStats
 from cassq.lifecycle.cancelling import cancel
 from cassq.lifecycle.damage import PipeDamage, PipeInfo, look_into, pipes_of
-from cassq.lifecycle.dead_keys import released
 from cassq.lifecycle.groups import group_starts
 from cassq.lifecycle.ports import Ports, operation
 from cassq.lifecycle.purging import count_waiting, purge
@@ -572,10 +572,11 @@ class Queue:
         return held_keys(self._ports, self.name, self._group(group), limit)
 
     @operation
-    def release_key(self, group: str, key: bytes) -> int:
-        """Let a key go on that dead letters of a group made with `on_dead="hold"` hold; they stay.
-        Returns how many did. Durable at once. Raises UsageError for a group that holds no keys."""
-        found = released(self._ports, self.name, self._group(group), key)
+    def release_key(self, group: str, key: bytes, *, give_up: bool = False) -> int:
+        """Let a key go on that dead letters hold (`on_dead="hold"`): they stay. With `give_up` also
+        one that a failed message holds, which becomes one. See `cassq.dead_letters.releasing`."""
+        end = self._runtime.dead_letter if give_up else None
+        found = release_key(self._ports, self._load(), self._group(group), key, end)
         if found:
             self._runtime.doorbell(self.row.id).ring()
         return found
@@ -596,8 +597,7 @@ class Queue:
 
     @operation
     def rates(self) -> Rates:
-        """Messages a second over the last 1, 5 and 15 minutes. Cost: the same as `stats`, and
-        reading half an hour of samples."""
+        """Messages a second over 1, 5, 15 minutes. Cost: `stats`, and half an hour of samples."""
         return self._stats_and_rates()[1]
 
     @operation

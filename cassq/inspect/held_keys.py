@@ -27,7 +27,8 @@ class HeldKey:
     state: "failed", to be delivered again at `due_at`, or "in hand" of `holder`, until `due_at` at
     least; or "dead": a dead letter, which holds it until that is gone or the key is released, and
     `due_at` is None. error: of its last failure. behind: how many messages of the key wait, of
-    those that a popper has claimed ahead.
+    those that a popper has claimed ahead. place: where the message is, which has the id of its
+    first place.
     """
 
     key: bytes
@@ -38,12 +39,15 @@ class HeldKey:
     holder: str = ""
     error: str = ""
     behind: int = 0
+    place: tuple[str, int] = ("", 0)
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON shows it: the key as text, times in ISO form."""
         shown = self.key.decode("utf-8", "backslashreplace")
         due_at = None if self.due_at is None else self.due_at.isoformat()
-        return {**asdict(self), "key": shown, "due_at": due_at}
+        fields = {**asdict(self), "key": shown, "due_at": due_at}
+        del fields["place"]
+        return fields
 
 
 def held_keys(ports: Ports, queue: str, group: GroupRow, limit: int) -> list[HeldKey]:
@@ -63,7 +67,9 @@ def held_keys(ports: Ports, queue: str, group: GroupRow, limit: int) -> list[Hel
     to_wall_ms = to_wall(ports, now_ms)
     dead = held_by_letters(ports, queue, group)
     found = {
-        key: HeldKey(key, letter.id, DEAD, letter.deliveries, None, error=letter.error)
+        key: HeldKey(
+            *(key, letter.id, DEAD, letter.deliveries, None), error=letter.error, place=letter.place
+        )
         for key, (letter, *_) in dead.items()
     }
     behind: Counter[bytes] = Counter()
@@ -104,4 +110,5 @@ def _held(part: PeekedMessages, index: int, key: bytes, to_wall_ms: int) -> Held
         moment(row.due_ms, to_wall_ms),
         holder,
         failure.get("error", ""),
+        place=(part.pipe.id, seq),
     )

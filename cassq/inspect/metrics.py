@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from cassq.base.counters import LATENCY_SECONDS, Latencies, Requests, Tallies, Tally
 from cassq.errors import CassqError
-from cassq.inspect.stats import QueueStats, queue_stats
+from cassq.inspect.stats import GroupStats, QueueStats, queue_stats
 from cassq.lifecycle.ports import Ports
 
 logger: logging.Logger = logging.getLogger("cassq")
@@ -230,6 +230,24 @@ _TOTALS = (
 )
 
 
+def _key_metrics(groups: Sequence[tuple[dict[str, str], GroupStats]]) -> list[Metric]:
+    """What holds up the keys of groups in the order of keys."""
+    return [
+        Metric(
+            "cassq_group_held_keys",
+            GAUGE,
+            "Keys whose later messages wait, as dead letters hold them.",
+            [(labels, group.held_keys) for labels, group in groups],
+        ),
+        Metric(
+            "cassq_group_stuck_keys",
+            GAUGE,
+            "Messages that failed for more than 15 minutes, whose keys wait for them.",
+            [(labels, group.stuck_keys) for labels, group in groups],
+        ),
+    ]
+
+
 def queue_metrics(found: Iterable[QueueStats]) -> list[Metric]:
     """The depths and totals of queues and their groups."""
     found = list(found)
@@ -251,7 +269,6 @@ def queue_metrics(found: Iterable[QueueStats]) -> list[Metric]:
         for labels, group in groups
         for times, count in sorted(group.deliveries.items())
     ]
-    held: Values = [(labels, g.held_keys) for labels, g in groups]
     by_priority: Values = [
         ({**labels, "priority": str(priority)}, count)
         for labels, group in groups
@@ -266,12 +283,7 @@ def queue_metrics(found: Iterable[QueueStats]) -> list[Metric]:
             "Age of the oldest message not committed; 0 if there is none.",
             ages,
         ),
-        Metric(
-            "cassq_group_held_keys",
-            GAUGE,
-            "Keys whose later messages wait, as dead letters hold them.",
-            held,
-        ),
+        *_key_metrics(groups),
         Metric(
             "cassq_group_open_messages",
             GAUGE,

@@ -13,11 +13,23 @@ from cassq.lifecycle.dead_keys import held_by_letters
 from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.sealing import seen_end
 from cassq.message.frames import Place
+from cassq.model.claims import first_failure_ms
 from cassq.model.ledger import Account, Fate, GroupView, tally, tally_retired, unfinished
-from cassq.model.rows import Cursor, GroupRow, PipeRow, PipeState, QueueRow, RetiredSum
+from cassq.model.rows import (
+    Claim,
+    ClaimState,
+    Cursor,
+    GroupRow,
+    PipeRow,
+    PipeState,
+    QueueRow,
+    RetiredSum,
+)
 
 # How often a queue is read again because a pipe was retired meanwhile.
 LOOKS_MAX = 5
+# For how long a message may fail in a group in the order of keys before its key counts as stuck.
+STUCK_SECONDS = 900
 # The parts of a group's statistics that add up to what was pushed for it.
 LEDGER = (
     *("waiting", "pending", "committed", "dead", "expired", "purged", "merged", "lost"),
@@ -54,6 +66,9 @@ class GroupStats:
     oldest_age: float | None = None
     # How many keys dead letters hold, in a group made with on_dead="hold".
     held_keys: int = 0
+    # How many messages that failed first more than `STUCK_SECONDS` ago hold their keys, in a group
+    # made with order="key".
+    stuck_keys: int = 0
     # Number of deliveries → how many waiting or pending messages have had that many.
     deliveries: dict[int, int] = field(default_factory=dict)
     # Priority → how many messages of it are waiting, the greatest first; empty while all have 0.
@@ -187,6 +202,8 @@ def _look(ports: Ports, queue: QueueRow) -> QueueStats:
             view = view_of(catalog, group.id, pipe.id, cursors.get(pipe.id))
             timed = pipe.timer_ms is not None
             mine.add(tally(view, now_ms).up_to(ends[pipe.id], timed=timed), pipe.priority)
+            if group.policy.order == "key":
+                mine.stuck_keys += _stuck(view.rows, now_ms - STUCK_SECONDS * 1000)
             if pipe.timer_ms is not None and pipe.timer_ms <= now_ms:
                 ages += _ages_due(ports, pipe.id, ends[pipe.id], view, now_ms)
         if group.id in retired:
@@ -196,6 +213,12 @@ def _look(ports: Ports, queue: QueueRow) -> QueueStats:
         mine.oldest_age = max(ages, default=None)
         mine.held_keys = len(held_by_letters(ports, queue.name, group))
     return stats
+
+
+def _stuck(rows: Iterable[Claim], before_ms: int) -> int:
+    """How many messages failed first before then, and are not settled."""
+    failed = [row for row in rows if row.failure and row.state is not ClaimState.DONE]
+    return sum(row.left_count for row in failed if 0 < first_failure_ms(row) <= before_ms)
 
 
 def _ages_pushed(

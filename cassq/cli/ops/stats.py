@@ -21,7 +21,7 @@ from cassq.client.client import Client
 from cassq.errors import UsageError
 from cassq.inspect.degradation import TROUBLES
 from cassq.inspect.history import STEPS, WINDOWS_MS, Rates, Windows
-from cassq.inspect.stats import QueueStats
+from cassq.inspect.stats import STUCK_SECONDS, QueueStats
 from cassq.plurals import counted
 from cassq.settings import Step
 
@@ -268,13 +268,16 @@ def _trouble_lines(stats: QueueStats) -> list[str]:
 
 
 def _held_lines(stats: QueueStats) -> list[str]:
-    """How many keys of its groups dead letters hold."""
-    held = {name: group.held_keys for name, group in stats.groups.items() if group.held_keys}
-    lines = [
-        f"dead letters hold {counted(count, 'key')} of group {name};"
-        f" `cassq group keys {stats.name} {name}` lists them"
-        for name, count in held.items()
-    ]
+    """How many keys of its groups dead letters hold, or messages that go on failing."""
+    lines: list[str] = []
+    for name, group in stats.groups.items():
+        listed = f"`cassq group keys {stats.name} {name}` lists them"
+        if group.held_keys:
+            keys = counted(group.held_keys, "key")
+            lines.append(f"dead letters hold {keys} of group {name}; {listed}")
+        if group.stuck_keys:
+            failed = f"{output.messages(group.stuck_keys)} of group {name} failed for more than"
+            lines.append(f"{failed} {STUCK_SECONDS // 60} minutes, and hold their keys; {listed}")
     return ["", *lines] if lines else []
 
 

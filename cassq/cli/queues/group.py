@@ -203,24 +203,35 @@ def keys(ctx: click.Context, queue: str, name: str, limit: int) -> None:
 @group.command(
     "release-key",
     cls=Verb,
-    examples=["cassq group release-key mail ordered customer-7"],
+    examples=[
+        "cassq group release-key mail ordered customer-7",
+        "cassq group release-key mail ordered customer-7 --give-up",
+    ],
 )
 @queue_argument("queue")
 @click.argument("name")
 @click.argument("key")
+@click.option(
+    "--give-up",
+    is_flag=True,
+    help="If a failed message holds the key, make it a dead letter now.",
+)
 @click.pass_obj
-def release_key(call: Invocation, queue: str, name: str, key: str) -> None:
+def release_key(call: Invocation, queue: str, name: str, key: str, give_up: bool) -> None:
     """Let a key go on that dead letters hold, in a group with --on-dead hold.
 
     The dead letters stay. Merging or purging them lets their keys go on, too. `cassq group keys`
-    shows which keys are held.
+    shows which keys are held, and by what.
     """
     with call.connect() as client:
-        letters = client.queue(queue).release_key(name, key.encode())
+        letters = client.queue(queue).release_key(name, key.encode(), give_up=give_up)
     if call.as_json:
         output.document({"queue": queue, "group": name, "key": key, "letters": letters})
     elif letters:
-        output.say(f"released key {key}, which {counted(letters, 'dead letter')} held")
+        noun = "message" if give_up else "dead letter"
+        output.say(f"released key {key}, which {counted(letters, noun)} held")
+    elif give_up:
+        output.say(f"no dead letter or failed message holds key {key}")
     else:
         output.say(f"no dead letter holds key {key}")
 

@@ -239,6 +239,23 @@ class Line:
         heapq.heappush(self._waiting, (due_ms, self._numbers, segment))
         self._at[segment.row.pipe_id, segment.row.start] = segment
 
+    @property
+    def waits(self) -> bool:
+        """Whether a segment waits that holds keys."""
+        return self._ordered and bool(self._waiting)
+
+    def waiting(self) -> list[Segment]:
+        """The segments that wait."""
+        return [segment for _, _, segment in self._waiting]
+
+    def end_wait(self, segments: Iterable[Segment]) -> None:
+        """These segments wait no longer. Cost: linear in those that do."""
+        over = set(segments)
+        self._waiting = [each for each in self._waiting if each[2] not in over]
+        heapq.heapify(self._waiting)
+        for segment in over:
+            self._at.pop((segment.row.pipe_id, segment.row.start), None)
+
     def waiting_at(self, row: Claim) -> Segment | None:
         """The segment of a free row that waits."""
         return self._at.get((row.pipe_id, row.start))

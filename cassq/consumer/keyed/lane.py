@@ -34,6 +34,7 @@ from cassq.consumer.keyed.holding import Holding
 from cassq.consumer.keyed.keys import Keeper, Line, Says, SegmentHold
 from cassq.consumer.keyed.segments import Entry, Segment, delivery_of, runs_of
 from cassq.consumer.keyed.take_over import HELD_FOR, TakeOver, lane_lock
+from cassq.consumer.keyed.watching import Watch
 from cassq.consumer.new_claims import ClaimRequest
 from cassq.consumer.settling import Settler
 from cassq.errors import ClaimLostError
@@ -92,6 +93,7 @@ class Lane(Keeper):
         self._line = Line()
         self._take_over = TakeOver(ports, claimer, acknowledger)
         self._holding = Holding(ports, queue(), group())
+        self._watch = Watch(ports.catalog)
         self._unread: list[PipeRow] = []  # pipes with unsettled messages that are not in line yet
         self._held_up: set[str] = set()  # the chains that they hold up
         self._epochs: dict[str, int] = {}  # what each pipe's epoch was raised to
@@ -437,14 +439,14 @@ class Lane(Keeper):
 
     def _take_due(self, now_ms: int) -> None:
         """Take the free rows that are due: failed messages, and delayed ones."""
-        due_ms = self._line.due_ms()
-        catalog_ms = self._catalog.now_ms()
-        if due_ms is not None and due_ms <= catalog_ms:
-            self._take_waiting(self._line.due(catalog_ms))
+        self._take_waiting(self._line.due(self._catalog.now_ms()))
         beside = self._ports.sharing is not None
         if now_ms - self._looked_ms < (LOOK_BESIDE_MS if beside else LOOK_MS):
             return
         self._looked_ms = now_ms
+        self._take_waiting(self._watch.changed(self._line, now_ms))
+        if not self._known:
+            return
         timers = self._claimer.timers
         if self._claimer.window.is_stale(now_ms):
             timers.refresh(old_ms=REFRESH_MS)
@@ -683,7 +685,8 @@ class Lane(Keeper):
             return most
         if self._lock is None:
             return min(most, IN_LINE_SECONDS)
-        most, due_ms = self._holding.until_due(self._line, most), self._line.due_ms()
+        most = self._watch.until_due(self._line, self._holding.until_due(self._line, most))
+        due_ms = self._line.due_ms()
         if due_ms is None:
             return most
         return min(most, max(0.001, (due_ms - self._catalog.now_ms()) / 1000))

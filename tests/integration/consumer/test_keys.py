@@ -24,6 +24,7 @@ from cassq.errors import (
     ClaimLostError,
     ConfigError,
     CorruptionError,
+    OwnershipError,
     UsageError,
 )
 from tests.integration.places import Place
@@ -523,6 +524,61 @@ def begin_anew(client: cassq.Client, popper: cassq.Popper, monkeypatch: pytest.M
         patched.setattr(client.ports.catalog.claims, "claim", fails)
         with pytest.raises(BackendError):
             popper.pop(10)
+
+
+@pytest.mark.parametrize("how", ["purged", "given up"])
+def test_a_key_goes_on_when_others_settle_its_failed_message(
+    timed: cassq.Client, clock: ManualClock, how: str
+) -> None:
+    """The popper with the lane would not look at it before it is due."""
+    queue = timed.create_queue("jobs", sick_check=False)
+    queue.create_group("keyed", order="key")
+    push(queue, ["a1", "a2", "b1", "a3"])
+    popper = queue.popper("keyed")
+    first, other = popper.pop(10)
+    popper.rollback([first], delay=3600)
+    assert not popper.pop(10)
+    if how == "purged":
+        assert queue.purge("keyed") == {"keyed": 1}, "the others are claimed"
+    else:
+        assert queue.release_key("keyed", b"a", give_up=True) == 1
+        assert [letter.payload for letter in queue.dead_letters("keyed").peek()] == [b"a1"]
+    pass_time(clock, popper, 2)
+    assert drained(popper) == ["a2", "a3"]
+    popper.commit([other])
+    assert queue.audit().findings == []
+
+
+def test_a_failed_message_among_others_is_given_up_alone(
+    timed: cassq.Client, clock: ManualClock
+) -> None:
+    queue = timed.create_queue("jobs", sick_check=False)
+    queue.create_group("keyed", order="key", on_dead="hold")
+    push(queue, ["a1", "b1", "c1", "b2", "a2"])
+    popper = queue.popper("keyed")
+    popper.rollback(popper.pop(3), delay=3600)
+    assert queue.release_key("keyed", b"b", give_up=True) == 1
+    assert queue.release_key("keyed", b"b", give_up=True) == 0
+    pass_time(clock, popper, 2)
+    assert drained(popper) == ["b2"]
+    pass_time(clock, popper, 3600)
+    assert sorted(drained(popper)) == ["a1", "a2", "c1"]
+    assert queue.audit().findings == []
+
+
+def test_a_key_in_hand_is_not_given_up(timed: cassq.Client) -> None:
+    queue = timed.create_queue("jobs")
+    queue.create_group("keyed", order="key")
+    push(queue, ["a1", "a2"])
+    popper = queue.popper("keyed")
+    (message,) = popper.pop(10)
+    assert not popper.pop(10)
+    with pytest.raises(OwnershipError, match=f"{popper.name} has the message {message.id}"):
+        queue.release_key("keyed", b"a", give_up=True)
+    with pytest.raises(UsageError, match="hold no keys"):
+        queue.release_key("default", b"a", give_up=True)
+    popper.commit([message])
+    assert texts(popper.pop(10)) == ["a2"]
 
 
 def test_expired_messages_do_not_hold_their_key(timed: cassq.Client, clock: ManualClock) -> None:

@@ -11,10 +11,15 @@ from click.testing import CliRunner
 import cassq
 from cassq.alerts.targets import AlertTarget
 from cassq.alerts.watch import run
+from cassq.base.clock import ManualClock
 from cassq.cli.main import main
 from cassq.errors import UsageError
 from cassq.inspect.metrics import queue_metrics
+from cassq.inspect.stats import STUCK_SECONDS
 from tests.integration.stage import Connect, alone
+from tests.integration.timed import clock, timed
+
+__all__ = ["clock", "timed"]
 
 
 def push(queue: cassq.Queue, keys: str) -> None:
@@ -102,6 +107,45 @@ def test_the_command_releases_a_key(url: str, holding: cassq.Queue) -> None:
     again = CliRunner().invoke(main, [*words, "--json"])
     assert json.loads(again.stdout)["letters"] == 0
     assert CliRunner().invoke(main, words).stdout == "no dead letter holds key a\n"
+
+
+def test_a_key_that_goes_on_failing_is_shown_and_released(
+    timed: cassq.Client, clock: ManualClock
+) -> None:
+    queue = timed.create_queue("jobs", sick_check=False)
+    queue.create_group("keyed", order="key")
+    push(queue, "aab")
+    popper = queue.popper("keyed")
+    popper.rollback(popper.pop(1), delay=3600)
+    queues, log = [queue.row], AlertTarget("log")
+
+    def sent() -> list[str]:
+        return [each.subject for each in run(timed.ports, queues, [log])]
+
+    clock.advance(STUCK_SECONDS - 1)
+    assert queue.stats().groups["keyed"].stuck_keys == 0
+    assert "stuck_keys raised" not in sent()
+    clock.advance(2)
+    assert queue.stats().groups["keyed"].stuck_keys == 1
+    (metric,) = (m for m in queue_metrics([queue.stats()]) if m.name == "cassq_group_stuck_keys")
+    assert [value for labels, value in metric.values if "keyed" in labels.values()] == [1]
+    assert "stuck_keys raised" in sent()
+    assert queue.release_key("keyed", b"a", give_up=True) == 1
+    assert queue.stats().groups["keyed"].stuck_keys == 0
+    assert "stuck_keys recovered" in sent()
+
+
+def test_the_command_gives_a_failed_message_up(url: str, queue: cassq.Queue) -> None:
+    queue.create_group("keyed", order="key")
+    push(queue, "aa")
+    with queue.popper("keyed") as popper:
+        popper.rollback(popper.pop(1), delay=3600)
+    words = ["group", "release-key", "jobs", "keyed", "a", "--url", url, "--give-up"]
+    released = CliRunner().invoke(main, words)
+    assert released.stdout == "released key a, which 1 message held\n"
+    again = CliRunner().invoke(main, words)
+    assert again.stdout == "no dead letter or failed message holds key a\n"
+    assert queue.stats().groups["keyed"].dead == 1
 
 
 def test_a_group_that_knows_no_keys_is_refused(queue: cassq.Queue) -> None:
