@@ -13,7 +13,6 @@ from tests.simulation.run import run_seed, run_world
 from tests.simulation.worlds.scenario import (
     draw_calm,
     draw_scenario,
-    unlimited,
     with_desk,
     with_holding,
     with_keys,
@@ -87,11 +86,11 @@ def test_a_receipt_settles_or_dates_the_latest_delivery_alone(seed: int) -> None
 
 
 def world_of_keys(seed: int) -> World:
-    """In every third one there are clerks, dedup ids and dead letters too."""
+    """In every third one there are clerks, dedup ids, dead letters and limits of queues too."""
     rng = random.Random(f"keys {seed}")
     scenario = draw_scenario(rng)
     if seed % 3 == 2:
-        scenario = unlimited(with_desk(scenario, rng))
+        scenario = with_desk(scenario, rng)
     return World(seed, with_keys(scenario, rng))
 
 

@@ -285,7 +285,8 @@ class Checker(Lookout):
             if other.acked >= sent.begun or not (strict or other.pusher is sent.pusher):
                 continue
             done = group.settling.get(place, NEVER) < new.claimed or self._is_gone(group, place)
-            if not done and group.is_owed(other, place) and new.place in sent.places:
+            passed = not done and group.is_owed(other, place) and new.place in sent.places
+            if passed and not self._is_leaving(group, place):
                 raise BrokenPromiseError(
                     f"{new.place} came to {group.name} before {other.id} of its key was settled"
                 )
@@ -298,7 +299,8 @@ class Checker(Lookout):
             for old in deliveries:
                 if old is new or place == new.place or old.sent.key != sent.key:
                     continue
-                if old.settling == old.given == NEVER and now_ms < old.due_ms:
+                out = old.settling == old.given == NEVER and now_ms < old.due_ms
+                if out and not self._is_gone(group, place):
                     raise BrokenPromiseError(
                         f"{new.place} came to {group.name} while {place} of its key was out"
                     )
@@ -499,6 +501,16 @@ class Checker(Lookout):
     def _is_gone(self, group: GroupView, place: Place) -> bool:
         # That all of a pipe was done was checked when it was retired.
         return place[0] in self.consumed or place in self.facts[group.id]
+
+    def _is_leaving(self, group: GroupView, place: Place) -> bool:
+        """Whether somebody has begun to make a dead letter of a message."""
+        return bool(
+            self._rows(
+                "SELECT 1 FROM claims WHERE group_id = ? AND pipe_id = ? AND start_seq <= ?"
+                " AND ? < end_seq AND failure LIKE '%\"leaving\"%'",
+                (group.id, place[0], place[1], place[1]),
+            )
+        )
 
     # --- what actors say of messages ------------------------------------------------------------
 

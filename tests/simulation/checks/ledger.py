@@ -104,6 +104,8 @@ class Ledger:
         may_be_held = errand is not None and errand.held
         for delivery in group.deliveries.get(place, ()):
             held = delivery.given == delivery.settled == NEVER and not may_be_held
+            # After an error a popper of a keyed group no longer knows what it had.
+            held = held and not (group.keyed and delivery.message._delivery.lost)
             if held and delivery.due_ms > clock.boot_ms():
                 raise BrokenPromiseError(
                     f"{place} is {kind} for {group.name}, and a popper had it until"
