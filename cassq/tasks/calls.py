@@ -58,6 +58,10 @@ class Codec:
     def result(self, task: str, value: object) -> bytes:
         return self._write([(f"the result of task {task!r}", value)], {"value": value})
 
+    def record(self, where: str, value: object, fields: Mapping[str, Any]) -> bytes:
+        """A value with fields about it, which can all be written. where: names it in errors."""
+        return self._write([(where, value)], {"value": value, **fields})
+
     def error(self, text: str) -> bytes:
         """What stands for a result that there is not."""
         return self._write([], {"error": text})
@@ -82,6 +86,14 @@ def decode_result(raw: bytes) -> tuple[Any, str]:
         case {"error": str(text)}:
             return None, text
     raise NotACallError("it is not the result of a task")
+
+
+def decode_record(raw: bytes) -> dict[str, Any]:
+    """A value with its fields. Raises NotACallError for anything else."""
+    match _read(raw):
+        case {"value": _, **_rest} as found:
+            return dict(found)
+    raise NotACallError("it is not the record of a step")
 
 
 def _read(payload: bytes) -> Any:

@@ -6,18 +6,23 @@ import asyncio
 import copy
 import hashlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, overload
 
 from cassq.base.arguments import DELAY_MAX_SECONDS, check_seconds
 from cassq.errors import UsageError
 from cassq.model.priorities import check_priority
 from cassq.tasks.calls import Call, Codec
 from cassq.tasks.handles import Handle
+from cassq.tasks.steps.context import takes_context
+from cassq.tasks.steps.inline_run import inline_context
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
+# The arguments of calls: of each in order, or by name.
+Calls = Iterable[Sequence[Any] | Mapping[str, Any]]
 
 RETRIES_MAX = 1000
 
@@ -59,9 +64,11 @@ class Pushes(Protocol):
     @property
     def codec(self) -> Codec: ...
 
-    def push_calls(self, calls: Sequence[Pushed]) -> list[Handle]: ...
+    def push_calls(self, calls: Sequence[Pushed]) -> list[Handle[Any]]: ...
 
-    async def push_soon(self, pushed: Pushed) -> Handle: ...
+    async def push_soon(self, pushed: Pushed) -> Handle[Any]: ...
+
+    def signal(self, message_id: str, name: str, value: object, queue: str | None) -> bool: ...
 
 
 class Task(Generic[P, R]):
@@ -69,23 +76,37 @@ class Task(Generic[P, R]):
     here, as the plain function."""
 
     def __init__(
-        self, app: Pushes, function: Callable[P, R], name: str, settings: TaskSettings
+        self, app: Pushes, function: Callable[..., R], name: str, settings: TaskSettings
     ) -> None:
         self._app = app
-        self.function: Callable[P, R] = function
+        self.function: Callable[..., R] = function
         self.name: str = name
         self.settings: TaskSettings = settings
         self.is_async: bool = inspect.iscoroutinefunction(function)
         self._signature = _signature(function, name)
+        self.takes_context: bool = takes_context(function)
+        if self.takes_context:  # which its calls do not have
+            _, *parameters = self._signature.parameters.values()
+            self._signature = self._signature.replace(parameters=parameters)
         self._when = When()
         _check_settings(name, settings, self._signature)
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        if self.takes_context:
+            return self.function(inline_context(self.name), *args, **kwargs)
         return self.function(*args, **kwargs)
 
-    def push(self, *args: P.args, **kwargs: P.kwargs) -> Handle:
+    @overload
+    def push(
+        self: Task[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+    ) -> Handle[T]: ...
+
+    @overload
+    def push(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]: ...
+
+    def push(self, *args: P.args, **kwargs: P.kwargs) -> Handle[Any]:
         """Push a call; a worker runs it. Durable on return.
 
         Raises UsageError if the arguments do not fit the function, or cannot be written. Cost: as
@@ -93,16 +114,39 @@ class Task(Generic[P, R]):
         """
         return self._app.push_calls([self._pushed(args, kwargs)])[0]
 
-    async def push_async(self, *args: P.args, **kwargs: P.kwargs) -> Handle:
+    @overload
+    async def push_async(
+        self: Task[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+    ) -> Handle[T]: ...
+
+    @overload
+    async def push_async(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]: ...
+
+    async def push_async(self, *args: P.args, **kwargs: P.kwargs) -> Handle[Any]:
         """`push` for a running event loop, which goes on meanwhile. Calls awaited at the same time
         are written together. If the wait is cancelled, the call is pushed nevertheless."""
         return await asyncio.shield(self._app.push_soon(self._pushed(args, kwargs)))
 
-    def push_many(self, calls: Iterable[Sequence[Any] | Mapping[str, Any]]) -> list[Handle]:
+    @overload
+    def push_many(self: Task[P, Coroutine[Any, Any, T]], calls: Calls) -> list[Handle[T]]: ...
+
+    @overload
+    def push_many(self, calls: Calls) -> list[Handle[R]]: ...
+
+    def push_many(self, calls: Calls) -> list[Handle[Any]]:
         """Push many calls together. calls: for each, its arguments in order, as a tuple or list, or
         by name, as a dict. All are checked before any is pushed. Raises as `push`, and
         `Pusher.push_many`."""
         return self._app.push_calls([self._pushed(*_split(each)) for each in calls])
+
+    def signal(self, message_id: str, name: str, value: object = None) -> bool:
+        """Send a signal to the call of this id: `Context.wait(name)` returns the value, also if it
+        comes there later. Durable on return; False if the task is over.
+
+        Raises UsageError for a value that cannot be written, MessageNotFoundError. Cost: some
+        reads, a synced write; for a task that waits, four more and the push of a message.
+        """
+        return self._app.signal(message_id, name, value, self.settings.queue)
 
     def options(
         self,

@@ -487,7 +487,7 @@ def test_the_command_makes_and_shows_a_schema(cassandra1: CassandraCluster, tabl
         f"keyspace {KEYSPACE} has schema version 6: nothing to do\n"
     )
     status = json.loads(run("schema", "status", "--url", made, "--json").stdout)
-    assert (status["exists"], status["version"], status["needed"]) == (True, 6, 6)
+    assert (status["exists"], status["version"], status["needed"]) == (True, 7, 7)
     assert (status["replication"], status["agreed"], status["nodes_up"]) == ({"dc1": 1}, True, 1)
     assert list(status["commitlog_sync"].values()) == ["periodic"]
     shown = run("schema", "status", "--url", made)
