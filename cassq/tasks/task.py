@@ -19,7 +19,7 @@ from cassq.tasks.steps.context import takes_context
 from cassq.tasks.steps.inline_run import inline_context
 
 P = ParamSpec("P")
-R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
 # The arguments of calls: of each in order, or by name.
 Calls = Iterable[Sequence[Any] | Mapping[str, Any]]
@@ -71,15 +71,15 @@ class Pushes(Protocol):
     def signal(self, message_id: str, name: str, value: object, queue: str | None) -> bool: ...
 
 
-class Task(Generic[P, R]):
+class Task(Generic[P, R_co]):
     """A function whose calls can be pushed; `App.task` makes it. Called itself, it runs at once,
     here, as the plain function."""
 
     def __init__(
-        self, app: Pushes, function: Callable[..., R], name: str, settings: TaskSettings
+        self, app: Pushes, function: Callable[..., R_co], name: str, settings: TaskSettings
     ) -> None:
         self._app = app
-        self.function: Callable[..., R] = function
+        self.function: Callable[..., R_co] = function
         self.name: str = name
         self.settings: TaskSettings = settings
         self.is_async: bool = inspect.iscoroutinefunction(function)
@@ -93,7 +93,7 @@ class Task(Generic[P, R]):
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         if self.takes_context:
             return self.function(inline_context(self.name), *args, **kwargs)
         return self.function(*args, **kwargs)
@@ -104,7 +104,7 @@ class Task(Generic[P, R]):
     ) -> Handle[T]: ...
 
     @overload
-    def push(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]: ...
+    def push(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R_co]: ...
 
     def push(self, *args: P.args, **kwargs: P.kwargs) -> Handle[Any]:
         """Push a call; a worker runs it. Durable on return.
@@ -120,7 +120,7 @@ class Task(Generic[P, R]):
     ) -> Handle[T]: ...
 
     @overload
-    async def push_async(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]: ...
+    async def push_async(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R_co]: ...
 
     async def push_async(self, *args: P.args, **kwargs: P.kwargs) -> Handle[Any]:
         """`push` for a running event loop, which goes on meanwhile. Calls awaited at the same time
@@ -131,7 +131,7 @@ class Task(Generic[P, R]):
     def push_many(self: Task[P, Coroutine[Any, Any, T]], calls: Calls) -> list[Handle[T]]: ...
 
     @overload
-    def push_many(self, calls: Calls) -> list[Handle[R]]: ...
+    def push_many(self, calls: Calls) -> list[Handle[R_co]]: ...
 
     def push_many(self, calls: Calls) -> list[Handle[Any]]:
         """Push many calls together. calls: for each, its arguments in order, as a tuple or list, or
@@ -155,7 +155,7 @@ class Task(Generic[P, R]):
         due: datetime | None = None,
         priority: int | None = None,
         queue: str | None = None,
-    ) -> Task[P, R]:
+    ) -> Task[P, R_co]:
         """The task with other options for its next pushes: `send.options(delay=60).push(7)`.
 
         delay: seconds before it may run. due: the same as a time, with a time zone. priority: 0 to

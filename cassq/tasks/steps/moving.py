@@ -179,7 +179,8 @@ def begin(desk: Desk, message: Message) -> dict[str, bytes] | None:
     """Begin, or begin again, to run the call in a message. Returns the records of its task; None if
     this message is not to run, as the task is over, or its call has gone on in another message.
 
-    Cost: a read; for a call that slept or waited, once a synced write and a read more.
+    Cost: a read; for a call that slept or waited, once a synced write and a read more, and for one
+    that a signal woke, the cancelling of what waited.
     """
     steps, task_id = desk.ports.catalog.steps, message.id
     moves = moves_of(message.headers)
@@ -195,9 +196,11 @@ def begin(desk: Desk, message: Message) -> dict[str, bytes] | None:
                 settle_move(desk, Letter.of(message), place)
             return None
         if place.state == BEGUN:
+            _take_back(desk, place)
             return rows
         begun = place._replace(state=BEGUN).encoded()
         if steps.change(task_id, PLACE, rows[PLACE], begun, KEPT_SECONDS):
+            _take_back(desk, place)
             return desk.rows(task_id)
     raise BackendTimeoutError(f"the place of task {task_id} is constantly changed")
 
@@ -237,8 +240,8 @@ def put_signal(desk: Desk, task_id: str, name: str, value: Any) -> bool:
 def wake(desk: Desk, task_id: str) -> bool:
     """Have a task run now if there is a signal that it waits for; whether it will.
 
-    Its call is pushed once more, and what waited in its place cancelled. Cost: a read; if there is
-    a signal, some reads, and synced writes.
+    Its call is pushed once more; when it runs, it cancels what waited. Cost: a read; if there is a
+    signal, some reads, and synced writes.
     """
     rows = desk.rows(task_id)
     place = place_in(rows)
@@ -255,17 +258,19 @@ def wake(desk: Desk, task_id: str) -> bool:
         place = place._replace(moves=place.moves + 1, until_ms=desk.wall_ms, came_from=old)
     try:
         push_again(desk, letter, place)
-        _cancel(desk, place, old)
     except OwnershipError as exc:
         logger.debug("%s", exc)  # it runs
     return True
 
 
-def _cancel(desk: Desk, place: Place, old: tuple[str, int]) -> None:
-    """Take back the message that another one stands for now. If this fails, it is only delivered
+def _take_back(desk: Desk, place: Place) -> None:
+    """Take back the message that waited until a signal came. If this fails, it is only delivered
     for nothing when it is due."""
+    if place.came_from is None:
+        return
+    pipe_id, seq = place.came_from
     try:
-        cancel(desk.ports, desk.queue(place.queue), f"{old[0]}:{old[1]}")
+        cancel(desk.ports, desk.queue(place.queue), f"{pipe_id}:{seq}")
     except CassqError as exc:
         logger.debug("a message that was woken is left until it is due: %s", exc)
 

@@ -12,7 +12,7 @@ import pytest
 
 import cassq
 from cassq.errors import AbandonedTasksError, ConfigError, QueueNotFoundError, UsageError
-from cassq.tasks import App, Reject, Retry, TaskFailedError, current
+from cassq.tasks import App, Handle, Reject, Retry, TaskFailedError, current
 from cassq.tasks.calls import Call
 from cassq.tasks.testing import inline_tasks, recorded_tasks
 from tests.integration.deadlines import eventually
@@ -352,7 +352,7 @@ def test_results_are_kept_if_asked_for(client: cassq.Client, serializer: Any) ->
         return 3
 
     sums = add.push_many([(1, 2), (3, 4)])
-    handles = [*sums, nothing.push(), kept_not.push()]
+    handles: list[Handle[Any]] = [*sums, nothing.push(), kept_not.push()]
     with pytest.raises(TimeoutError):
         sums[0].result(timeout=0)
     run(app, 4)

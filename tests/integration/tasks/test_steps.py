@@ -293,9 +293,7 @@ def test_a_task_in_a_cp_queue_is_told_that_it_cannot_sleep(client: cassq.Client)
     assert "cannot sleep or wait in cp queue 'tasks'" in letter.death["error"]
 
 
-def test_signals_and_timeouts_at_the_same_time_lose_no_task(
-    client: cassq.Client, app: App
-) -> None:
+def test_signals_and_timeouts_at_the_same_time_lose_no_task(client: cassq.Client, app: App) -> None:
     @app.task(results=True)
     def order(ctx: Context) -> Any:
         return ctx.wait("go", timeout=0.05)
