@@ -14,6 +14,7 @@ from cassq.message.message_ids import MessageId
 from cassq.popper import WAIT_MAX_SECONDS
 from cassq.tasks.calls import decode_result
 from cassq.tasks.steps.overview import ENDED, whereabouts
+from cassq.tasks.steps.records import CANCELLED
 
 T = TypeVar("T")
 
@@ -142,13 +143,15 @@ class Handle(Generic[T]):
     def _ended(self, client: Client) -> str:
         """Why the task will not run any more; "": it may."""
         try:
-            now = whereabouts(client, self.queue, self.id).now
+            found = whereabouts(client, self.queue, self.id)
         except MessageNotFoundError:
             return "its message is not stored any more"
-        if now.state not in ENDED:
+        if found.state == CANCELLED:
+            return "it was cancelled"
+        if found.now.state not in ENDED:
             return ""
-        error = now.failure.get("error") or ""
-        return f"its message is {now.state}{f' ({error})' if error else ''}"
+        error = found.now.failure.get("error") or ""
+        return f"its message is {found.now.state}{f' ({error})' if error else ''}"
 
     def __repr__(self) -> str:
         return f"<Handle {self.id} in {self.queue}>"

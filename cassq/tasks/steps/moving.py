@@ -28,6 +28,7 @@ from cassq.producer.pusher import Pusher
 from cassq.tasks.calls import Codec
 from cassq.tasks.steps.records import (
     BEGUN,
+    CANCELLED,
     KEPT_SECONDS,
     OVER,
     PLACE,
@@ -145,11 +146,11 @@ class MovePush(DedupPush):
 
 
 def _is_past(there: Place, mine: Place) -> bool:
-    """Whether a task's call has been delivered in the place that a move names, or moved on; or if a
-    signal is to replace it, in the place before."""
+    """Whether a task's call has been delivered in the place that a move names, was cancelled there,
+    or moved on; or if a signal is to replace it, in the place before."""
     if there.moves < mine.moves:
-        return mine.came_from is not None and there.state == BEGUN
-    return there.moves > mine.moves or there.state == BEGUN
+        return mine.came_from is not None and there.state != WAITING
+    return there.moves > mine.moves or there.state != WAITING
 
 
 def push_again(desk: Desk, letter: Letter, place: Place) -> None:
@@ -195,6 +196,8 @@ def begin(desk: Desk, message: Message) -> dict[str, bytes] | None:
             if place.moves == moves + 1:
                 settle_move(desk, Letter.of(message), place)
             return None
+        if place.state == CANCELLED:
+            return None
         if place.state == BEGUN:
             _take_back(desk, place)
             return rows
@@ -212,6 +215,22 @@ def settle_move(desk: Desk, letter: Letter, place: Place) -> None:
         wake(desk, letter.id)
     except OwnershipError as exc:
         logger.debug("%s", exc)  # it has gone on since
+
+
+def cancel_place(desk: Desk, task_id: str) -> bool:
+    """Have a call that sleeps or waits not run any more; False if it does neither. Cost: a read,
+    two synced writes, and the cancelling of its message."""
+    steps = desk.ports.catalog.steps
+    rows = desk.rows(task_id)
+    place = place_in(rows)
+    if place is None or place.state != WAITING or OVER in rows:
+        return False
+    cancelled = place._replace(state=CANCELLED).encoded()
+    if not steps.change(task_id, PLACE, rows[PLACE], cancelled, KEPT_SECONDS):
+        return False
+    _take_back(desk, place)
+    _take_back(desk, place._replace(came_from=place.spot))
+    return True
 
 
 # --- signals --------------------------------------------------------------------------------------
@@ -264,8 +283,8 @@ def wake(desk: Desk, task_id: str) -> bool:
 
 
 def _take_back(desk: Desk, place: Place) -> None:
-    """Take back the message that waited until a signal came. If this fails, it is only delivered
-    for nothing when it is due."""
+    """Take back the message at the place before, if there is one: what waited until a signal came.
+    If this fails, it is only delivered for nothing when it is due."""
     if place.came_from is None:
         return
     pipe_id, seq = place.came_from

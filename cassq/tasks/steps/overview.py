@@ -10,10 +10,23 @@ from cassq.inspect.explain import step_at
 from cassq.inspect.whereabouts import MessageStep
 from cassq.tasks.groups import chosen_group
 from cassq.tasks.steps.moving import Desk, put_signal
-from cassq.tasks.steps.records import OVER, WAITING, Place, check_name, place_in, records_in
+from cassq.tasks.steps.records import (
+    CANCELLED,
+    OVER,
+    SLEEP,
+    WAITING,
+    Place,
+    check_name,
+    place_in,
+    records_in,
+)
 
 # States of a message whose task will not run any more.
 ENDED = frozenset({"dead", "expired", "purged", "cancelled", "lost", "gone", "committed"})
+
+
+# States of a task that holds no worker.
+SLEEPING, SIGNAL = "sleeping", "signal"
 
 
 class Whereabouts(NamedTuple):
@@ -26,8 +39,10 @@ class Whereabouts(NamedTuple):
 
     @property
     def state(self) -> str:
-        """One of "waiting", "delayed", "running", "sleeping", "waiting for a signal", "done",
+        """One of "waiting", "delayed", "running", "sleeping", "signal" (it waits for one), "done",
         "dead", "cancelled", or another state of its message."""
+        if self.place is not None and self.place.state == CANCELLED:
+            return CANCELLED
         match self.now.state:
             case "pending":
                 return "running"
@@ -35,14 +50,14 @@ class Whereabouts(NamedTuple):
                 return "done"
             case "waiting" | "delayed" if self.place is not None and self.place.state == WAITING:
                 record = records_in(self.rows).get(self.place.label)
-                sleeps = record is None or record.kind == "sleep"
-                return "sleeping" if sleeps else "waiting for a signal"
+                sleeps = record is None or record.kind == SLEEP
+                return SLEEPING if sleeps else SIGNAL
         return self.now.state
 
 
-def whereabouts(client: Client, queue: str, message_id: str) -> Whereabouts:
-    """Where the call of this id is. Raises MessageNotFoundError, UsageError. Cost: a read of its
-    records, and as of `Queue.explain`."""
+def whereabouts(client: Client, queue: str | None, message_id: str) -> Whereabouts:
+    """Where the call of this id is. queue: None: it is looked for in all. Raises
+    MessageNotFoundError, UsageError. Cost: a read of its records, and as of `Queue.explain`."""
     rows = client.ports.catalog.steps.find(message_id)
     place = place_in(rows)
     if place is not None:
@@ -55,12 +70,13 @@ def whereabouts(client: Client, queue: str, message_id: str) -> Whereabouts:
             if now.state == "missing" and place.came_from is not None:
                 now = step_at(client.ports, home, group, spot, message_id)
             return Whereabouts(now, rows, place)
-    found = client.queue(queue).explain(message_id).groups
+    asked = client if queue is None else client.queue(queue)
+    found = asked.explain(message_id).groups
     return Whereabouts(found[chosen_group(found)][-1], rows, place)
 
 
 def send_signal(
-    desk: Desk, client: Client, queue: str, message_id: str, name: str, value: Any
+    desk: Desk, client: Client, queue: str | None, message_id: str, name: str, value: Any
 ) -> bool:
     """See `Task.signal`."""
     check_name(name)

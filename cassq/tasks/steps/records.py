@@ -20,6 +20,7 @@ STEP_PREFIX, SIGNAL_PREFIX = "step:", "signal:"
 # States of a place.
 WAITING = "waiting"  # its message is, or is about to be, there
 BEGUN = "begun"  # its message was delivered, and runs or is tried again
+CANCELLED = "cancelled"  # its message does not run
 
 
 class Place(NamedTuple):

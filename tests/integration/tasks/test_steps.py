@@ -10,6 +10,7 @@ import pytest
 import cassq
 from cassq.errors import MessageNotFoundError, UsageError
 from cassq.tasks import App, Context, Handle, Reject, TaskFailedError
+from cassq.tasks.steps import listing
 from cassq.tasks.steps.overview import whereabouts
 from tests.integration.worker.running import Running
 
@@ -127,9 +128,9 @@ def test_a_signal_wakes_a_task_that_waits_and_one_that_came_before_counts(
     handle = order.push()
     assert order.signal(handle.id, "early", {"by": "Ann"})
     run(app, 1)
-    assert state(client, handle) == "waiting for a signal"
+    assert state(client, handle) == "signal"
     assert handle.signal("other", 1)
-    assert state(client, handle) == "waiting for a signal"
+    assert state(client, handle) == "signal"
     assert handle.signal("late", 2)
     run(app, 1)
     assert handle.result(timeout=10) == [{"by": "Ann"}, 2]
@@ -168,6 +169,24 @@ def test_async_tasks_have_steps_too(app: App, ran: Ran) -> None:
     run(app, 1)
     assert handle.result(timeout=10) == ["a", True]
     assert ran == ["a"]
+
+
+def test_a_cancelled_task_does_not_go_on(client: cassq.Client, app: App, ran: Ran) -> None:
+    @app.task(results=True)
+    def order(ctx: Context) -> None:
+        ctx.sleep("a", seconds=0.2)
+        ran.append("ran")
+
+    handle, other = order.push(), order.push()
+    run(app, 2)
+    assert listing.cancel(client, handle.id)
+    assert not listing.cancel(client, handle.id)
+    run(app, 1)
+    assert ran == ["ran"]
+    assert other.result(timeout=10) is None
+    with pytest.raises(TaskFailedError, match="it was cancelled"):
+        handle.result(timeout=10)
+    assert client.queue("tasks").audit().findings == []
 
 
 def test_code_that_changed_between_steps_is_told(client: cassq.Client, app: App) -> None:

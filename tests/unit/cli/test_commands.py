@@ -40,6 +40,7 @@ def test_every_noun_is_there() -> None:
         pipe-list pipe-show pipe-skip
         schedule-create schedule-list schedule-show schedule-pause schedule-resume schedule-run
         schedule-delete
+        task-list task-show task-signal task-retry task-cancel
         dead-list dead-peek dead-merge dead-purge dead-export dead-import
     """
     found = {leaf.command_path.removeprefix("cassq ").replace(" ", "-") for leaf in LEAVES}
