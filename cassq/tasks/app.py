@@ -16,7 +16,6 @@ worker calls it with a message, and it runs the task that is named there.
 
 from __future__ import annotations
 
-import asyncio
 import fnmatch
 import logging
 import os
@@ -45,9 +44,10 @@ from cassq.model.ticks import checked_cron, ticks_of
 from cassq.producer.pusher import Pusher
 from cassq.settings import Missed, Overlap, QueueSettings, WorkerSettings
 from cassq.tasks import inline, running
-from cassq.tasks.calls import Call, Codec, Serializer
+from cassq.tasks.calls import Call, Codec, Serializer, result_key
 from cassq.tasks.groups import group_of, have_keyed_group
-from cassq.tasks.handles import Handle, result_key
+from cassq.tasks.handles import Handle
+from cassq.tasks.pushing import Pushing
 from cassq.tasks.schedules import CronEntry, put_schedule
 from cassq.tasks.steps.context import Context
 from cassq.tasks.steps.moving import Desk
@@ -113,6 +113,7 @@ class App:
         self._client: Client | None = None
         self._pushers: dict[str, Pusher] = {}
         self._movers: dict[tuple[str, str], Pusher] = {}  # by queue, and id of the group
+        self._pushing: Pushing | None = None
 
     # --- declaring ------------------------------------------------------------------------------
 
@@ -255,7 +256,7 @@ class App:
         first = calls[0]
         pusher, kept = self._pusher(first.queue), first.results
         if len(calls) == 1:  # threads share the syncs of single pushes
-            message_id = pusher.push(payloads[0], **_arguments(first))
+            message_id = pusher.push(payloads[0], **first.as_push(payloads[0]).options())
             return [Handle(message_id, first.queue, self, kept=kept)]
         ids = pusher.push_many(
             payloads,
@@ -268,16 +269,22 @@ class App:
         return [Handle(ids[at], first.queue, self, kept=kept) for at in range(len(ids))]
 
     async def push_soon(self, pushed: Pushed) -> Handle[Any]:
-        """Push one call with those that are pushed at the same time."""
+        """Push one call with those that are pushed at the same time. Cancelled, it is pushed
+        nevertheless."""
         payload = self.codec.call(pushed.call)
         if inline.is_inline():
             return await inline.take_soon(self.tasks, pushed, payload)
-        pusher = self._pushers.get(pushed.queue) if self._pid == os.getpid() else None
-        if pusher is None:
-            pusher = await asyncio.to_thread(self._pusher, pushed.queue)
-        future = pusher.push_soon(payload, **_arguments(pushed))
-        message_id = await asyncio.wrap_future(future)
+        message_id = await self._soon().push(pushed.queue, pushed.as_push(payload))
         return Handle(message_id, pushed.queue, self, kept=pushed.results)
+
+    def _soon(self) -> Pushing:
+        """What pushes for event loops, in this process."""
+        found = self._pushing
+        if found is None or self._pid != os.getpid():
+            with self._lock:
+                self._check_process()
+                found = self._pushing = self._pushing or Pushing(self._pusher)
+        return found
 
     def _pusher(self, queue: str) -> Pusher:
         with self._lock:
@@ -330,7 +337,12 @@ class App:
     def close(self) -> None:
         """Finish pushes, and close its client in this process. It can be used again."""
         with self._lock:
-            client = self._client if self._pid == os.getpid() else None
+            mine = self._pid == os.getpid()
+            client, pushing = (self._client, self._pushing) if mine else (None, None)
+            self._pushing = None
+        if pushing is not None:
+            pushing.close()
+        with self._lock:
             self._forget()
         if client is not None:
             client.close()
@@ -347,7 +359,8 @@ class App:
             self._forget()
 
     def _forget(self) -> None:
-        self._pid, self._client, self._pushers, self._movers = os.getpid(), None, {}, {}
+        self._pid, self._client, self._pushing = os.getpid(), None, None
+        self._pushers, self._movers = {}, {}
 
     def _connected(self) -> Client:
         if self._client is None:
@@ -470,17 +483,6 @@ def _with_group(settings: WorkerSettings, group: str) -> WorkerSettings:
     found = settings.copy()
     found.setdefault("group", group)
     return found
-
-
-def _arguments(call: Pushed) -> dict[str, Any]:
-    """The arguments of `Pusher.push` for one call."""
-    return {
-        "key": call.key,
-        "dedup_id": call.dedup_id,
-        "delay": call.when.delay,
-        "due": call.when.due,
-        "priority": call.priority,
-    }
 
 
 def _name_of(function: Callable[..., Any]) -> str:

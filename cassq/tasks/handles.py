@@ -12,7 +12,7 @@ from cassq.client.client import Client
 from cassq.errors import MessageNotFoundError, TaskFailedError, UsageError
 from cassq.message.message_ids import MessageId
 from cassq.popper import WAIT_MAX_SECONDS
-from cassq.tasks.calls import decode_result
+from cassq.tasks.calls import decode_result, result_key
 from cassq.tasks.steps.overview import ENDED, whereabouts
 from cassq.tasks.steps.records import CANCELLED
 
@@ -36,11 +36,6 @@ class Place(Protocol):
     def client(self) -> Client: ...
 
     def signal(self, message_id: str, name: str, value: object, queue: str | None) -> bool: ...
-
-
-def result_key(message_id: str) -> str:
-    """The key of a task's result in the catalog."""
-    return f"task:{message_id}"
 
 
 class Handle(Generic[T]):
@@ -146,10 +141,8 @@ class Handle(Generic[T]):
             found = whereabouts(client, self.queue, self.id)
         except MessageNotFoundError:
             return "its message is not stored any more"
-        if found.state == CANCELLED:
-            return "it was cancelled"
         if found.now.state not in ENDED:
-            return ""
+            return "it was cancelled" if found.state == CANCELLED else ""
         error = found.now.failure.get("error") or ""
         return f"its message is {found.now.state}{f' ({error})' if error else ''}"
 

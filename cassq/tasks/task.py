@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import hashlib
 import inspect
@@ -13,6 +12,7 @@ from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, overl
 from cassq.base.arguments import DELAY_MAX_SECONDS, check_seconds
 from cassq.errors import UsageError
 from cassq.model.priorities import check_priority
+from cassq.producer.pusher import Push
 from cassq.tasks.calls import Call, Codec
 from cassq.tasks.handles import Handle
 from cassq.tasks.steps.context import takes_context
@@ -57,6 +57,11 @@ class Pushed(NamedTuple):
     priority: int = 0
     results: bool = False
 
+    def as_push(self, payload: bytes) -> Push:
+        """This call, alone, as a push of its payload."""
+        delay, due = self.when
+        return Push(payload, None, self.key, delay, due, self.dedup_id, None, self.priority)
+
 
 class Pushes(Protocol):
     """What a task needs of its app: see `App`."""
@@ -88,6 +93,7 @@ class Task(Generic[P, R_co]):
         if self.takes_context:  # which its calls do not have
             _, *parameters = self._signature.parameters.values()
             self._signature = self._signature.replace(parameters=parameters)
+        self._counts = _counts_that_fit(self._signature)
         self._when = When()
         _check_settings(name, settings, self._signature)
         self.__doc__ = function.__doc__
@@ -125,7 +131,7 @@ class Task(Generic[P, R_co]):
     async def push_async(self, *args: P.args, **kwargs: P.kwargs) -> Handle[Any]:
         """`push` for a running event loop, which goes on meanwhile. Calls awaited at the same time
         are written together. If the wait is cancelled, the call is pushed nevertheless."""
-        return await asyncio.shield(self._app.push_soon(self._pushed(args, kwargs)))
+        return await self._app.push_soon(self._pushed(args, kwargs))
 
     @overload
     def push_many(self: Task[P, Coroutine[Any, Any, T]], calls: Calls) -> list[Handle[T]]: ...
@@ -183,6 +189,11 @@ class Task(Generic[P, R_co]):
 
     def _pushed(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Pushed:
         settings = self.settings
+        same = settings.key is not None or bool(settings.unique)
+        if not (same or kwargs) and len(args) in self._counts:  # as binding takes long
+            call = Call(self.name, args, kwargs)
+            when, results = self._when, settings.results
+            return Pushed(settings.queue, call, when, None, None, settings.priority, results)
         try:
             bound = self.bind(args, kwargs)
         except TypeError as exc:
@@ -191,7 +202,7 @@ class Task(Generic[P, R_co]):
                 hint=f"it takes {self._signature}",
             ) from exc
         key = dedup_id = None
-        if settings.key is not None or settings.unique:
+        if same:
             bound.apply_defaults()
             dedup_id = self._dedup_id(bound.arguments)
             if settings.key is not None:
@@ -243,6 +254,17 @@ def _signature(function: Callable[..., Any], name: str) -> inspect.Signature:
             hint="write a function without yield",
         )
     return inspect.signature(function)
+
+
+def _counts_that_fit(signature: inspect.Signature) -> range:
+    """How many arguments, all in order, surely fit."""
+    in_order = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = signature.parameters.values()
+    needed = [each for each in parameters if each.default is inspect.Parameter.empty]
+    if any(each.kind is inspect.Parameter.KEYWORD_ONLY for each in needed):
+        return range(0)
+    least = sum(each.kind in in_order for each in needed)
+    return range(least, sum(each.kind in in_order for each in parameters) + 1)
 
 
 def _check_settings(name: str, settings: TaskSettings, signature: inspect.Signature) -> None:

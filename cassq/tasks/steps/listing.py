@@ -11,9 +11,16 @@ from cassq.client.client import Client
 from cassq.errors import MissingExtraError, UsageError
 from cassq.inspect.peeking import Peeked
 from cassq.model.queues import is_dead_letter_name, origin_of
-from cassq.tasks.calls import Call, Codec, NotACallError, decode, decode_record, decode_result
+from cassq.tasks.calls import (
+    Call,
+    Codec,
+    NotACallError,
+    decode,
+    decode_record,
+    decode_result,
+    result_key,
+)
 from cassq.tasks.groups import group_of
-from cassq.tasks.handles import result_key
 from cassq.tasks.steps.moving import Desk, cancel_place, letter_at, moves_of
 from cassq.tasks.steps.overview import SIGNAL, SLEEPING, Whereabouts, send_signal, whereabouts
 from cassq.tasks.steps.records import (
