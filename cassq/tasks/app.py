@@ -194,8 +194,8 @@ class App:
         queue: str | None = None,
         retries: Sequence[float] | None = None,
         timeout: float | None = None,
-    ) -> Callable[[Callable[[], R]], Task[[], R]]:
-        """Make a function without parameters a task that is pushed at each tick, once, however
+    ) -> Callable[[Callable[[], R] | Callable[[Context], R]], Task[[], R]]:
+        """Make a function without parameters, but for a `Context`, a task that is pushed at each tick, once, however
         many workers run. A worker of the app creates the schedule, which has the task's name, when
         it starts.
 
@@ -203,8 +203,9 @@ class App:
         """
         ticks_of(checked_cron(cron), tz, 0)
 
-        def declared(function: Callable[[], R]) -> Task[[], R]:
-            task = self.task(name=name, queue=queue, retries=retries, timeout=timeout)(function)
+        def declared(function: Callable[[], R] | Callable[[Context], R]) -> Task[[], R]:
+            declaring = self.task(name=name, queue=queue, retries=retries, timeout=timeout)
+            task: Task[[], R] = declaring(function)
             try:
                 task.bind((), {})
             except TypeError as exc:

@@ -152,7 +152,15 @@ def test_a_wait_is_over_after_its_timeout_and_each_signal_ends_one_wait(app: App
     assert handle.result(timeout=10) == [None, 1, None]
 
 
-def test_async_tasks_have_steps_too(app: App, ran: Ran) -> None:
+@pytest.mark.parametrize("alone", [True, False])
+def test_async_tasks_have_steps_too(app: App, ran: Ran, alone: bool) -> None:
+    """alone: they have the queue for themselves, and so run in an event loop; else in threads."""
+    if not alone:
+
+        @app.task
+        def other() -> None:
+            """Is never pushed."""
+
     async def noted(what: str) -> str:
         ran.append(what)
         return what
