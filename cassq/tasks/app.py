@@ -195,9 +195,9 @@ class App:
         retries: Sequence[float] | None = None,
         timeout: float | None = None,
     ) -> Callable[[Callable[[], R] | Callable[[Context], R]], Task[[], R]]:
-        """Make a function without parameters, but for a `Context`, a task that is pushed at each tick, once, however
-        many workers run. A worker of the app creates the schedule, which has the task's name, when
-        it starts.
+        """Make a function without parameters, but for a `Context`, a task that is pushed at each
+        tick, once, however many workers run. A worker of the app creates the schedule, which has
+        the task's name, when it starts.
 
         cron, tz, missed, overlap: as for `Client.create_schedule`. The rest: as for `task`.
         """

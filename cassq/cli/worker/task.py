@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
@@ -11,8 +11,12 @@ from cassq.base.printing import printable
 from cassq.cli.ui import output
 from cassq.cli.verb import Invocation, Verb, complete_queue
 from cassq.errors import UsageError
-from cassq.tasks.steps import listing
-from cassq.tasks.steps.listing import LOOKED_AT_MAX, STATES, TaskShown
+from cassq.settings import TaskState
+
+if TYPE_CHECKING:
+    from cassq.tasks.steps.listing import TaskShown
+
+LISTED_MAX = 10_000
 
 EXAMPLE_ID = "0197f3a2b4c1d2e3f4a5b6c7:42"
 
@@ -35,22 +39,24 @@ def task() -> None:
     examples=["cassq task list", "cassq task list orders --state signal --json"],
 )
 @click.argument("queue", required=False, metavar="[QUEUE]", shell_complete=complete_queue)
-@click.option("--state", type=click.Choice(STATES), help="Only calls in this state.")
+@click.option("--state", type=click.Choice(get_args(TaskState)), help="Only calls in this state.")
 @click.option(
     "--max",
     "limit",
-    type=click.IntRange(1, LOOKED_AT_MAX),
+    type=click.IntRange(1, LISTED_MAX),
     default=20,
     show_default=True,
     help="List at most this many calls.",
 )
 @click.pass_obj
-def list_tasks(call: Invocation, queue: str | None, state: str | None, limit: int) -> None:
+def list_tasks(call: Invocation, queue: str | None, state: TaskState | None, limit: int) -> None:
     """List the calls of tasks in a queue, or in all, that are not done.
 
     States: waiting for a worker, delayed, running, sleeping, waiting for a signal, and dead. At
     most 10,000 messages of each queue are looked at.
     """
+    from cassq.tasks.steps import listing
+
     with call.connect() as client:
         found = listing.listed(client, queue, state, limit)
     if call.as_json:
@@ -85,6 +91,8 @@ def list_tasks(call: Invocation, queue: str | None, state: str | None, limit: in
 def show(call: Invocation, task_id: str) -> None:
     """Show a call: its arguments, its state and attempts, each step with its times and its result,
     what it waits for, and its own result or error."""
+    from cassq.tasks.steps import listing
+
     with call.connect() as client:
         found = listing.shown(client, task_id)
     if call.as_json:
@@ -138,6 +146,8 @@ def signal(ctx: click.Context, task_id: str, name: str, value: str) -> None:
         raise UsageError(
             f"the value of a signal must be JSON: {exc}", hint="a text needs quotes: '\"yes\"'"
         ) from exc
+    from cassq.tasks.steps import listing
+
     call = ctx.ensure_object(Invocation)
     with call.connect() as client:
         sent = listing.signal(client, task_id, name, read)
@@ -155,6 +165,8 @@ def signal(ctx: click.Context, task_id: str, name: str, value: str) -> None:
 def retry(ctx: click.Context, task_id: str) -> None:
     """Have a call that is a dead letter run again. Its attempts count from the beginning; steps
     that returned do not run again. If it is not dead, the exit code is 1."""
+    from cassq.tasks.steps import listing
+
     call = ctx.ensure_object(Invocation)
     with call.connect() as client:
         done = listing.retry(client, task_id)
@@ -172,6 +184,8 @@ def retry(ctx: click.Context, task_id: str) -> None:
 def cancel(ctx: click.Context, task_id: str) -> None:
     """Have a call not run that is delayed, or not go on that sleeps or waits for a signal. If it
     runs, or is over, the exit code is 1."""
+    from cassq.tasks.steps import listing
+
     call = ctx.ensure_object(Invocation)
     with call.connect() as client:
         done = listing.cancel(client, task_id)

@@ -11,6 +11,7 @@ from cassq.client.client import Client
 from cassq.errors import MissingExtraError, UsageError
 from cassq.inspect.peeking import Peeked
 from cassq.model.queues import is_dead_letter_name, origin_of
+from cassq.settings import State, TaskState
 from cassq.tasks.calls import (
     Call,
     Codec,
@@ -34,14 +35,13 @@ from cassq.tasks.steps.records import (
     records_in,
 )
 
-STATES = ("waiting", "delayed", "running", SLEEPING, SIGNAL, "dead")
 # Which messages are looked at for calls in a state.
-_PEEKED = {
+_PEEKED: dict[TaskState, State] = {
     "waiting": "waiting",
     "delayed": "delayed",
     "running": "pending",
-    SLEEPING: "delayed",
-    SIGNAL: "delayed",
+    "sleeping": "delayed",
+    "signal": "delayed",
     "dead": "dead",
 }
 LOOKED_AT_MAX = 10_000
@@ -49,8 +49,8 @@ LOOKED_AT_MAX = 10_000
 
 @dataclass(frozen=True, slots=True)
 class TaskRow:
-    """A call in a list. state: one of `STATES`; "signal": it waits for one. waits_for: the name of
-    its sleep or signal. due_at: when a call that is not waiting comes due, or its claim ends."""
+    """A call in a list. state: "signal": it waits for one. waits_for: the name of its sleep or
+    signal. due_at: when a call that is not waiting comes due, or its claim ends."""
 
     id: str
     queue: str
@@ -100,14 +100,13 @@ class TaskShown:
     def as_dict(self) -> dict[str, Any]:
         """As plain values; times in ISO 8601, in UTC."""
         found = asdict(self)
-        call = found.pop("call")
+        del found["call"]
         steps = [{name: _plain(value) for name, value in step.items()} for step in found["steps"]]
-        return {**found, "steps": steps, **({} if self.call is None else self.call.as_dict())} | (
-            {"task": None} if call is None else {}
-        )
+        call = {"task": None} if self.call is None else self.call.as_dict()
+        return {**found, **call, "steps": steps}
 
 
-def listed(client: Client, queue: str | None, state: str | None, limit: int) -> list[TaskRow]:
+def listed(client: Client, queue: str | None, state: TaskState | None, limit: int) -> list[TaskRow]:
     """The first calls in the queue, or in all queues, in a state, or in any but done.
 
     Messages that are no calls are left out. Cost: reads the frames of up to 10,000 messages of a
@@ -126,10 +125,10 @@ def listed(client: Client, queue: str | None, state: str | None, limit: int) -> 
     return found
 
 
-def _rows(client: Client, name: str, state: str | None) -> Iterator[TaskRow]:
+def _rows(client: Client, name: str, state: TaskState | None) -> Iterator[TaskRow]:
     queue = client.queue(name)
     group = group_of(queue)
-    wanted: list[Any] = [None, "dead"] if state is None else [_PEEKED[state]]
+    wanted: list[State | None] = [None, "dead"] if state is None else [_PEEKED[state]]
     for peeked in wanted:
         for message in queue.peek(LOOKED_AT_MAX, group=group, state=peeked):
             row = _row(client, name, message)

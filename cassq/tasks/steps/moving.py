@@ -178,7 +178,7 @@ def push_again(desk: Desk, letter: Letter, place: Place) -> None:
 
 def begin(desk: Desk, message: Message) -> dict[str, bytes] | None:
     """Begin, or begin again, to run the call in a message. Returns the records of its task; None if
-    this message is not to run, as the task is over, or its call has gone on in another message.
+    this message must not run, as the task is over, or its call has gone on in another message.
 
     Cost: a read; for a call that slept or waited, once a synced write and a read more, and for one
     that a signal woke, the cancelling of what waited.

@@ -54,7 +54,7 @@ class Run:
 
     @classmethod
     def of(cls, desk: Desk, message: Message, task: str, results_kept: float) -> Run | None:
-        """A run of the call in a message; None if there is to be none: see `begin`."""
+        """A run of the call in a message; None if it must not run: see `begin`."""
         rows = begin(desk, message)
         return None if rows is None else cls(desk, message, task, rows, results_kept)
 
@@ -195,7 +195,7 @@ class Run:
 
     @property
     def suspended(self) -> bool:
-        """Whether the task sleeps or waits: then its run is to end by `move`."""
+        """Whether the task sleeps or waits: then its run ends by `move`."""
         return self._suspended is not None
 
     def move(self) -> None:

@@ -140,6 +140,23 @@ def test_a_signal_wakes_a_task_that_waits_and_one_that_came_before_counts(
     assert client.queue("tasks").audit().findings == []
 
 
+def test_a_signal_that_comes_just_before_it_waits_wakes_a_task(app: App) -> None:
+    """It is recorded when the task has looked for signals, and has not been pushed again yet."""
+    holder: list[Handle[Any]] = []
+
+    @app.task(results=True)
+    def order(ctx: Context) -> Any:
+        try:
+            return ctx.wait("go", timeout=3600)
+        finally:
+            holder[0].signal("go", 1)
+
+    holder.append(order.push())
+    running = Running(app.worker(concurrency=1))
+    assert holder[0].result(timeout=10) == 1
+    running.stop()
+
+
 def test_a_wait_is_over_after_its_timeout_and_each_signal_ends_one_wait(app: App) -> None:
     @app.task(results=True)
     def order(ctx: Context) -> list[Any]:

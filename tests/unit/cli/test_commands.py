@@ -171,7 +171,7 @@ def test_an_outage_that_no_second_try_ends_is_a_failure() -> None:
 def test_every_error_is_on_a_branch_with_a_known_exit_code() -> None:
     branches = {
         *(errors.UsageError, errors.BackendError, errors.OwnershipError),
-        *(errors.AbandonedTasksError, errors.TaskFailedError),
+        *(errors.AbandonedTasksError, errors.TaskFailedError, errors.StepMismatchError),
         *(errors.CorruptionError, errors.BrokenInvariantError),
     }
     assert set(errors.CassqError.__subclasses__()) == branches
