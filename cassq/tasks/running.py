@@ -89,7 +89,8 @@ async def run_async(message: Message, host: Host) -> None:
     context = Context(task.name, message.attempts, message, steps)
     _current.set(context)
     try:
-        result = await _limited(_begun(task, call, context), task.settings.timeout)
+        coroutine, timeout = _begun(task, call, context), task.settings.timeout
+        result = await (coroutine if timeout is None else _limited(coroutine, timeout))
         if task.settings.results or steps is not None:
             await asyncio.to_thread(_end, host, task, message, steps, result)
     except Suspended:
