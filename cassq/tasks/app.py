@@ -331,22 +331,27 @@ class App:
 
     def use(self, client: Client) -> None:
         """Have the app use this client in this process, which it does not close."""
+        self._let_go()
         with self._lock:
-            self._forget()
             self._pid, self._client = os.getpid(), client
 
     def close(self) -> None:
         """Finish pushes, and close its client in this process. It can be used again."""
+        client = self._let_go()
+        if client is not None:
+            client.close()
+
+    def _let_go(self) -> Client | None:
+        """Finish pushes from event loops, and forget the client; returns it."""
         with self._lock:
-            mine = self._pid == os.getpid()
-            client, pushing = (self._client, self._pushing) if mine else (None, None)
-            self._pushing = None
+            self._check_process()
+            pushing, self._pushing = self._pushing, None
         if pushing is not None:
             pushing.close()
         with self._lock:
+            client = self._client
             self._forget()
-        if client is not None:
-            client.close()
+        return client
 
     def __enter__(self) -> App:
         return self

@@ -31,23 +31,20 @@ class _Pending:
 
 
 class _Turn:
-    """What one loop has to push: gathered in a turn of it."""
+    """What one loop has to push: gathered in a turn of it. It does not keep the loop alive."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, hand_over: Callable[[_Batch], object]
-    ) -> None:
-        self._loop = loop
+    def __init__(self, hand_over: Callable[[_Batch], object]) -> None:
         self._hand_over = hand_over
         self._waiting: list[_Pending] = []
 
-    def add(self, pending: _Pending) -> None:
+    def add(self, pending: _Pending, loop: asyncio.AbstractEventLoop) -> None:
         self._waiting.append(pending)
         if len(self._waiting) == 1:
-            self._loop.call_soon(self._send)
+            loop.call_soon(self._send, loop)
 
-    def _send(self) -> None:
+    def _send(self, loop: asyncio.AbstractEventLoop) -> None:
         waiting, self._waiting = self._waiting, []
-        self._hand_over(_Batch(self._loop, waiting))
+        self._hand_over(_Batch(loop, waiting))
 
 
 class _Batch:
@@ -96,9 +93,9 @@ class Pushing:
         loop = asyncio.get_running_loop()
         turn = self._turns.get(loop)
         if turn is None:
-            turn = self._turns[loop] = _Turn(loop, self._hand_over)
+            turn = self._turns[loop] = _Turn(self._hand_over)
         future: asyncio.Future[MessageId] = loop.create_future()
-        turn.add(_Pending(queue, push, future))
+        turn.add(_Pending(queue, push, future), loop)
         return await future
 
     def _hand_over(self, batch: _Batch) -> None:

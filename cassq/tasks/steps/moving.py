@@ -37,6 +37,7 @@ from cassq.tasks.steps.records import (
     Place,
     free_signal,
     name_of,
+    over_at,
     place_in,
     records_in,
     signal_key,
@@ -47,6 +48,8 @@ logger: logging.Logger = logging.getLogger("cassq")
 # The header of a call that was pushed again: how often it was.
 MOVES_HEADER = "cassq-task-moves"
 TRIES_MAX = 64
+# For how long it is known that a call was cancelled.
+CANCELLED_KEPT_SECONDS = 30 * 86_400.0
 
 
 class Desk(NamedTuple):
@@ -147,7 +150,7 @@ class MovePush(DedupPush):
 
 def _is_past(there: Place, mine: Place) -> bool:
     """Whether a task's call has been delivered in the place that a move names, was cancelled there,
-    or moved on; or if a signal is to replace it, in the place before."""
+    or moved on; or if a signal replaces it, in the place before."""
     if there.moves < mine.moves:
         return mine.came_from is not None and there.state != WAITING
     return there.moves > mine.moves or there.state != WAITING
@@ -219,7 +222,7 @@ def settle_move(desk: Desk, letter: Letter, place: Place) -> None:
 
 def cancel_place(desk: Desk, task_id: str) -> bool:
     """Have a call that sleeps or waits not run any more; False if it does neither. Cost: a read,
-    two synced writes, and the cancelling of its message."""
+    three synced writes, and the cancelling of its message."""
     steps = desk.ports.catalog.steps
     rows = desk.rows(task_id)
     place = place_in(rows)
@@ -228,6 +231,8 @@ def cancel_place(desk: Desk, task_id: str) -> bool:
     cancelled = place._replace(state=CANCELLED).encoded()
     if not steps.change(task_id, PLACE, rows[PLACE], cancelled, KEPT_SECONDS):
         return False
+    steps.add(task_id, OVER, over_at(desk.wall_ms), CANCELLED_KEPT_SECONDS)
+    steps.keep(task_id, CANCELLED_KEPT_SECONDS)
     _take_back(desk, place)
     _take_back(desk, place._replace(came_from=place.spot))
     return True

@@ -58,6 +58,11 @@ def place_in(rows: Mapping[str, bytes]) -> Place | None:
     return Place(**{**fields, "came_from": None if came_from is None else tuple(came_from)})
 
 
+def over_at(at_ms: int) -> bytes:
+    """The record that a task is over, since then."""
+    return json.dumps({"at_ms": at_ms}).encode()
+
+
 class Record(NamedTuple):
     """What is recorded of a step, sleep or wait. Times are wall milliseconds.
 

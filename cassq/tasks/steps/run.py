@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from typing import Any
 
 from cassq.consumer.delivery import Message
@@ -21,7 +20,9 @@ from cassq.tasks.steps.records import (
     Place,
     Record,
     free_signal,
+    over_at,
     place_in,
+    record_of,
 )
 
 # When the records of a task are this old, all are kept for longer as it sleeps or waits.
@@ -148,13 +149,16 @@ class Run:
         return self._history.records.setdefault(label, record)
 
     def _end_pause(self, label: str, record: Record, signal: str = "") -> Record:
-        """Record that a sleep or wait is over. What runs here is the only one to do so."""
+        """Record that a sleep or wait is over; the record as it is then, as another process that
+        had the call before may have been faster."""
         key = STEP_PREFIX + label
         ended = record._replace(signal=signal, ended_ms=self.now_ms())
         new = self._encoded(ended)
-        if not self._steps.change(self._id, key, self._rows[key], new, KEPT_SECONDS):
+        if self._steps.change(self._id, key, self._rows[key], new, KEPT_SECONDS):
+            self._rows[key] = new
+        else:
             self._rows = self._desk.rows(self._id)
-        self._rows[key] = new
+            ended = record_of(self._rows[key])
         self._history.records[label] = ended
         return ended
 
@@ -213,7 +217,6 @@ class Run:
         """The task returned: record that it is over, if it has records, so that it never runs
         again, even if the ack of its message is lost."""
         if self._rows:
-            ended = json.dumps({"at_ms": self.now_ms()}).encode()
-            self._steps.add(self._id, OVER, ended, self._results_kept)
+            self._steps.add(self._id, OVER, over_at(self.now_ms()), self._results_kept)
             with contextlib.suppress(CassqError):  # they end later then
                 self._steps.keep(self._id, self._results_kept)
