@@ -23,13 +23,6 @@ def ran() -> Ran:
     return []
 
 
-@pytest.fixture
-def app(client: cassq.Client) -> App:
-    app = App()
-    app.use(client)
-    return app
-
-
 def run(app: App, count: int) -> None:
     """Run so many messages of the app's only queue, and end."""
     app.run(max_tasks=count, concurrency=1)
