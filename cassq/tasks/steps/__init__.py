@@ -1,8 +1,8 @@
 """Steps of tasks: what a task has done is recorded, and never done again.
 
 A task whose first parameter is annotated `Context` has a history: records in the catalog, keyed by
-the id of its message. Each step, sleep and wait has a label there, its name and the how manieth use
-of the name it is. Nothing is replayed but these records: the function simply runs again, and comes
+the id of its message. Each step, sleep and wait has a label there: its name, and how often the name
+was used before. Nothing is replayed but these records: the function simply runs again, and comes
 to the same labels in the same order.
 
 A task that sleeps or waits holds no worker: its call is pushed again, with the same id and the time

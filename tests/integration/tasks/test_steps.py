@@ -10,6 +10,7 @@ import pytest
 import cassq
 from cassq.errors import MessageNotFoundError, UsageError
 from cassq.tasks import App, Context, Handle, Reject, TaskFailedError
+from cassq.tasks.inline import inline
 from cassq.tasks.steps import listing
 from cassq.tasks.steps.overview import whereabouts
 from tests.integration.worker.running import Running
@@ -291,6 +292,19 @@ def test_messages_of_earlier_moves_are_acked_and_not_run(
     app(moved)  # it is over: nothing runs even if this ack is lost
     app(message)
     assert ran == ["ran", "ran", "step"]
+
+
+def test_steps_run_inline_with_the_signals_that_a_test_gives(app: App, ran: Ran) -> None:
+    @app.task(results=True)
+    def order(ctx: Context, what: str) -> list[Any]:
+        ctx.step("note", ran.append, what)
+        ctx.sleep("cool off", hours=24)
+        return [ctx.wait("approved"), ctx.wait("other", timeout=9)]
+
+    with inline(signals={"approved": True}):
+        assert order.push("a").result() == [True, None]
+    assert order("b") == [None, None]
+    assert ran == ["a", "b"]
 
 
 def test_bad_use_is_told_where_it_is(client: cassq.Client, app: App) -> None:
