@@ -250,6 +250,10 @@ class TaskFailedError(CassqError):
     """A task has ended without a result."""
 
 
+class StepMismatchError(CassqError):
+    """The steps of a task are not those that it recorded."""
+
+
 class CorruptionError(CassqError):
     """Stored data is damaged."""
 

@@ -21,6 +21,7 @@ Durability = Literal["disk", "os"]
 Start = Literal["beginning", "now"]
 State = Literal["waiting", "pending", "delayed", "dead"]
 Step = Literal["minute", "hour", "day"]
+TaskState = Literal["waiting", "delayed", "running", "sleeping", "signal", "dead"]
 Missed = Literal["once", "all", "skip"]
 Overlap = Literal["allow", "skip"]
 

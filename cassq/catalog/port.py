@@ -1,10 +1,10 @@
 """The Catalog port: stores everything but payloads. Its rows are in `cassq.model.rows`.
 
-It has these roles: queues and groups, pipes, claims, leases, staged writes, sidecars, records, and
-results of tasks. Every operation is one conditional write or one bounded read. A conditional write
-returns whether it took effect. If the backend does not know the outcome, the write raises
-BackendError with `outcome_unknown`; the caller reads it back and never guesses. Times are
-milliseconds of catalog time (`now_ms`), which does not jump when a wall clock does.
+It has these roles: queues and groups, pipes, claims, leases, staged writes, sidecars, records,
+results of tasks, and their steps. Every operation is one conditional write or one bounded read. A
+conditional write returns whether it took effect. If the backend does not know the outcome, the
+write raises BackendError with `outcome_unknown`; the caller reads it back and never guesses. Times
+are milliseconds of catalog time (`now_ms`), which does not jump when a wall clock does.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from cassq.catalog.record_port import Records
 from cassq.catalog.result_port import Results
 from cassq.catalog.sidecar_port import Sidecars
+from cassq.catalog.step_port import Steps
 from cassq.catalog.write_port import Writes
 from cassq.message.frames import Place
 from cassq.model.queues import GroupPolicy, QueuePolicy
@@ -440,6 +441,7 @@ class Catalog(abc.ABC):
     sidecars: Sidecars
     records: Records
     results: Results
+    steps: Steps
 
     @abc.abstractmethod
     def now_ms(self) -> int:

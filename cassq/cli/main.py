@@ -39,6 +39,7 @@ COMMANDS = {
     "spark": ("spark.commands", "Run Spark jobs on whole queues."),
     "spill": ("ops.spill", "Look at a local spool, and forward its messages."),
     "stats": ("ops.stats", "Show how many messages are in each state."),
+    "task": ("worker.task", "List, look at, signal, retry and cancel calls of tasks."),
     "worker": ("worker.command", "Run a function for every message, in processes and threads."),
     "version": ("version", "Show the versions of cassq and of Python."),
 }

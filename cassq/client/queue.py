@@ -143,19 +143,19 @@ class Queue:
 
     def new_pusher(self) -> Pusher:
         """`pusher`, inside a call of the client."""
-        return self._pusher_for(
+        return self.pusher_for(
             "", None if is_dead_letter_name(self.name) else self._runtime.overflow
         )
 
     def forwarding_pusher(self) -> Pusher:
         """A pusher for spilled messages. It stops when the outcome of a push is unknown."""
-        return self._pusher_for("", patient=False)
+        return self.pusher_for("", patient=False)
 
     def tick_pusher(self) -> Pusher:
         """A pusher for messages of schedules, none of which is spilled."""
-        return self._pusher_for("")
+        return self.pusher_for("")
 
-    def _pusher_for(
+    def pusher_for(
         self, group_id: str, overflow: Overflow | None = None, *, patient: bool = True
     ) -> Pusher:
         row = self._latest() if overflow else self._load()
@@ -488,7 +488,7 @@ class Queue:
             ports=lambda: self._ports,
             group_row=lambda: self._group(group),
             letters_row=letters_row,
-            pusher_to_group=lambda group: self._pusher_for(group.id),
+            pusher_to_group=lambda group: self.pusher_for(group.id),
             pusher_to_letters=lambda: own_queue(runtime, name).new_pusher(),
             ring=lambda: runtime.doorbell(self.row.id).ring(),
         )

@@ -115,6 +115,7 @@ class Delivery:
         "epoch",
         "given",
         "given_singly",
+        "group_id",
         "hold",
         "holder",
         "last_nack",
@@ -141,6 +142,7 @@ class Delivery:
     ) -> None:
         self.acknowledger: Acknowledger = acknowledger
         self.pipe_id: str = rows[0].pipe_id
+        self.group_id: str = rows[0].group_id
         self.holder: str = rows[0].holder
         self.deliveries: int = rows[0].deliveries
         self.priority: int = rows[0].priority
@@ -349,6 +351,11 @@ class Message:
     def pipe_id(self) -> str:
         """The pipe it was delivered from."""
         return self._delivery.pipe_id
+
+    @property
+    def group_id(self) -> str:
+        """The group it was delivered to, by its id in the catalog."""
+        return self._delivery.group_id
 
     @property
     def attempts(self) -> int:

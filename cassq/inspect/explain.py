@@ -141,6 +141,16 @@ def explain(ports: Ports, message_id: str, queue: QueueRow | None = None) -> Exp
     )
 
 
+def step_at(
+    ports: Ports, queue: QueueRow, group: GroupRow, spot: Spot, message_id: str
+) -> MessageStep:
+    """Where the message that was at this place of a queue is for a group: there, or where it went
+    from there. message_id: its id. Cost: as `explain`."""
+    now_ms = ports.catalog.now_ms()
+    tracer = _Tracer(ports, message_id, Times(now_ms, to_wall(ports, now_ms)))
+    return list(tracer.steps(queue, group, spot))[-1]
+
+
 def parse_id(message_id: str) -> Spot:
     """The pipe and seq that a message id names; UsageError for an invalid id."""
     if isinstance(message_id, str):

@@ -23,7 +23,7 @@ from datetime import datetime
 from itertools import count as counter
 from itertools import takewhile
 from queue import SimpleQueue
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from cassq.base.arguments import refuse_pickling
 from cassq.base.counters import Tally
@@ -60,6 +60,12 @@ class Push(NamedTuple):
     dedup_id: str | None = None
     importance: str | None = None
     priority: int = 0
+
+    def options(self) -> dict[str, Any]:
+        """All but the payload, by name."""
+        found = self._asdict()
+        del found["payload"]
+        return found
 
 
 class Pusher:

@@ -16,7 +16,6 @@ worker calls it with a message, and it runs the task that is named there.
 
 from __future__ import annotations
 
-import asyncio
 import fnmatch
 import logging
 import os
@@ -24,7 +23,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar, Unpack, overload
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from cassq.base.arguments import check_seconds, message_place
 from cassq.client.client import Client
@@ -45,10 +44,14 @@ from cassq.model.ticks import checked_cron, ticks_of
 from cassq.producer.pusher import Pusher
 from cassq.settings import Missed, Overlap, QueueSettings, WorkerSettings
 from cassq.tasks import inline, running
-from cassq.tasks.calls import Call, Codec, Serializer
+from cassq.tasks.calls import Call, Codec, Serializer, result_key
 from cassq.tasks.groups import group_of, have_keyed_group
-from cassq.tasks.handles import Handle, result_key
+from cassq.tasks.handles import Handle
+from cassq.tasks.pushing import Pushing
 from cassq.tasks.schedules import CronEntry, put_schedule
+from cassq.tasks.steps.context import Context
+from cassq.tasks.steps.moving import Desk
+from cassq.tasks.steps.overview import send_signal
 from cassq.tasks.task import Pushed, Task, TaskSettings
 from cassq.tasks.workers import Workers
 from cassq.worker.handler import AsyncHandler, Handler
@@ -62,6 +65,16 @@ DEFAULT_QUEUE = "tasks"
 # The `dedup_window` of queues that an app creates for tasks with `unique`.
 UNIQUE_SECONDS = 86_400.0
 RESULTS_SECONDS_MAX = 365 * 86_400.0
+
+
+class Declaring(Protocol):
+    """What `@app.task(...)` makes of a function."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
 
 
 class App:
@@ -88,7 +101,7 @@ class App:
         self.tasks: dict[str, Task[Any, Any]] = {}
         self.codec: Codec = Codec(serializer)
         check_seconds("results_kept", results_kept, RESULTS_SECONDS_MAX, least=1)
-        self._results_kept = results_kept
+        self.results_kept: float = results_kept
         self._default = check_queue_name(queue)
         self._settings = dict(queues or {})
         self._routes = dict(routes or {})
@@ -99,8 +112,13 @@ class App:
         self._pid = 0
         self._client: Client | None = None
         self._pushers: dict[str, Pusher] = {}
+        self._movers: dict[tuple[str, str], Pusher] = {}  # by queue, and id of the group
+        self._pushing: Pushing | None = None
 
     # --- declaring ------------------------------------------------------------------------------
+
+    @overload
+    def task(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
 
     @overload
     def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
@@ -118,7 +136,7 @@ class App:
         key: str | None = None,
         priority: int = 0,
         results: bool = False,
-    ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+    ) -> Declaring: ...
 
     def task(
         self,
@@ -176,17 +194,18 @@ class App:
         queue: str | None = None,
         retries: Sequence[float] | None = None,
         timeout: float | None = None,
-    ) -> Callable[[Callable[[], R]], Task[[], R]]:
-        """Make a function without parameters a task that is pushed at each tick, once, however
-        many workers run. A worker of the app creates the schedule, which has the task's name, when
-        it starts.
+    ) -> Callable[[Callable[[], R] | Callable[[Context], R]], Task[[], R]]:
+        """Make a function without parameters, but for a `Context`, a task that is pushed at each
+        tick, once, however many workers run. A worker of the app creates the schedule, which has
+        the task's name, when it starts.
 
         cron, tz, missed, overlap: as for `Client.create_schedule`. The rest: as for `task`.
         """
         ticks_of(checked_cron(cron), tz, 0)
 
-        def declared(function: Callable[[], R]) -> Task[[], R]:
-            task = self.task(name=name, queue=queue, retries=retries, timeout=timeout)(function)
+        def declared(function: Callable[[], R] | Callable[[Context], R]) -> Task[[], R]:
+            declaring = self.task(name=name, queue=queue, retries=retries, timeout=timeout)
+            task: Task[[], R] = declaring(function)
             try:
                 task.bind((), {})
             except TypeError as exc:
@@ -213,7 +232,7 @@ class App:
 
     # --- pushing --------------------------------------------------------------------------------
 
-    def push(self, name: str, /, *args: Any, **kwargs: Any) -> Handle:
+    def push(self, name: str, /, *args: Any, **kwargs: Any) -> Handle[Any]:
         """Push a call of a task by its name, as of one that another program has. Its arguments are
         checked only if this app has the task."""
         task = self.tasks.get(name)
@@ -222,13 +241,13 @@ class App:
         call = Call(name, args, kwargs)
         return self.push_calls([Pushed(self._queue_of(name, None), call, results=True)])[0]
 
-    def handle(self, message_id: str, queue: str | None = None) -> Handle:
+    def handle(self, message_id: str, queue: str | None = None) -> Handle[Any]:
         """The handle of a call that was pushed before, or elsewhere, by the id of its message.
         queue: the name of its queue; None: the app's default."""
         message_place(message_id)
         return Handle(MessageId(message_id), queue or self._default, self)
 
-    def push_calls(self, calls: Sequence[Pushed]) -> list[Handle]:
+    def push_calls(self, calls: Sequence[Pushed]) -> list[Handle[Any]]:
         """Push calls of one task together; they differ in their calls, keys and dedup ids."""
         if not calls:
             return []
@@ -236,10 +255,10 @@ class App:
         if inline.is_inline():
             return inline.take(self.tasks, calls, payloads)
         first = calls[0]
-        pusher, place = self._pusher(first.queue), self if first.results else None
+        pusher, kept = self._pusher(first.queue), first.results
         if len(calls) == 1:  # threads share the syncs of single pushes
-            message_id = pusher.push(payloads[0], **_arguments(first))
-            return [Handle(message_id, first.queue, place)]
+            message_id = pusher.push(payloads[0], **first.as_push(payloads[0]).options())
+            return [Handle(message_id, first.queue, self, kept=kept)]
         ids = pusher.push_many(
             payloads,
             keys=None if first.key is None else [each.key for each in calls],
@@ -248,19 +267,25 @@ class App:
             due=first.when.due,
             priority=first.priority,
         )
-        return [Handle(ids[number], first.queue, place) for number in range(len(ids))]
+        return [Handle(ids[at], first.queue, self, kept=kept) for at in range(len(ids))]
 
-    async def push_soon(self, pushed: Pushed) -> Handle:
-        """Push one call with those that are pushed at the same time."""
+    async def push_soon(self, pushed: Pushed) -> Handle[Any]:
+        """Push one call with those that are pushed at the same time. Cancelled, it is pushed
+        nevertheless."""
         payload = self.codec.call(pushed.call)
         if inline.is_inline():
             return await inline.take_soon(self.tasks, pushed, payload)
-        pusher = self._pushers.get(pushed.queue) if self._pid == os.getpid() else None
-        if pusher is None:
-            pusher = await asyncio.to_thread(self._pusher, pushed.queue)
-        future = pusher.push_soon(payload, **_arguments(pushed))
-        place = self if pushed.results else None
-        return Handle(await asyncio.wrap_future(future), pushed.queue, place)
+        message_id = await self._soon().push(pushed.queue, pushed.as_push(payload))
+        return Handle(message_id, pushed.queue, self, kept=pushed.results)
+
+    def _soon(self) -> Pushing:
+        """What pushes for event loops, in this process."""
+        found = self._pushing
+        if found is None or self._pid != os.getpid():
+            with self._lock:
+                self._check_process()
+                found = self._pushing = self._pushing or Pushing(self._pusher)
+        return found
 
     def _pusher(self, queue: str) -> Pusher:
         with self._lock:
@@ -268,6 +293,31 @@ class App:
             found = self._pushers.get(queue)
             if found is None or found.closed:
                 found = self._pushers[queue] = self._opened_queue(queue).pusher()
+            return found
+
+    # --- steps ----------------------------------------------------------------------------------
+
+    def signal(
+        self, message_id: str, name: str, value: object = None, queue: str | None = None
+    ) -> bool:
+        """`Task.signal` by the id of its message. queue: the name of its queue; None: the app's
+        default."""
+        return send_signal(
+            self.desk(), self.client, queue or self._default, message_id, name, value
+        )
+
+    def desk(self) -> Desk:
+        """What steps of its tasks need. Cost: none once the client is open."""
+        return Desk(self.client.ports, self.codec, self._mover)
+
+    def _mover(self, queue: str, group_id: str) -> Pusher:
+        """The pusher of calls that go on later, in this group alone."""
+        with self._lock:
+            self._check_process()
+            found = self._movers.get((queue, group_id))
+            if found is None or found.closed:
+                opened = self._connected().queue(queue).pusher_for(group_id)
+                found = self._movers[queue, group_id] = opened
             return found
 
     # --- the client and its queues --------------------------------------------------------------
@@ -281,17 +331,27 @@ class App:
 
     def use(self, client: Client) -> None:
         """Have the app use this client in this process, which it does not close."""
+        self._let_go()
         with self._lock:
-            self._forget()
             self._pid, self._client = os.getpid(), client
 
     def close(self) -> None:
         """Finish pushes, and close its client in this process. It can be used again."""
-        with self._lock:
-            client = self._client if self._pid == os.getpid() else None
-            self._forget()
+        client = self._let_go()
         if client is not None:
             client.close()
+
+    def _let_go(self) -> Client | None:
+        """Finish pushes from event loops, and forget the client; returns it."""
+        with self._lock:
+            self._check_process()
+            pushing, self._pushing = self._pushing, None
+        if pushing is not None:
+            pushing.close()
+        with self._lock:
+            client = self._client
+            self._forget()
+        return client
 
     def __enter__(self) -> App:
         return self
@@ -305,7 +365,8 @@ class App:
             self._forget()
 
     def _forget(self) -> None:
-        self._pid, self._client, self._pushers = os.getpid(), None, {}
+        self._pid, self._client, self._pushing = os.getpid(), None, None
+        self._pushers, self._movers = {}, {}
 
     def _connected(self) -> Client:
         if self._client is None:
@@ -349,7 +410,7 @@ class App:
 
     def __call__(self, message: Message) -> None:
         """Run the call in a message; what a worker does. Raises what the task raises."""
-        running.run(message, self.tasks, self.keep)
+        running.run(message, self)
 
     def handler_for(self, queue: str) -> Handler | AsyncHandler:
         """What runs the calls in one of its queues: in threads, or in an event loop if all of its
@@ -367,9 +428,7 @@ class App:
             logger.warning("%s", exc)
             result = self.codec.error(exc.message)
         try:
-            self.client.ports.catalog.results.put(
-                result_key(message_id), result, self._results_kept
-            )
+            self.client.ports.catalog.results.put(result_key(message_id), result, self.results_kept)
         except BackendError as exc:
             logger.warning("the result of task %r is not kept: %s", task.name, exc)
 
@@ -423,24 +482,13 @@ class _AsyncHandler:
         return self._app.timeout_max
 
     async def __call__(self, message: AsyncMessage) -> None:
-        await running.run_async(message.delivered, self._app.tasks, self._app.keep)
+        await running.run_async(message.delivered, self._app)
 
 
 def _with_group(settings: WorkerSettings, group: str) -> WorkerSettings:
     found = settings.copy()
     found.setdefault("group", group)
     return found
-
-
-def _arguments(call: Pushed) -> dict[str, Any]:
-    """The arguments of `Pusher.push` for one call."""
-    return {
-        "key": call.key,
-        "dedup_id": call.dedup_id,
-        "delay": call.when.delay,
-        "due": call.when.due,
-        "priority": call.priority,
-    }
 
 
 def _name_of(function: Callable[..., Any]) -> str:

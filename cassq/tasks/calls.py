@@ -10,12 +10,16 @@ import importlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
 from cassq.base.extras import wanted
 from cassq.errors import UsageError
 
 Serializer = Literal["json", "msgpack"]
+# Types of values that JSON writes as they are.
+_PLAIN = frozenset({type(None), bool, int, str})
+_dumps = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 # What is written, and how an error names it.
 Parts = Sequence[tuple[str, Any]]
 
@@ -31,6 +35,11 @@ class Call(NamedTuple):
         return {"task": self.task, "args": list(self.args), "kwargs": dict(self.kwargs)}
 
 
+def result_key(message_id: str) -> str:
+    """The key of a task's result in the catalog."""
+    return f"task:{message_id}"
+
+
 class NotACallError(ValueError):
     """A payload is not a call of a task."""
 
@@ -40,6 +49,7 @@ class Codec:
     each method, for what cannot be written, naming its place."""
 
     def __init__(self, serializer: str) -> None:
+        self._is_json = serializer == "json"
         match serializer:
             case "json":
                 self._write = _as_json
@@ -50,6 +60,10 @@ class Codec:
                 raise UsageError(f"serializer must be 'json' or 'msgpack', not {serializer!r}")
 
     def call(self, call: Call) -> bytes:
+        kinds = {*map(type, call.args), *map(type, call.kwargs.values())}
+        if self._is_json and kinds <= _PLAIN:  # nothing in it can be refused, but texts
+            with suppress(UnicodeEncodeError):
+                return _dumps(call.as_dict()).encode()
         of = f"of task {call.task!r}"
         parts = [(f"argument {n} {of}", value) for n, value in enumerate(call.args, 1)]
         parts += [(f"argument {name!r} {of}", value) for name, value in call.kwargs.items()]
@@ -57,6 +71,10 @@ class Codec:
 
     def result(self, task: str, value: object) -> bytes:
         return self._write([(f"the result of task {task!r}", value)], {"value": value})
+
+    def record(self, where: str, value: object, fields: Mapping[str, Any]) -> bytes:
+        """A value with fields about it, which can all be written. where: names it in errors."""
+        return self._write([(where, value)], {"value": value, **fields})
 
     def error(self, text: str) -> bytes:
         """What stands for a result that there is not."""
@@ -84,9 +102,18 @@ def decode_result(raw: bytes) -> tuple[Any, str]:
     raise NotACallError("it is not the result of a task")
 
 
+def decode_record(raw: bytes) -> dict[str, Any]:
+    """A value with its fields. Raises NotACallError for anything else."""
+    match _read(raw):
+        case {"value": _, **_rest} as found:
+            return dict(found)
+    raise NotACallError("it is not the record of a step")
+
+
 def _read(payload: bytes) -> Any:
     try:
-        return json.loads(payload) if payload[:1] == b"{" else _from_msgpack(payload)
+        # Decoded here, as it need not be found out how it is encoded.
+        return json.loads(payload.decode()) if payload[:1] == b"{" else _from_msgpack(payload)
     except ValueError as exc:
         raise NotACallError(f"neither JSON nor msgpack: {exc}") from exc
 
@@ -94,7 +121,7 @@ def _read(payload: bytes) -> Any:
 def _as_json(parts: Parts, whole: dict[str, Any]) -> bytes:
     for where, value in parts:
         _check_json(value, where)
-    text = json.dumps(whole, separators=(",", ":"), ensure_ascii=False)
+    text = _dumps(whole)
     try:
         return text.encode()
     except UnicodeEncodeError as exc:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from cassq.base.arguments import check_seconds
 from cassq.base.clock import Stopwatch, SystemClock
@@ -12,14 +12,15 @@ from cassq.client.client import Client
 from cassq.errors import MessageNotFoundError, TaskFailedError, UsageError
 from cassq.message.message_ids import MessageId
 from cassq.popper import WAIT_MAX_SECONDS
-from cassq.tasks.calls import decode_result
-from cassq.tasks.groups import chosen_group
+from cassq.tasks.calls import decode_result, result_key
+from cassq.tasks.steps.overview import ENDED, whereabouts
+from cassq.tasks.steps.records import CANCELLED
+
+T = TypeVar("T")
 
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.001, 0.05
 # How often to ask whether there will be a result at all.
 ASK_SECONDS = 0.5
-# States of a message whose task will not run any more.
-ENDED = frozenset({"dead", "expired", "purged", "cancelled", "lost", "gone", "committed"})
 
 
 class Result(NamedTuple):
@@ -34,27 +35,33 @@ class Place(Protocol):
     @property
     def client(self) -> Client: ...
 
-
-def result_key(message_id: str) -> str:
-    """The key of a task's result in the catalog."""
-    return f"task:{message_id}"
+    def signal(self, message_id: str, name: str, value: object, queue: str | None) -> bool: ...
 
 
-class Handle:
-    """A call that was pushed. id: of its message. queue: the name of the queue that it is in."""
+class Handle(Generic[T]):
+    """A call that was pushed. id: of its message. queue: the name of the queue that it is in. T:
+    what the task returns; of an async one, when it is awaited."""
 
-    __slots__ = ("_place", "_result", "_watch", "id", "queue")
+    __slots__ = ("_kept", "_place", "_result", "_watch", "id", "queue")
 
     def __init__(
-        self, id: MessageId, queue: str, place: Place | None = None, result: Result | None = None
+        self,
+        id: MessageId,
+        queue: str,
+        place: Place | None = None,
+        result: Result | None = None,
+        *,
+        kept: bool = True,
     ) -> None:
+        """kept: whether its result is kept."""
         self.id: MessageId = id
         self.queue: str = queue
         self._place = place
         self._result = result
+        self._kept = kept
         self._watch = Stopwatch()  # since the message was last looked for
 
-    def result(self, timeout: float | None = None) -> Any:
+    def result(self, timeout: float | None = None) -> T:
         """What the task returned; waits for it, for `timeout` seconds at most.
 
         Raises TimeoutError; TaskFailedError if the task will not run any more, as its call is a
@@ -65,18 +72,28 @@ class Handle:
         for pause in self._waiting(timeout):
             found = self._look()
             if found is not None:
-                return found.value
+                value: T = found.value
+                return value
             clock.sleep(pause)
         raise TimeoutError(f"no result of {self.id} within {timeout} s")
 
-    async def result_async(self, timeout: float | None = None) -> Any:
+    async def result_async(self, timeout: float | None = None) -> T:
         """`result` for a running event loop, which goes on meanwhile."""
         for pause in self._waiting(timeout):
             found = self._result or await asyncio.to_thread(self._look)
             if found is not None:
-                return found.value
+                value: T = found.value
+                return value
             await asyncio.sleep(pause)
         raise TimeoutError(f"no result of {self.id} within {timeout} s")
+
+    def signal(self, name: str, value: object = None) -> bool:
+        """Send a signal to the task: see `Task.signal`."""
+        if self._place is None:
+            raise UsageError(
+                "a call that ran inline takes no signals", hint="inline(signals={...})"
+            )
+        return self._place.signal(self.id, name, value, self.queue)
 
     def _waiting(self, timeout: float | None) -> Iterator[float]:
         """The pauses between looks, until the time is over."""
@@ -93,22 +110,22 @@ class Handle:
     def _look(self) -> Result | None:
         if self._result is not None:
             return self._result
-        if self._place is None:
+        if self._place is None or not self._kept:
             raise UsageError(
                 f"the task of {self.id} keeps no results", hint="declare it with results=True"
             )
         client = self._place.client
-        self._result = self._kept(client)
+        self._result = self._find(client)
         if self._result is None and self._watch.seconds() >= ASK_SECONDS:
             self._watch = Stopwatch()
             why = self._ended(client)
             if why:
-                self._result = self._kept(client)  # it may have come meanwhile
+                self._result = self._find(client)  # it may have come meanwhile
                 if self._result is None:
                     raise TaskFailedError(f"task {self.id} has no result: {why}")
         return self._result
 
-    def _kept(self, client: Client) -> Result | None:
+    def _find(self, client: Client) -> Result | None:
         key = result_key(self.id)
         raw = client.ports.catalog.results.find([key]).get(key)
         if raw is None:
@@ -121,14 +138,13 @@ class Handle:
     def _ended(self, client: Client) -> str:
         """Why the task will not run any more; "": it may."""
         try:
-            groups = client.queue(self.queue).explain(self.id).groups
+            found = whereabouts(client, self.queue, self.id)
         except MessageNotFoundError:
             return "its message is not stored any more"
-        now = groups[chosen_group(groups)][-1]
-        if now.state not in ENDED:
-            return ""
-        error = now.failure.get("error") or ""
-        return f"its message is {now.state}{f' ({error})' if error else ''}"
+        if found.now.state not in ENDED:
+            return "it was cancelled" if found.state == CANCELLED else ""
+        error = found.now.failure.get("error") or ""
+        return f"its message is {found.now.state}{f' ({error})' if error else ''}"
 
     def __repr__(self) -> str:
         return f"<Handle {self.id} in {self.queue}>"

@@ -15,6 +15,7 @@ from typing import Any
 from cassq.message.message_ids import MessageId
 from cassq.tasks.calls import Call, decode
 from cassq.tasks.handles import Handle, Result
+from cassq.tasks.steps.inline_run import signalled
 from cassq.tasks.task import Pushed, Task
 
 Tasks = Mapping[str, Task[Any, Any]]
@@ -24,10 +25,14 @@ _instead: list[Callable[[Tasks, Call], object]] = []
 
 
 @contextmanager
-def inline() -> Iterator[None]:
+def inline(*, signals: Mapping[str, Any] | None = None) -> Iterator[None]:
     """Run each call at once, where it is pushed, whatever its delay. An error of the task is raised
-    there, and it is not tried again; calls by name need a task of the app."""
-    with _instead_of_pushes(lambda tasks, call: tasks[call.task](*call.args, **call.kwargs)):
+    there, and it is not tried again; calls by name need a task of the app. Steps are called, and
+    sleeps are over at once. signals: what waits return, by name; others return None."""
+    with (
+        signalled(signals or {}),
+        _instead_of_pushes(lambda tasks, call: tasks[call.task](*call.args, **call.kwargs)),
+    ):
         yield
 
 
@@ -53,7 +58,7 @@ def is_inline() -> bool:
     return bool(_instead)
 
 
-def take(tasks: Tasks, calls: Sequence[Pushed], payloads: Sequence[bytes]) -> list[Handle]:
+def take(tasks: Tasks, calls: Sequence[Pushed], payloads: Sequence[bytes]) -> list[Handle[Any]]:
     """Do with calls what is done instead of pushing them."""
     found = []
     for each, payload in zip(calls, payloads, strict=True):
@@ -64,7 +69,7 @@ def take(tasks: Tasks, calls: Sequence[Pushed], payloads: Sequence[bytes]) -> li
     return found
 
 
-async def take_soon(tasks: Tasks, call: Pushed, payload: bytes) -> Handle:
+async def take_soon(tasks: Tasks, call: Pushed, payload: bytes) -> Handle[Any]:
     """`take` for one call, in a running event loop."""
     result = _instead[-1](tasks, decode(payload))
     if asyncio.iscoroutine(result):
@@ -81,6 +86,6 @@ def _finish(coroutine: Any) -> object:
     raise RuntimeError("an async task cannot run inline in a running loop: use push_async there")
 
 
-def _handle(call: Pushed, value: object) -> Handle:
+def _handle(call: Pushed, value: object) -> Handle[Any]:
     result = Result(value) if call.results else None
     return Handle(MessageId(f"inline:{next(_numbers)}"), call.queue, result=result)

@@ -5,36 +5,35 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from cassq.consumer.delivery import Message
 from cassq.tasks.calls import Call, NotACallError, decode
+from cassq.tasks.steps.context import Context
+from cassq.tasks.steps.moving import Desk
+from cassq.tasks.steps.run import Run, Suspended
 from cassq.tasks.task import Task
 from cassq.worker.handler import Reject
 from cassq.worker.journal import Terms
 from cassq.worker.settling import set_terms
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
-    """What a task can ask about the call that it runs. attempt: 1 the first time. message: the
-    message that was delivered."""
-
-    task: str
-    attempt: int
-    message: Message
+class Host(Protocol):
+    """What running a call needs of its app: see `App`."""
 
     @property
-    def id(self) -> str:
-        """The id of its message, as of the handle that `push` returned."""
-        return self.message.id
+    def tasks(self) -> Mapping[str, Task[Any, Any]]: ...
 
+    @property
+    def results_kept(self) -> float: ...
 
-# Keeps what a task returned: the task, the id of the message, the value.
-Keep = Callable[[Task[Any, Any], str, object], None]
+    def desk(self) -> Desk: ...
+
+    def keep(self, task: Task[Any, Any], message_id: str, value: object) -> None:
+        """Keep what a task returned."""
+
 
 _current: ContextVar[Context] = ContextVar("cassq_task")
 
@@ -52,32 +51,63 @@ class ArgumentsError(Exception):
     """A message has arguments that do not fit the task, as of another version of the program."""
 
 
-def run(message: Message, tasks: Mapping[str, Task[Any, Any]], keep: Keep) -> None:
-    """Run the call in a message, in a thread. keep: called with what a task returned, if it keeps
-    results.
+def run(message: Message, host: Host) -> None:
+    """Run the call in a message, in a thread.
 
     Raises what the task raises, UnknownTaskError, ArgumentsError, or Reject for a payload that is
     not a call, and for a call that crashed too often.
     """
-    task, call = _call_in(message, tasks)
-    token = _current.set(Context(task.name, message.attempts, message))
+    task, call = _call_in(message, host.tasks)
+    steps: Run | None = None
+    if task.takes_context:
+        steps = Run.of(host.desk(), message, task.name, host.results_kept)
+        if steps is None:
+            return  # its call has gone on in another message
+    context = Context(task.name, message.attempts, message, steps)
+    token = _current.set(context)
     try:
-        result = _begun(task, call)
+        result = _begun(task, call, context)
         if task.is_async:
             result = _loops.run(result, task.settings.timeout)
-        if task.settings.results:
-            keep(task, message.id, result)
+        _end(host, task, message, steps, result)
+    except Suspended:
+        assert steps is not None
+        steps.move()
     finally:
         _current.reset(token)
 
 
-async def run_async(message: Message, tasks: Mapping[str, Task[Any, Any]], keep: Keep) -> None:
+async def run_async(message: Message, host: Host) -> None:
     """`run` for a queue of async tasks alone, in the event loop that runs."""
-    task, call = _call_in(message, tasks)
-    _current.set(Context(task.name, message.attempts, message))
-    result = await _limited(_begun(task, call), task.settings.timeout)
+    task, call = _call_in(message, host.tasks)
+    steps: Run | None = None
+    if task.takes_context:
+        desk = await asyncio.to_thread(host.desk)
+        steps = await asyncio.to_thread(Run.of, desk, message, task.name, host.results_kept)
+        if steps is None:
+            return
+    context = Context(task.name, message.attempts, message, steps)
+    _current.set(context)
+    try:
+        coroutine, timeout = _begun(task, call, context), task.settings.timeout
+        result = await (coroutine if timeout is None else _limited(coroutine, timeout))
+        if task.settings.results or steps is not None:
+            await asyncio.to_thread(_end, host, task, message, steps, result)
+    except Suspended:
+        assert steps is not None
+        await asyncio.to_thread(steps.move)
+
+
+def _end(
+    host: Host, task: Task[Any, Any], message: Message, steps: Run | None, result: object
+) -> None:
+    """A task returned. Raises Suspended if it sleeps or waits all the same, as it caught that."""
+    if steps is not None and steps.suspended:
+        raise Suspended()
     if task.settings.results:
-        await asyncio.to_thread(keep, task, message.id, result)
+        host.keep(task, message.id, result)
+    if steps is not None:
+        steps.end()
 
 
 def _call_in(message: Message, tasks: Mapping[str, Task[Any, Any]]) -> tuple[Task[Any, Any], Call]:
@@ -94,10 +124,11 @@ def _call_in(message: Message, tasks: Mapping[str, Task[Any, Any]]) -> tuple[Tas
     return task, call
 
 
-def _begun(task: Task[Any, Any], call: Call) -> Any:
+def _begun(task: Task[Any, Any], call: Call, context: Context) -> Any:
     """What calling the task's function returns."""
+    given = (context,) if task.takes_context else ()
     try:
-        return task.function(*call.args, **call.kwargs)
+        return task.function(*given, *call.args, **call.kwargs)
     except TypeError as exc:
         try:
             task.bind(call.args, call.kwargs)  # it takes long, so it is only done to tell why

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import hashlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, overload
 
 from cassq.base.arguments import DELAY_MAX_SECONDS, check_seconds
 from cassq.errors import UsageError
 from cassq.model.priorities import check_priority
+from cassq.producer.pusher import Push
 from cassq.tasks.calls import Call, Codec
 from cassq.tasks.handles import Handle
+from cassq.tasks.steps.context import takes_context
+from cassq.tasks.steps.inline_run import inline_context
 
 P = ParamSpec("P")
-R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+T = TypeVar("T")
+# The arguments of calls: of each in order, or by name.
+Calls = Iterable[Sequence[Any] | Mapping[str, Any]]
 
 RETRIES_MAX = 1000
 
@@ -52,6 +57,11 @@ class Pushed(NamedTuple):
     priority: int = 0
     results: bool = False
 
+    def as_push(self, payload: bytes) -> Push:
+        """This call, alone, as a push of its payload."""
+        delay, due = self.when
+        return Push(payload, None, self.key, delay, due, self.dedup_id, None, self.priority)
+
 
 class Pushes(Protocol):
     """What a task needs of its app: see `App`."""
@@ -59,33 +69,50 @@ class Pushes(Protocol):
     @property
     def codec(self) -> Codec: ...
 
-    def push_calls(self, calls: Sequence[Pushed]) -> list[Handle]: ...
+    def push_calls(self, calls: Sequence[Pushed]) -> list[Handle[Any]]: ...
 
-    async def push_soon(self, pushed: Pushed) -> Handle: ...
+    async def push_soon(self, pushed: Pushed) -> Handle[Any]: ...
+
+    def signal(self, message_id: str, name: str, value: object, queue: str | None) -> bool: ...
 
 
-class Task(Generic[P, R]):
+class Task(Generic[P, R_co]):
     """A function whose calls can be pushed; `App.task` makes it. Called itself, it runs at once,
     here, as the plain function."""
 
     def __init__(
-        self, app: Pushes, function: Callable[P, R], name: str, settings: TaskSettings
+        self, app: Pushes, function: Callable[..., R_co], name: str, settings: TaskSettings
     ) -> None:
         self._app = app
-        self.function: Callable[P, R] = function
+        self.function: Callable[..., R_co] = function
         self.name: str = name
         self.settings: TaskSettings = settings
         self.is_async: bool = inspect.iscoroutinefunction(function)
         self._signature = _signature(function, name)
+        self.takes_context: bool = takes_context(function)
+        if self.takes_context:  # which its calls do not have
+            _, *parameters = self._signature.parameters.values()
+            self._signature = self._signature.replace(parameters=parameters)
+        self._counts = _counts_that_fit(self._signature)
         self._when = When()
         _check_settings(name, settings, self._signature)
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        if self.takes_context:
+            return self.function(inline_context(self.name), *args, **kwargs)
         return self.function(*args, **kwargs)
 
-    def push(self, *args: P.args, **kwargs: P.kwargs) -> Handle:
+    @overload
+    def push(
+        self: Task[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+    ) -> Handle[T]: ...
+
+    @overload
+    def push(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R_co]: ...
+
+    def push(self, *args: P.args, **kwargs: P.kwargs) -> Handle[Any]:
         """Push a call; a worker runs it. Durable on return.
 
         Raises UsageError if the arguments do not fit the function, or cannot be written. Cost: as
@@ -93,16 +120,39 @@ class Task(Generic[P, R]):
         """
         return self._app.push_calls([self._pushed(args, kwargs)])[0]
 
-    async def push_async(self, *args: P.args, **kwargs: P.kwargs) -> Handle:
+    @overload
+    async def push_async(
+        self: Task[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+    ) -> Handle[T]: ...
+
+    @overload
+    async def push_async(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R_co]: ...
+
+    async def push_async(self, *args: P.args, **kwargs: P.kwargs) -> Handle[Any]:
         """`push` for a running event loop, which goes on meanwhile. Calls awaited at the same time
         are written together. If the wait is cancelled, the call is pushed nevertheless."""
-        return await asyncio.shield(self._app.push_soon(self._pushed(args, kwargs)))
+        return await self._app.push_soon(self._pushed(args, kwargs))
 
-    def push_many(self, calls: Iterable[Sequence[Any] | Mapping[str, Any]]) -> list[Handle]:
+    @overload
+    def push_many(self: Task[P, Coroutine[Any, Any, T]], calls: Calls) -> list[Handle[T]]: ...
+
+    @overload
+    def push_many(self, calls: Calls) -> list[Handle[R_co]]: ...
+
+    def push_many(self, calls: Calls) -> list[Handle[Any]]:
         """Push many calls together. calls: for each, its arguments in order, as a tuple or list, or
         by name, as a dict. All are checked before any is pushed. Raises as `push`, and
         `Pusher.push_many`."""
         return self._app.push_calls([self._pushed(*_split(each)) for each in calls])
+
+    def signal(self, message_id: str, name: str, value: object = None) -> bool:
+        """Send a signal to the call of this id: `Context.wait(name)` returns the value, also if it
+        comes there later. Durable on return; False if the task is over.
+
+        Raises UsageError for a value that cannot be written, MessageNotFoundError. Cost: some
+        reads, a synced write; for a task that waits, four more and the push of a message.
+        """
+        return self._app.signal(message_id, name, value, self.settings.queue)
 
     def options(
         self,
@@ -111,7 +161,7 @@ class Task(Generic[P, R]):
         due: datetime | None = None,
         priority: int | None = None,
         queue: str | None = None,
-    ) -> Task[P, R]:
+    ) -> Task[P, R_co]:
         """The task with other options for its next pushes: `send.options(delay=60).push(7)`.
 
         delay: seconds before it may run. due: the same as a time, with a time zone. priority: 0 to
@@ -139,6 +189,11 @@ class Task(Generic[P, R]):
 
     def _pushed(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Pushed:
         settings = self.settings
+        same = settings.key is not None or bool(settings.unique)
+        if not (same or kwargs) and len(args) in self._counts:  # as binding takes long
+            call = Call(self.name, args, kwargs)
+            when, results = self._when, settings.results
+            return Pushed(settings.queue, call, when, None, None, settings.priority, results)
         try:
             bound = self.bind(args, kwargs)
         except TypeError as exc:
@@ -147,7 +202,7 @@ class Task(Generic[P, R]):
                 hint=f"it takes {self._signature}",
             ) from exc
         key = dedup_id = None
-        if settings.key is not None or settings.unique:
+        if same:
             bound.apply_defaults()
             dedup_id = self._dedup_id(bound.arguments)
             if settings.key is not None:
@@ -199,6 +254,17 @@ def _signature(function: Callable[..., Any], name: str) -> inspect.Signature:
             hint="write a function without yield",
         )
     return inspect.signature(function)
+
+
+def _counts_that_fit(signature: inspect.Signature) -> range:
+    """How many arguments, all in order, surely fit."""
+    in_order = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = signature.parameters.values()
+    needed = [each for each in parameters if each.default is inspect.Parameter.empty]
+    if any(each.kind is inspect.Parameter.KEYWORD_ONLY for each in needed):
+        return range(0)
+    least = sum(each.kind in in_order for each in needed)
+    return range(least, sum(each.kind in in_order for each in parameters) + 1)
 
 
 def _check_settings(name: str, settings: TaskSettings, signature: inspect.Signature) -> None:

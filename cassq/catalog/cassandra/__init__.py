@@ -22,6 +22,7 @@ from cassq.catalog.cassandra.queue_tables import CassandraQueues
 from cassq.catalog.cassandra.record_tables import CassandraRecords
 from cassq.catalog.cassandra.result_tables import CassandraResults
 from cassq.catalog.cassandra.sidecar_tables import CassandraSidecars
+from cassq.catalog.cassandra.step_tables import CassandraSteps
 from cassq.catalog.port import Catalog
 
 
@@ -43,6 +44,7 @@ class CassandraCatalog(Catalog):
         cursors, arrivals = Cursors(rows, partitions.memory), Arrivals(keyspace)
         self.records = records = CassandraRecords(keyspace)
         self.results = CassandraResults(keyspace)
+        self.steps = CassandraSteps(keyspace)
         self.sidecars = CassandraSidecars(keyspace)
         self.leases = leases = CassandraLeases(rows)
         self.writes = writes = CassandraWrites(rows)

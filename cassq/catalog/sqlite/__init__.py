@@ -17,9 +17,11 @@ from cassq.catalog.sqlite.queue_tables import SqliteQueues
 from cassq.catalog.sqlite.record_tables import SqliteRecords
 from cassq.catalog.sqlite.result_tables import SqliteResults
 from cassq.catalog.sqlite.sidecar_tables import SqliteSidecars
+from cassq.catalog.sqlite.step_tables import SqliteSteps
 from cassq.catalog.sqlite.write_tables import SqliteWrites
 
 RESULTS = "results.sqlite"
+STEPS = "steps.sqlite"
 # The latest catalog time on record: reapers renew a lease every second or so. A boot that was cut
 # short may have left only its start time.
 REACHED = """
@@ -69,6 +71,7 @@ class SqliteCatalog(Catalog):
         self.sidecars = SqliteSidecars(self._db)
         self.records = SqliteRecords(self._db)
         self.results: SqliteResults = SqliteResults(path.with_name(RESULTS), clock)
+        self.steps: SqliteSteps = SqliteSteps(path.with_name(STEPS), clock, durable=durable)
 
     def now_ms(self) -> int:
         return self._clock.boot_ms() + self._db.offset_ms
@@ -95,12 +98,13 @@ class SqliteCatalog(Catalog):
             )
 
     def close(self) -> None:
-        self.results.close()
+        self.results.file.close()
+        self.steps.file.close()
         self._db.close()
 
     def abandon(self) -> object:
         """Return what a forked child must keep, untouched, for as long as it runs."""
-        return self._db.abandon(), self.results.abandon()
+        return self._db.abandon(), self.results.file.abandon(), self.steps.file.abandon()
 
     def _anchor(self) -> int:
         """Catalog time minus boot time: fixed once per boot by the first client that opens the

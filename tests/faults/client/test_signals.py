@@ -277,8 +277,8 @@ def test_a_handler_may_push_while_the_main_thread_waits_for_messages(queue: cass
 FREE = {
     "Client": {"close", "runtime_class"},
     "Queue": {
-        "audit", "dead_letters", "drain", "forwarding_pusher", "new_pusher", "run", "settle",
-        "tick_pusher",
+        "audit", "dead_letters", "drain", "forwarding_pusher", "new_pusher", "pusher_for", "run",
+        "settle", "tick_pusher",
     },
     "Popper": {
         "ack_held", "close", "close_inside", "commit", "dead", "extend_held", "give_held",

@@ -30,6 +30,7 @@ from cassq.errors import (
 )
 from cassq.locks.late import LateLocker
 from cassq.locks.lease import LeaseLocker
+from cassq.tasks import App, Context
 from tests.integration.deadlines import DEADLINE_SECONDS, eventually, joined
 from tests.servers.fixtures import running
 from tests.servers.kinds import cassandra
@@ -84,6 +85,26 @@ def test_what_one_client_pushes_another_pops(url: str, name: str, consistency: s
         assert popped == payloads
         audit = queue.audit()
         assert audit.balanced, audit.findings
+
+
+def test_a_task_with_steps_sleeps_and_waits_for_a_signal(url: str, name: str) -> None:
+    calls: list[str] = []
+    with App(url, queue=name) as app:
+
+        @app.task(results=True)
+        def order(ctx: Context, number: int) -> list[object]:
+            first = ctx.step("charge", lambda: calls.append("charge"))
+            ctx.sleep("cool off", seconds=0.1)
+            return [first, ctx.step("add", lambda: number + 1), ctx.wait("approved", timeout=3600)]
+
+        handle = order.push(7)
+        app.run(max_tasks=2, concurrency=1)
+        assert handle.signal("approved", True)
+        app.run(max_tasks=1, concurrency=1)
+        assert handle.result(timeout=DEADLINE_SECONDS) == [None, 8, True]
+        assert not handle.signal("approved", True)
+        assert calls == ["charge"]
+        assert app.client.queue(name).audit().balanced
 
 
 def test_a_waiting_popper_gets_what_another_client_pushes(url: str, name: str) -> None:
@@ -484,10 +505,10 @@ def test_the_command_works_with_a_keyspace_as_with_a_directory(url: str, name: s
 def test_the_command_makes_and_shows_a_schema(cassandra1: CassandraCluster, tables: Cql) -> None:
     made, absent = cassandra1.url(KEYSPACE), cassandra1.url("absent")
     assert run("schema", "apply", "--url", made).stdout == (
-        f"keyspace {KEYSPACE} has schema version 6: nothing to do\n"
+        f"keyspace {KEYSPACE} has schema version 7: nothing to do\n"
     )
     status = json.loads(run("schema", "status", "--url", made, "--json").stdout)
-    assert (status["exists"], status["version"], status["needed"]) == (True, 6, 6)
+    assert (status["exists"], status["version"], status["needed"]) == (True, 7, 7)
     assert (status["replication"], status["agreed"], status["nodes_up"]) == ({"dc1": 1}, True, 1)
     assert list(status["commitlog_sync"].values()) == ["periodic"]
     shown = run("schema", "status", "--url", made)

@@ -12,7 +12,7 @@ import pytest
 
 import cassq
 from cassq.errors import AbandonedTasksError, ConfigError, QueueNotFoundError, UsageError
-from cassq.tasks import App, Reject, Retry, TaskFailedError, current
+from cassq.tasks import App, Handle, Reject, Retry, TaskFailedError, current
 from cassq.tasks.calls import Call
 from cassq.tasks.testing import inline_tasks, recorded_tasks
 from tests.integration.deadlines import eventually
@@ -28,13 +28,6 @@ Ran = list[tuple[Any, ...]]
 def ran() -> Ran:
     """What tasks noted."""
     return []
-
-
-@pytest.fixture
-def app(client: cassq.Client) -> App:
-    app = App()
-    app.use(client)
-    return app
 
 
 def run(app: App, count: int) -> None:
@@ -352,7 +345,7 @@ def test_results_are_kept_if_asked_for(client: cassq.Client, serializer: Any) ->
         return 3
 
     sums = add.push_many([(1, 2), (3, 4)])
-    handles = [*sums, nothing.push(), kept_not.push()]
+    handles: list[Handle[Any]] = [*sums, nothing.push(), kept_not.push()]
     with pytest.raises(TimeoutError):
         sums[0].result(timeout=0)
     run(app, 4)

@@ -40,6 +40,7 @@ def test_every_noun_is_there() -> None:
         pipe-list pipe-show pipe-skip
         schedule-create schedule-list schedule-show schedule-pause schedule-resume schedule-run
         schedule-delete
+        task-list task-show task-signal task-retry task-cancel
         dead-list dead-peek dead-merge dead-purge dead-export dead-import
     """
     found = {leaf.command_path.removeprefix("cassq ").replace(" ", "-") for leaf in LEAVES}
@@ -170,7 +171,7 @@ def test_an_outage_that_no_second_try_ends_is_a_failure() -> None:
 def test_every_error_is_on_a_branch_with_a_known_exit_code() -> None:
     branches = {
         *(errors.UsageError, errors.BackendError, errors.OwnershipError),
-        *(errors.AbandonedTasksError, errors.TaskFailedError),
+        *(errors.AbandonedTasksError, errors.TaskFailedError, errors.StepMismatchError),
         *(errors.CorruptionError, errors.BrokenInvariantError),
     }
     assert set(errors.CassqError.__subclasses__()) == branches

@@ -24,6 +24,27 @@ COMPLETENESS_MIN = 0.99
 # Each line that ends in a comment is wrong, and is to be found; all others are right.
 SMALL_FILE = """\
 import cassq
+from cassq.tasks import App, Context
+
+app = App("file:queues")
+
+@app.task
+def add(one: int, two: int = 2) -> int:
+    return one + two
+
+@app.task(results=True)
+async def greet(ctx: Context, name: str) -> list[str]:
+    length: int = await ctx.step_async("add", add_soon, 3)
+    return [name] * ctx.step("length", len, name)
+
+async def add_soon(one: int) -> int:
+    again: int = (await add.push_async(one)).result()
+    names: list[str] = await (await greet.push_async("Ann")).result_async()
+    return again
+
+total: int = add.push(1, two=3).result()
+names: list[str] = greet.push("Ann").result()
+many: list[str] = greet.push_many([("Ann",)])[0].result()
 
 client = cassq.connect("file:queues", durability="os")
 queue = client.create_queue("a", claim_timeout=3, overflow="drop-oldest", retry_schedule=[1, 10])
@@ -43,6 +64,11 @@ with queue.popper() as popper:
     for message in popper.pop(3):
         payload: bytes = message.payload
 
+add.push("one")  # wrong
+add.push(1, three=3)  # wrong
+greet.push("Ann", 3)  # wrong
+text: str = add.push(1).result()  # wrong
+one_name: str = greet.push("Ann").result()  # wrong
 client.create_queue("a", claim_timeot=3)  # wrong
 client.create_queue("a", claim_timeout="3s")  # wrong
 client.create_queue("a", consistency="app")  # wrong

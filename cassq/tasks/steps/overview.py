@@ -1,0 +1,93 @@
+"""Where the calls of tasks are, and what they wait for: for handles, signals and the command."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from cassq.client.client import Client
+from cassq.errors import MessageNotFoundError
+from cassq.inspect.explain import step_at
+from cassq.inspect.whereabouts import MessageStep
+from cassq.tasks.groups import chosen_group
+from cassq.tasks.steps.moving import Desk, put_signal
+from cassq.tasks.steps.records import (
+    CANCELLED,
+    OVER,
+    SLEEP,
+    WAITING,
+    Place,
+    check_name,
+    place_in,
+    records_in,
+)
+
+# States of a message whose task will not run any more.
+ENDED = frozenset({"dead", "expired", "purged", "cancelled", "lost", "gone", "committed"})
+
+
+# States of a task that holds no worker.
+SLEEPING, SIGNAL = "sleeping", "signal"
+
+
+class Whereabouts(NamedTuple):
+    """Where the call of a task is now, with the records of its steps. now: of its message. place:
+    where it was moved, if it ever slept or waited."""
+
+    now: MessageStep
+    rows: dict[str, bytes]
+    place: Place | None
+
+    @property
+    def state(self) -> str:
+        """One of "waiting", "delayed", "running", "sleeping", "signal" (it waits for one), "done",
+        "dead", "cancelled", or another state of its message."""
+        if self.place is not None and self.place.state == CANCELLED:
+            return CANCELLED
+        match self.now.state:
+            case "pending":
+                return "running"
+            case "committed" | "gone":
+                return "done"
+            case "waiting" | "delayed" if self.place is not None and self.place.state == WAITING:
+                record = records_in(self.rows).get(self.place.label)
+                sleeps = record is None or record.kind == SLEEP
+                return SLEEPING if sleeps else SIGNAL
+        return self.now.state
+
+
+def whereabouts(client: Client, queue: str | None, message_id: str) -> Whereabouts:
+    """Where the call of this id is. queue: None: it is looked for in all. Raises
+    MessageNotFoundError, UsageError. Cost: a read of its records, and as of `Queue.explain`."""
+    rows = client.ports.catalog.steps.find(message_id)
+    place = place_in(rows)
+    if place is not None:
+        home = client.ports.catalog.queues.named(place.queue)
+        groups = client.ports.catalog.queues.groups(home.id) if home else []
+        group = next((each for each in groups if each.id == place.group_id), None)
+        if home is not None and group is not None:
+            spot = place.came_from or place.spot
+            now = step_at(client.ports, home, group, place.spot, message_id)
+            if now.state == "missing" and place.came_from is not None:
+                now = step_at(client.ports, home, group, spot, message_id)
+            return Whereabouts(now, rows, place)
+    asked = client if queue is None else client.queue(queue)
+    found = asked.explain(message_id).groups
+    return Whereabouts(found[chosen_group(found)][-1], rows, place)
+
+
+def send_signal(
+    desk: Desk, client: Client, queue: str | None, message_id: str, name: str, value: Any
+) -> bool:
+    """See `Task.signal`."""
+    check_name(name)
+    rows = desk.rows(message_id)
+    if OVER in rows:
+        return False
+    if not rows:  # it has not begun, or has no steps, or there is no such call
+        try:
+            if whereabouts(client, queue, message_id).now.state in ENDED - {"dead"}:
+                return False
+        except MessageNotFoundError:
+            if not desk.rows(message_id):
+                raise
+    return put_signal(desk, message_id, name, value)

@@ -1,0 +1,222 @@
+"""One run of a task with steps: its records as the task comes to them, and how the run ends."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from cassq.consumer.delivery import Message
+from cassq.errors import CassqError, UsageError
+from cassq.tasks.calls import decode_record
+from cassq.tasks.steps.moving import Desk, Letter, begin, moves_of, settle_move
+from cassq.tasks.steps.records import (
+    KEPT_SECONDS,
+    OVER,
+    SLEEP,
+    STEP,
+    STEP_PREFIX,
+    WAIT,
+    History,
+    Place,
+    Record,
+    free_signal,
+    over_at,
+    place_in,
+    record_of,
+)
+
+# When the records of a task are this old, all are kept for longer as it sleeps or waits.
+RENEWED_MS = 300 * 86_400_000
+EXTEND_SECONDS = 60.0
+
+
+class Suspended(BaseException):
+    """A task sleeps or waits: its run ends here. Not an Exception, so that a task does not catch it
+    as one."""
+
+
+class Run:
+    """The records of a task in one run, as `Context` needs them. rows: as they were when it began.
+    results_kept: for how many seconds its records are kept when it is over."""
+
+    def __init__(
+        self, desk: Desk, message: Message, task: str, rows: dict[str, bytes], results_kept: float
+    ) -> None:
+        self._desk = desk
+        self._steps = desk.ports.catalog.steps
+        self._message = message
+        self._id = message.id
+        self._moves = moves_of(message.headers)
+        self._task = task
+        self._rows = rows
+        self._results_kept = results_kept
+        self._history = History(task, rows)
+        self._suspended: Place | None = None
+
+    @classmethod
+    def of(cls, desk: Desk, message: Message, task: str, results_kept: float) -> Run | None:
+        """A run of the call in a message; None if it must not run: see `begin`."""
+        rows = begin(desk, message)
+        return None if rows is None else cls(desk, message, task, rows, results_kept)
+
+    # --- steps ----------------------------------------------------------------------------------
+
+    def come_to(self, kind: str, name: str) -> tuple[str, int]:
+        """See `History.come_to`. Raises Suspended again if the run has ended by it."""
+        if self._suspended is not None:
+            raise Suspended()
+        return self._history.come_to(kind, name)
+
+    def find(self, label: str) -> tuple[Any] | None:
+        """The recorded result of a step. If there is none, the step may begin. Raises UsageError if
+        the step returned what cannot be written, ClaimLostError if another worker has the call."""
+        record = self._history.records.get(label)
+        if record is None:
+            self._check_claim()
+            return None
+        if record.error:
+            raise UsageError(record.error)
+        self._history.returned(label)
+        return (record.value,)
+
+    def _check_claim(self) -> None:
+        """Raise ClaimLostError if the claim is past its deadline, and lost. Cost: then a synced
+        write."""
+        now_ms = self._desk.ports.catalog.now_ms()
+        at_once = self._message.is_written_at_once
+        if at_once(now_ms) and not at_once(0):
+            self._message.extend(EXTEND_SECONDS)
+
+    def returned(self, label: str, at: int, began_ms: int, value: object) -> Any:
+        """Record what a step returned; the result as it was recorded first."""
+        history, where = self._history, f"the result of step {label!r} of task {self._task!r}"
+        record = Record(STEP, at, value, "", history.failed, None, "", began_ms, self.now_ms())
+        try:
+            raw = record.encoded(self._desk.codec, where)
+        except UsageError as exc:
+            record = record._replace(value=None, error=exc.message)
+            self._add(label, record.encoded(self._desk.codec, where))
+            raise
+        found = decode_record(self._add(label, raw))
+        if found["error"]:
+            raise UsageError(found["error"])
+        history.returned(label)
+        return found["value"]
+
+    def raised(self, label: str) -> None:
+        """A step raised: it will be called again."""
+        self._history.raised(label)
+
+    def now_ms(self) -> int:
+        """Wall time."""
+        return self._desk.wall_ms
+
+    # --- sleeping and waiting -------------------------------------------------------------------
+
+    def sleep(self, label: str, at: int, seconds: float) -> None:
+        """Return if the sleep is over; else record when it will be, and raise Suspended."""
+        record = self._history.records.get(label)
+        if record is None:
+            record = self._begin_pause(SLEEP, label, at, seconds)
+        elif record.ended_ms is not None:
+            return
+        elif self._is_awake(label):
+            self._end_pause(label, record)
+            return
+        self._suspend(label, record)
+
+    def wait(self, label: str, at: int, name: str, seconds: float) -> Any:
+        """The value of a signal, or None if its time is over; else as `sleep`."""
+        record = self._history.records.get(label)
+        if record is not None and record.ended_ms is not None:
+            return self._signal_of(record)
+        self._rows = self._desk.rows(self._id)
+        signal = free_signal(self._rows, name)
+        if record is None:
+            record = self._begin_pause(WAIT, label, at, seconds)
+        if signal is not None or self._is_awake(label):
+            return self._signal_of(self._end_pause(label, record, signal or ""))
+        return self._suspend(label, record)
+
+    def _signal_of(self, record: Record) -> Any:
+        return decode_record(self._rows[record.signal])["value"] if record.signal else None
+
+    def _begin_pause(self, kind: str, label: str, at: int, seconds: float) -> Record:
+        now_ms = self.now_ms()
+        until_ms = now_ms + round(seconds * 1000)
+        record = Record(kind, at, None, "", self._history.failed, until_ms, "", now_ms)
+        self._add(label, self._encoded(record), seconds)
+        return self._history.records.setdefault(label, record)
+
+    def _end_pause(self, label: str, record: Record, signal: str = "") -> Record:
+        """Record that a sleep or wait is over; the record as it is then, as another process that
+        had the call before may have been faster."""
+        key = STEP_PREFIX + label
+        ended = record._replace(signal=signal, ended_ms=self.now_ms())
+        new = self._encoded(ended)
+        if self._steps.change(self._id, key, self._rows[key], new, KEPT_SECONDS):
+            self._rows[key] = new
+        else:
+            self._rows = self._desk.rows(self._id)
+            ended = record_of(self._rows[key])
+        self._history.records[label] = ended
+        return ended
+
+    def _is_awake(self, label: str) -> bool:
+        """Whether this message was delivered because a sleep or wait is over."""
+        place = place_in(self._rows)
+        return place is not None and place.moves == self._moves and place.label == label
+
+    def _suspend(self, label: str, record: Record) -> None:
+        if self._desk.queue(self._queue).policy.strict:
+            raise UsageError(
+                f"task {self._task!r} cannot sleep or wait in cp queue {self._queue!r}, which keeps"
+                " one order",
+                hint="put it in an ap queue: @app.task(queue=...)",
+            )
+        until_ms = record.until_ms or 0
+        self._suspended = Place(
+            self._moves + 1, label, until_ms, self._queue, self._message.group_id
+        )
+        raise Suspended()
+
+    @property
+    def _queue(self) -> str:
+        catalog = self._desk.ports.catalog
+        pipe = catalog.pipes.by_id(self._message.pipe_id)
+        row = None if pipe is None else catalog.queues.by_id(pipe.queue_id)
+        return "" if row is None else row.name
+
+    def _add(self, label: str, raw: bytes, seconds: float = 0.0) -> bytes:
+        key = STEP_PREFIX + label
+        self._rows[key] = self._steps.add(self._id, key, raw, seconds + KEPT_SECONDS)
+        return self._rows[key]
+
+    def _encoded(self, record: Record) -> bytes:
+        return record.encoded(self._desk.codec, "")
+
+    # --- the end of the run ---------------------------------------------------------------------
+
+    @property
+    def suspended(self) -> bool:
+        """Whether the task sleeps or waits: then its run ends by `move`."""
+        return self._suspended is not None
+
+    def move(self) -> None:
+        """Push the call again, for when the task goes on. After that the message may be acked."""
+        place = self._suspended
+        assert place is not None
+        oldest_ms = min((r.began_ms for r in self._history.records.values()), default=0)
+        now_ms = self.now_ms()
+        if place.until_ms - oldest_ms > RENEWED_MS:
+            left = max(0, place.until_ms - now_ms) / 1000
+            self._steps.keep(self._id, left + KEPT_SECONDS)
+        settle_move(self._desk, Letter.of(self._message), place)
+
+    def end(self) -> None:
+        """The task returned: record that it is over, if it has records, so that it never runs
+        again, even if the ack of its message is lost."""
+        if self._rows:
+            self._steps.add(self._id, OVER, over_at(self.now_ms()), self._results_kept)
+            with contextlib.suppress(CassqError):  # they end later then
+                self._steps.keep(self._id, self._results_kept)

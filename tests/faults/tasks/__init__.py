@@ -1,0 +1,1 @@
+"""Tasks whose workers are killed."""
