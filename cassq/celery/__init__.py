@@ -6,7 +6,7 @@ of brokers.
     app = Celery("mail", broker="cassq+file:///var/lib/cassq", backend="cassq+file:///var/lib/cassq")
 
 The transport is `cassq.kombu`. Here are the result backend, which Celery finds by its entry point,
-and the scheduler of beat, `cassq.celery:Scheduler`.
+the scheduler of beat, `cassq.celery:Scheduler`, and `batch`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ with extras.wanted("cassq.celery needs", "celery", "celery"):
 
 TRANSPORT_ALIASES["cassq"] = "cassq.kombu:Transport"
 
-_HOMES = {"Backend": "cassq.celery.results", "Scheduler": "cassq.celery.beats"}
+_HOMES = {
+    "Backend": "cassq.celery.results",
+    "Scheduler": "cassq.celery.beats",
+    "batch": "cassq.kombu.batches",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,14 +1,51 @@
-"""Publishing many messages together: `with producer.batch(): ...` of kombu 5.7."""
+"""Publishing many messages together: `cassq.celery.batch()`, and `producer.batch()` of kombu 5.7.
+
+A message by itself is on disk before the call that publishes it returns, which costs a sync each.
+Those of a batch share syncs, and are on disk when the batch ends.
+"""
 
 from __future__ import annotations
 
 import logging
+import threading
+from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any
 
 from cassq.message.message_ids import MessageId
 
 logger: logging.Logger = logging.getLogger("cassq")
+
+BATCH_MAX = 10_000
+_of_thread = threading.local()
+
+
+@contextmanager
+def batch() -> Iterator[None]:
+    """Have what this thread publishes in the block share syncs: groups, chords, any number of
+    `delay` and `apply_async`. All of it is durable when the block ends.
+
+        with cassq.celery.batch():
+            group(resize.s(name) for name in names).apply_async()
+
+    Tasks may run before the block ends. Raises the error of the first message that was not
+    published. Delayed tasks, with eta or countdown, are durable at once. Blocks may be nested.
+    """
+    if batch_of_thread() is not None:
+        yield
+        return
+    found = _of_thread.batch = Batch(None, BATCH_MAX)
+    try:
+        yield
+    finally:
+        del _of_thread.batch
+        found.flush()
+
+
+def batch_of_thread() -> Batch | None:
+    """The batch of the block that this thread is in."""
+    return getattr(_of_thread, "batch", None)
 
 
 class Batch:

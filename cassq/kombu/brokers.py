@@ -14,12 +14,14 @@ from typing import Any
 
 from cassq.base.clock import SystemClock
 from cassq.client.client import Client
-from cassq.client.connecting import connect
+from cassq.client.connecting import connect, local_directory
 from cassq.client.queue import Queue
 from cassq.errors import QueueExistsError, QueueNotFoundError
 from cassq.kombu.names import queue_name
 from cassq.kombu.options import Options
+from cassq.kombu.roll import Roll
 from cassq.model.queues import DEFAULT_GROUP
+from cassq.popper import Popper
 from cassq.producer.pusher import Pusher
 
 logger: logging.Logger = logging.getLogger("cassq")
@@ -34,6 +36,8 @@ class Broker:
     def __init__(self, url: str) -> None:
         self.client: Client = connect(url)
         self.clock: SystemClock = SystemClock()
+        directory = local_directory(url)
+        self._roll = None if directory is None else Roll(directory, self.client)
         self._queues: dict[str, Queue] = {}
         self._pushers: dict[str, Pusher] = {}
         self._strict: dict[str, bool] = {}  # by the queue's id
@@ -83,6 +87,13 @@ class Broker:
                 if pusher is None or pusher.closed:
                     pusher = self._pushers[queue.name] = queue.pusher()
         return pusher
+
+    def popper(self, queue: Queue, group: str, keep_alive: float) -> Popper:
+        """A popper whose claims others free at once if this process dies, on one machine."""
+        popper = queue.popper(group, keep_alive=keep_alive)
+        if self._roll is not None:
+            self._roll.add(queue.name, group, popper.name)
+        return popper
 
     def is_strict(self, queue: Queue) -> bool:
         """Whether it is a cp queue, which knows neither priorities nor due times. Cost: a read, the

@@ -14,7 +14,7 @@ from kombu.transport import virtual
 from cassq.client.queue import Queue
 from cassq.consumer.delivery import Message
 from cassq.errors import ClaimLostError, QueueNotFoundError
-from cassq.kombu.batches import Batch, log_failure
+from cassq.kombu.batches import Batch, batch_of_thread, log_failure
 from cassq.kombu.brokers import Broker
 from cassq.kombu.envelopes import due_of, packed, unpacked
 from cassq.kombu.exchanges import DEFAULT_TYPE, Declared, fits
@@ -22,6 +22,7 @@ from cassq.kombu.intake import Intake, Taken
 from cassq.kombu.names import queue_name
 from cassq.kombu.options import settings_of
 from cassq.kombu.revoking import cancel_revoked, note_waiting
+from cassq.model.queues import DEFAULT_GROUP
 from cassq.popper import Popper
 
 logger: logging.Logger = logging.getLogger("cassq")
@@ -227,11 +228,11 @@ class Channel(virtual.Channel):
     def _size(self, queue: str) -> int:
         """How many messages wait, including those that are not due yet."""
         found = self._find(queue)
-        return 0 if found is None else sum(found.count_waiting("default").values())
+        return 0 if found is None else sum(found.count_waiting(DEFAULT_GROUP).values())
 
     def _purge(self, queue: str) -> int:
         found = self._find(queue)
-        return 0 if found is None else sum(found.purge("default").values())
+        return 0 if found is None else sum(found.purge(DEFAULT_GROUP).values())
 
     # --- publishing -----------------------------------------------------------------------------
 
@@ -256,8 +257,10 @@ class Channel(virtual.Channel):
             cancel_revoked(broker, message)
         if exchanges.has_groups(broker, exchange):
             payload, headers = packed(message)
-            queue = broker.exchange_queue(exchange, self.options)
-            broker.pusher(queue).push(payload, headers=headers)
+            of_exchange = broker.exchange_queue(exchange, self.options)
+            # Nobody waits for it to be on disk: who listens now gets it, and nobody else will.
+            soon = broker.pusher(of_exchange).push_soon(payload, headers=headers)
+            soon.add_done_callback(log_failure)
 
     def create_publish_batch(self, max_size: int) -> Batch:
         """What `kombu.Producer.batch` publishes to."""
@@ -271,6 +274,7 @@ class Channel(virtual.Channel):
         due = self._due(found, message)
         priority = 0 if self.broker.is_strict(found) else self._get_message_priority(message)
         pusher = self.broker.pusher(found)
+        batch = batch or batch_of_thread()
         if due is None and (batch is not None or not self.options.confirm_publish):
             future = pusher.push_soon(payload, headers=headers, priority=priority)
             if batch is not None:
@@ -304,12 +308,12 @@ class Channel(virtual.Channel):
     def _open_poppers(self, queue: str) -> list[Popper]:
         declared, keep_alive = self._declared(queue), self.options.visibility_timeout
         if not declared.bindings:
-            return [self._queue(queue).popper(keep_alive=keep_alive)]
+            return [self.broker.popper(self._queue(queue), DEFAULT_GROUP, keep_alive)]
         found = []
         for exchange in declared.bindings:
             self.connection.exchanges.join(self.broker, exchange, queue, declared)
             of_exchange = self.broker.exchange_queue(exchange, self.options)
-            found.append(of_exchange.popper(queue_name(queue), keep_alive=keep_alive))
+            found.append(self.broker.popper(of_exchange, queue_name(queue), keep_alive))
         return found
 
     def basic_cancel(self, consumer_tag: str) -> None:

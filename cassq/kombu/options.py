@@ -9,7 +9,7 @@ from typing import Any
 from cassq.base.arguments import check_seconds
 from cassq.errors import ConfigError
 from cassq.model.queues import QueuePolicy, check_queue_name
-from cassq.popper import KEEP_ALIVE_SECONDS, WAIT_MAX_SECONDS
+from cassq.popper import WAIT_MAX_SECONDS
 
 # Options that kombu or Celery themselves read, or set for every transport.
 _OTHERS = frozenset(
@@ -51,12 +51,12 @@ class Options:
         if self.prefix:
             check_queue_name(self.prefix.replace("/", "") or self.prefix)
         check_seconds("visibility_timeout", self.visibility_timeout, WAIT_MAX_SECONDS)
-        check_seconds("group_expires", self.group_expires, KEEP_ALIVE_SECONDS, least=15)
+        check_seconds("group_expires", self.group_expires, WAIT_MAX_SECONDS, least=15)
         _check_settings(self.queue_settings)
 
 
 def options_of(given: Mapping[str, Any]) -> Options:
-    """The options in `broker_transport_options`. Raises ConfigError, which names what is unknown
+    """The options in `broker_transport_options`. Raises UsageError, which names what is unknown
     or does not fit."""
     names = {each.name for each in fields(Options)}
     ours = {"prefix": given["queue_prefix"]} if "queue_prefix" in given else {}
