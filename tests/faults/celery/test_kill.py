@@ -13,7 +13,7 @@ import pytest
 from cassq.kombu.brokers import broker_of
 from tests.integration.celery import tasks
 from tests.integration.celery.tasks import app
-from tests.integration.celery.workers import WorkerProcess
+from tests.integration.celery.workers import WorkerProcess, connected
 from tests.integration.deadlines import DEADLINE_SECONDS, eventually
 
 pytestmark = [
@@ -25,10 +25,8 @@ pytestmark = [
 @pytest.fixture
 def home(url: str) -> Iterator[str]:
     """The URL of the queues, with the tests' app connected to it."""
-    app.conf.update(broker_url=f"cassq+{url}", result_backend=f"cassq+{url}")
-    yield url
-    app.close()
-    broker_of(url).client.close()
+    with connected(url):
+        yield url
 
 
 def lines(journal: Path) -> list[str]:

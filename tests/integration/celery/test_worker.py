@@ -17,7 +17,7 @@ from cassq.celery.results import Backend
 from cassq.kombu.brokers import broker_of
 from tests.integration.celery import tasks
 from tests.integration.celery.tasks import add, app, echo, total
-from tests.integration.celery.workers import APP, ROOT, WorkerProcess
+from tests.integration.celery.workers import APP, ROOT, WorkerProcess, connected
 from tests.integration.deadlines import DEADLINE_SECONDS, eventually
 
 pytestmark = [
@@ -34,11 +34,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def place(home: Path) -> Iterator[str]:
     """The URL of the queues, with the tests' app connected to it."""
-    url = f"file://{home}/data"
-    app.conf.update(broker_url=f"cassq+{url}", result_backend=f"cassq+{url}")
-    yield url
-    app.close()
-    broker_of(url).client.close()
+    with connected(f"file://{home}/data") as url:
+        yield url
 
 
 @pytest.fixture(scope="module")

@@ -6,12 +6,29 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from cassq.kombu.brokers import broker_of
+from tests.integration.celery.tasks import app
 from tests.integration.deadlines import DEADLINE_SECONDS, eventually
 
 ROOT = Path(__file__).resolve().parents[3]
 APP = "tests.integration.celery.tasks"
+
+
+@contextmanager
+def connected(url: str) -> Iterator[str]:
+    """Have the tests' app use the queues and results at a URL."""
+    app.conf.update(broker_url=f"cassq+{url}", result_backend=f"cassq+{url}")
+    # Celery keeps these for the life of an app.
+    app.amqp._producer_pool = None
+    app._backend_cache = None
+    app._local.__dict__.pop("backend", None)
+    yield url
+    app.close()
+    broker_of(url).client.close()
 
 
 class WorkerProcess:
