@@ -2,8 +2,8 @@
 
 A counter that is incremented counts a task twice that comes again. Here each member first notes
 which place it wants, then takes it if it is free. A place is taken only after the one before it, so
-whoever has the last place knows that all others are taken. A member that comes again begins at the
-place that it noted, and finds itself there.
+the member with the last place knows that all others are taken. A member that comes again begins at
+the place that it noted, and finds itself there.
 """
 
 from __future__ import annotations

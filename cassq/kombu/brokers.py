@@ -10,6 +10,7 @@ import logging
 import os
 import threading
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from cassq.base.clock import SystemClock
@@ -43,6 +44,9 @@ class Broker:
         self._strict: dict[str, bool] = {}  # by the queue's id
         self._warned: set[str] = set()
         self._lock = threading.RLock()
+
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(self.clock.wall_ms() / 1000, UTC)
 
     def find(self, name: str) -> Queue | None:
         """The queue of this name of cassq's, if there is one."""

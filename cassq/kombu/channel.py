@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from queue import Empty
 from typing import Any
 
@@ -20,7 +20,7 @@ from cassq.kombu.envelopes import due_of, packed, unpacked
 from cassq.kombu.exchanges import DEFAULT_TYPE, Declared, fits
 from cassq.kombu.intake import Intake, Taken
 from cassq.kombu.names import queue_name
-from cassq.kombu.options import settings_of
+from cassq.kombu.options import Options, settings_of
 from cassq.kombu.revoking import cancel_revoked, note_waiting
 from cassq.model.queues import DEFAULT_GROUP
 from cassq.popper import Popper
@@ -107,8 +107,8 @@ class Channel(virtual.Channel):
     body_encoding = None
 
     def __init__(self, connection: Any, **kwargs: Any) -> None:
-        self.options = connection.options
-        self.intake = Intake(connection.signal.set, self._opened)
+        self.options: Options = connection.options
+        self.intake: Intake = Intake(connection.signal.set, self._opened)
         self._poppers: dict[str, Popper] = {}  # of `basic_get`
         super().__init__(connection, **kwargs)
 
@@ -288,7 +288,7 @@ class Channel(virtual.Channel):
 
     def _due(self, queue: Queue, message: Mapping[str, Any]) -> datetime | None:
         try:
-            due = due_of(message, datetime.now(UTC))
+            due = due_of(message, self.broker.now())
         except (ValueError, TypeError):
             logger.warning("the eta %r is not a time: pushed at once", message["headers"]["eta"])
             return None

@@ -210,10 +210,10 @@ class Taker:
     """The thread that pops for one queue of a channel."""
 
     def __init__(self, intake: Intake, queue: str, popper: Popper, no_ack: bool) -> None:
-        self.queue = queue
-        self.popper = popper
-        self.no_ack = no_ack
-        self.stopped = False
+        self.queue: str = queue
+        self.popper: Popper = popper
+        self.no_ack: bool = no_ack
+        self.stopped: bool = False
         self._intake = intake
         self._thread = threading.Thread(target=self._run, name=f"cassq-take-{queue}", daemon=True)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from cassq.errors import CassqError
@@ -27,7 +27,7 @@ def note_waiting(
     """Note where a task waits. Cost: an unsynced write."""
     task_id = message["headers"].get("id")
     if task_id:
-        seconds = (due - datetime.now(UTC)).total_seconds() + _MARGIN_SECONDS
+        seconds = (due - broker.now()).total_seconds() + _MARGIN_SECONDS
         place = json.dumps([queue, message_id]).encode()
         try:
             broker.client.ports.catalog.results.put(_key(task_id), place, max(1.0, seconds))

@@ -11,6 +11,7 @@ class Signal:
     """Set by any thread; waited for and cleared by one. fd: readable while it is set."""
 
     def __init__(self) -> None:
+        self.fd: int
         self.fd, self._writer = os.pipe()
         os.set_blocking(self.fd, False)
         os.set_blocking(self._writer, False)

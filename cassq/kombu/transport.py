@@ -26,19 +26,19 @@ BATCH = 100  # how many messages an event loop delivers before it does other thi
 class Transport(virtual.Transport):
     """A connection. Its client is that of the process, opened when it is first needed."""
 
-    Channel = Channel
+    Channel: type = Channel
     can_parse_url = True
     default_port = None
     driver_type = "cassq"
     driver_name = "cassq"
-    connection_errors = (
+    connection_errors: tuple[type[BaseException], ...] = (
         *virtual.Transport.connection_errors,
         BackendError,
         ClosedError,
         GroupNotFoundError,
         QueueNotFoundError,
     )
-    implements = base.Transport.implements.extend(
+    implements: Any = base.Transport.implements.extend(
         asynchronous=True,
         exchange_type=frozenset(["direct", "topic", "fanout"]),
         heartbeats=False,
@@ -47,9 +47,9 @@ class Transport(virtual.Transport):
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
         self.options: Options = options_of(client.transport_options or {})
-        self.exchanges = Exchanges(self.options)
+        self.exchanges: Exchanges = Exchanges(self.options)
         self.declared: dict[str, Declared] = {}
-        self.signal = Signal()
+        self.signal: Signal = Signal()
         self._pid = os.getpid()
         super().__init__(client, **kwargs)
 
@@ -79,9 +79,6 @@ class Transport(virtual.Transport):
 
     def verify_connection(self, connection: Any) -> bool:
         return True
-
-    def close_connection(self, connection: Any) -> None:
-        super().close_connection(connection)
 
     # --- delivering -----------------------------------------------------------------------------
 
