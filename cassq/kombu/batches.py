@@ -30,7 +30,7 @@ def batch() -> Iterator[None]:
             group(resize.s(name) for name in names).apply_async()
 
     Tasks may run before the block ends. Raises the error of the first message that was not
-    published. Delayed tasks, with eta or countdown, are durable at once. Blocks may be nested.
+    published. Blocks may be nested.
     """
     if batch_of_thread() is not None:
         yield

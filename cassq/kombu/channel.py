@@ -6,6 +6,7 @@ import itertools
 import logging
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from functools import partial
 from queue import Empty
 from typing import Any
 
@@ -21,7 +22,7 @@ from cassq.kombu.exchanges import DEFAULT_TYPE, Declared, fits
 from cassq.kombu.intake import Intake, Taken
 from cassq.kombu.names import queue_name
 from cassq.kombu.options import Options, settings_of
-from cassq.kombu.revoking import cancel_revoked, note_waiting
+from cassq.kombu.revoking import cancel_revoked, note_published, note_waiting
 from cassq.model.queues import DEFAULT_GROUP
 from cassq.popper import Popper
 
@@ -275,16 +276,18 @@ class Channel(virtual.Channel):
         priority = 0 if self.broker.is_strict(found) else self._get_message_priority(message)
         pusher = self.broker.pusher(found)
         batch = batch or batch_of_thread()
-        if due is None and (batch is not None or not self.options.confirm_publish):
-            future = pusher.push_soon(payload, headers=headers, priority=priority)
-            if batch is not None:
-                batch.add(future)
-            else:
-                future.add_done_callback(log_failure)
+        if batch is None and self.options.confirm_publish:
+            message_id = pusher.push(payload, headers=headers, due=due, priority=priority)
+            if due is not None:
+                note_waiting(self.broker, message, found.name, message_id, due)
             return
-        message_id = pusher.push(payload, headers=headers, due=due, priority=priority)
+        future = pusher.push_soon(payload, headers=headers, due=due, priority=priority)
         if due is not None:
-            note_waiting(self.broker, message, found.name, message_id, due)
+            future.add_done_callback(partial(note_published, self.broker, message, found.name, due))
+        if batch is not None:
+            batch.add(future)
+        else:
+            future.add_done_callback(log_failure)
 
     def _due(self, queue: Queue, message: Mapping[str, Any]) -> datetime | None:
         try:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
+from concurrent.futures import Future
 from datetime import datetime
 from typing import Any
 
 from cassq.errors import CassqError
 from cassq.kombu.brokers import Broker
+from cassq.message.message_ids import MessageId
 
 logger: logging.Logger = logging.getLogger("cassq")
 
@@ -33,6 +35,18 @@ def note_waiting(
             broker.client.ports.catalog.results.put(_key(task_id), place, max(1.0, seconds))
         except CassqError as exc:  # the task is in its queue: only its revocation needs a worker
             logger.warning("where task %s waits was not noted: %s", task_id, exc)
+
+
+def note_published(
+    broker: Broker,
+    message: Mapping[str, Any],
+    queue: str,
+    due: datetime,
+    future: Future[MessageId],
+) -> None:
+    """`note_waiting` once a message was published, if it was."""
+    if future.exception() is None:
+        note_waiting(broker, message, queue, future.result(), due)
 
 
 def cancel_revoked(broker: Broker, message: Mapping[str, Any]) -> None:
