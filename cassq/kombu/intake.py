@@ -34,6 +34,8 @@ logger: logging.Logger = logging.getLogger("cassq")
 
 READY_MAX = 1000  # messages that wait to be delivered where the prefetch limit is none
 WAIT_SECONDS = 60.0
+# What reading a message raises that no kombu has written.
+UNREADABLE = (ValueError, TypeError, KeyError, AttributeError)
 
 
 class Taken(NamedTuple):
@@ -141,10 +143,15 @@ class Intake:
         """Keep what a taker popped until it is delivered."""
         beyond: list[Taken] = []
         done: list[Message] = []
+        bad: list[tuple[Message, str]] = []
         with self._change:
             room = self.room()
             for message in messages:
-                taken = self._opened(taker.queue, message, taker.popper)
+                try:
+                    taken = self._opened(taker.queue, message, taker.popper)
+                except UNREADABLE as exc:
+                    bad.append((message, f"it cannot be read: {exc}"))
+                    continue
                 if taken is None or taker.no_ack:
                     done.append(message)
                 if taken is None:
@@ -156,8 +163,13 @@ class Intake:
                 else:
                     room -= 1
                     self._ready.append(taken)
-        for message in done:
-            message.ack()
+        try:
+            for message in done:
+                message.ack()
+            for message, reason in bad:
+                message.dead(reason)
+        except ClaimLostError as exc:
+            logger.warning("a message of %s was lost: %s", taker.queue, exc)
         give_back(beyond)
         self._news()
 

@@ -42,3 +42,7 @@ class Signal:
             self._closed = True
             os.close(self.fd)
             os.close(self._writer)
+
+    def __del__(self) -> None:
+        # kombu drops connections without closing them.
+        self.close()

@@ -248,3 +248,15 @@ def test_the_file_of_a_dead_process_is_removed(connection: Connection, directory
     Reader(connection, Queue("jobs"))
     (directory / "consumers" / "dead").touch()
     eventually("it is removed", lambda: len(list((directory / "consumers").iterdir())) == 1)
+
+
+def test_what_kombu_has_not_written_does_not_stop_a_consumer(
+    connection: Connection, url: str
+) -> None:
+    queue = broker_of(url).client.create_queue("jobs")
+    with queue.pusher() as pusher:
+        pusher.push(b"{}", headers={"kombu": "no list"})
+        pusher.push(b"\xff")
+        pusher.push(b'{"a": 1}')
+    assert Reader(connection, Queue("jobs")).read(1) == [{"a": 1}]
+    assert len(queue.dead_letters().peek()) == 2
