@@ -18,6 +18,11 @@ class Results(abc.ABC):
         """Set a value, in place of one that is there. Cost: an unsynced write."""
 
     @abc.abstractmethod
+    def put_new(self, key: str, value: bytes, kept_seconds: float) -> bytes:
+        """Set a value if none is there; returns the one that is there now. For keys that `put`
+        never sets. Cost: an unsynced conditional write."""
+
+    @abc.abstractmethod
     def find(self, keys: Sequence[str]) -> dict[str, bytes]:
         """The values that are there, by key. Cost: one read, or one round trip."""
 

@@ -1,7 +1,8 @@
 """What a popper that is known to be dead has claimed or locked: freed at once, not when it expires.
 
-Nobody may say so of a popper but the parent of its process, which has seen it end. The process has
-one client, so all locks of that client go with it.
+Nobody may say so of a popper but the parent of its process, which has seen it end, or who got a
+lock that only the end of the process frees. The process has one client, so all locks of that
+client go with it.
 """
 
 from __future__ import annotations

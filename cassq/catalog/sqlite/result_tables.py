@@ -18,6 +18,13 @@ CREATE TABLE IF NOT EXISTS results (key TEXT PRIMARY KEY, value BLOB NOT NULL, u
 WITHOUT ROWID"""
 CREATE_INDEX = "CREATE INDEX IF NOT EXISTS results_until ON results (until_ms)"
 PUT = "INSERT OR REPLACE INTO results (key, value, until_ms) VALUES (?, ?, ?)"
+# What is there and over is as if it were not.
+PUT_NEW = """
+INSERT INTO results (key, value, until_ms) VALUES (?, ?, ?)
+ON CONFLICT (key) DO UPDATE SET
+value = iif(until_ms > ?, value, excluded.value),
+until_ms = iif(until_ms > ?, until_ms, excluded.until_ms)
+RETURNING value"""
 FIND = "SELECT key, value FROM results WHERE until_ms > ? AND key IN ({})"
 DROP = "DELETE FROM results WHERE key = ?"
 # Bounded: a range of the index.
@@ -38,6 +45,13 @@ class SqliteResults(Results):
         with self.file.opened() as connection:
             connection.execute(PUT, (key, value, until_ms))
             self.file.forget(connection)
+
+    def put_new(self, key: str, value: bytes, kept_seconds: float) -> bytes:
+        now_ms = self._clock.wall_ms()
+        row = (key, value, now_ms + round(kept_seconds * 1000), now_ms, now_ms)
+        with self._opened() as connection:
+            ((found,),) = connection.execute(PUT_NEW, row).fetchall()
+        return bytes(found)
 
     def find(self, keys: Sequence[str]) -> dict[str, bytes]:
         found: dict[str, bytes] = {}

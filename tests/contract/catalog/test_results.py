@@ -44,3 +44,10 @@ def test_a_result_ends_by_itself(catalog: Catalog, clock: ManualClock) -> None:
         return not catalog.results.find(["a"])
 
     eventually("it has ended", ended)
+
+
+def test_of_several_new_values_the_first_stays(catalog: Catalog, other: Catalog) -> None:
+    assert catalog.results.put_new("a", b"1", DAY) == b"1"
+    assert other.results.put_new("a", b"2", DAY) == b"1"
+    assert catalog.results.put_new("a", b"1", DAY) == b"1"
+    assert catalog.results.find(["a"]) == {"a": b"1"}

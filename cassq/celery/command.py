@@ -1,0 +1,33 @@
+"""`celery -A mail cassq`: what is in the queues.
+
+Celery's command imports this when it starts, which also makes URLs that begin with `cassq+` known
+to it."""
+
+from __future__ import annotations
+
+import click
+
+from cassq.kombu.brokers import broker_of
+from cassq.kombu.transport import Transport
+
+
+@click.command(name="cassq")
+@click.pass_context
+def queues(ctx: click.Context) -> None:
+    """Show how many tasks wait, are delayed, run, or failed for good."""
+    app = ctx.obj.app
+    with app.connection_for_read() as connection:
+        transport = connection.transport
+        if not isinstance(transport, Transport):
+            raise click.UsageError("the app's broker is not cassq")
+        client = broker_of(transport.url).client
+        click.echo(f"{'queue':<40} {'waiting':>9} {'delayed':>9} {'taken':>9} {'dead':>9}")
+        for queue in client.queues():
+            if queue.name.endswith("~dead"):
+                continue
+            for group, found in queue.stats().groups.items():
+                name = queue.name if group == "default" else f"{queue.name} {group}"
+                waiting = found.waiting - found.delayed
+                click.echo(
+                    f"{name:<40} {waiting:>9} {found.delayed:>9} {found.pending:>9} {found.dead:>9}"
+                )

@@ -1,0 +1,19 @@
+"""cassq as a transport of kombu, and so of Celery: `cassq.kombu:Transport`.
+
+    app = Celery("mail", broker_transport="cassq.kombu:Transport", broker="file:///var/lib/cassq")
+
+`import cassq.celery` makes URLs such as `cassq+file:///var/lib/cassq` known too. A queue of kombu
+is a queue of cassq; a queue that ends with its consumer, such as the inbox of a worker's remote
+control, is a group of the queue of its exchange.
+"""
+
+from __future__ import annotations
+
+from cassq.base import extras
+
+with extras.wanted("cassq.kombu needs", "kombu", "celery"):
+    import kombu  # noqa: F401
+
+from cassq.kombu.transport import Transport
+
+__all__ = ["Transport"]

@@ -1,0 +1,143 @@
+"""The clients behind connections of kombu: one for each URL and process, opened when it is needed.
+
+Celery opens a dozen connections in a worker and forks in between. They share one client, which
+stays open until the process ends; in a forked child the same URL opens another one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from cassq.base.clock import SystemClock
+from cassq.client.client import Client
+from cassq.client.connecting import connect, local_directory
+from cassq.client.queue import Queue
+from cassq.errors import QueueExistsError, QueueNotFoundError
+from cassq.kombu.names import queue_name
+from cassq.kombu.options import Options
+from cassq.kombu.roll import Roll
+from cassq.model.queues import DEFAULT_GROUP
+from cassq.popper import Popper
+from cassq.producer.pusher import Pusher
+
+logger: logging.Logger = logging.getLogger("cassq")
+
+_brokers: dict[tuple[str, int], Broker] = {}
+_lock = threading.Lock()
+
+
+class Broker:
+    """The queues of one URL, for all connections of this process. Thread-safe."""
+
+    def __init__(self, url: str) -> None:
+        self.client: Client = connect(url)
+        self.clock: SystemClock = SystemClock()
+        directory = local_directory(url)
+        self._roll = None if directory is None else Roll(directory, self.client)
+        self._queues: dict[str, Queue] = {}
+        self._pushers: dict[str, Pusher] = {}
+        self._strict: dict[str, bool] = {}  # by the queue's id
+        self._warned: set[str] = set()
+        self._lock = threading.RLock()
+
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(self.clock.wall_ms() / 1000, UTC)
+
+    def find(self, name: str) -> Queue | None:
+        """The queue of this name of cassq's, if there is one."""
+        with self._lock:
+            queue = self._queues.get(name)
+            if queue is None:
+                try:
+                    queue = self._queues[name] = self.client.queue(name)
+                except QueueNotFoundError:
+                    return None
+            return queue
+
+    def queue(self, name: str, settings: Mapping[str, Any]) -> Queue:
+        """The queue of this name, created with `settings` if there is none."""
+        with self._lock:
+            queue = self.find(name)
+            if queue is None:
+                try:
+                    queue = self.client.create_queue(name, **settings)
+                except QueueExistsError:  # another process was quicker
+                    queue = self.client.queue(name)
+                self._queues[name] = queue
+            return queue
+
+    def exchange_queue(self, exchange: str, options: Options) -> Queue:
+        """The queue that carries what is published to an exchange, for groups alone: without
+        groups nothing is kept."""
+        name = queue_name(exchange, options.prefix + "exchange.")
+        with self._lock:
+            known = name in self._queues
+            queue = self.queue(name, {"sick_check": False})
+            if not known and any(group.name == DEFAULT_GROUP for group in queue.groups()):
+                queue.delete_group(DEFAULT_GROUP)
+            return queue
+
+    def pusher(self, queue: Queue) -> Pusher:
+        """The pusher of a queue that all threads of this process share."""
+        pusher = self._pushers.get(queue.name)
+        if pusher is None or pusher.closed:
+            with self._lock:
+                pusher = self._pushers.get(queue.name)
+                if pusher is None or pusher.closed:
+                    pusher = self._pushers[queue.name] = queue.pusher()
+        return pusher
+
+    def popper(self, queue: Queue, group: str, keep_alive: float) -> Popper:
+        """A popper whose claims others free at once if this process dies, on one machine."""
+        popper = queue.popper(group, keep_alive=keep_alive)
+        if self._roll is not None:
+            self._roll.add(queue.name, group, popper.name)
+        return popper
+
+    def is_strict(self, queue: Queue) -> bool:
+        """Whether it is a cp queue, which knows neither priorities nor due times. Cost: a read, the
+        first time."""
+        found = self._strict.get(queue.id)
+        if found is None:
+            found = self._strict[queue.id] = queue.policy.strict
+        return found
+
+    def warn_strict(self, queue: Queue) -> None:
+        """Say once that tasks with an eta wait in a worker, if they are in a cp queue."""
+        if queue.id not in self._warned:
+            self._warned.add(queue.id)
+            logger.warning(
+                "queue %s is a cp queue: tasks with an eta wait in a worker, not in it", queue.name
+            )
+
+    def forget(self, name: str) -> None:
+        """Forget a queue that was deleted, here or elsewhere."""
+        with self._lock:
+            self._queues.pop(name, None)
+            self._pushers.pop(name, None)
+
+
+def broker_of(url: str) -> Broker:
+    """The broker of a URL in this process."""
+    key = url, os.getpid()
+    broker = _brokers.get(key)
+    if broker is None or broker.client.runtime.closing:
+        with _lock:
+            broker = _brokers.get(key)
+            if broker is None or broker.client.runtime.closing:
+                broker = _brokers[key] = Broker(url)
+    return broker
+
+
+def _after_fork() -> None:
+    global _lock
+    # Another thread of the parent may have held it.
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,67 @@
+"""Messages of kombu as payloads and headers of cassq.
+
+The payload is the body, as it is: nothing is encoded in base64. Everything else is one header, a
+JSON text. A body that is a text is noted as such, as kombu's serialisers want it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from kombu.utils.json import dumps, loads
+
+from cassq.base.arguments import DELAY_MAX_SECONDS
+
+HEADER = "kombu"
+# Of the properties these are made anew for each delivery.
+_MADE = frozenset({"delivery_tag", "body_encoding"})
+
+
+def packed(message: Mapping[str, Any]) -> tuple[bytes, dict[str, str]]:
+    """The payload and headers for a message."""
+    body = message["body"]
+    text = isinstance(body, str)
+    properties = {name: value for name, value in message["properties"].items() if name not in _MADE}
+    rest = [
+        text,
+        message.get("content-type"),
+        message.get("content-encoding"),
+        message.get("headers") or {},
+        properties,
+    ]
+    payload = body.encode() if text else bytes(body or b"")
+    return payload, {HEADER: dumps(rest, separators=(",", ":"))}
+
+
+def unpacked(payload: bytes, headers: Mapping[str, str], tag: int, again: bool) -> dict[str, Any]:
+    """The message in a payload and its headers. tag: of this delivery. again: whether it was
+    delivered before. What another program pushed is a JSON text without headers."""
+    if HEADER in headers:
+        text, kind, encoding, own, properties = loads(headers[HEADER])
+    else:
+        text, kind, encoding, own, properties = True, "application/json", "utf-8", {}, {}
+    properties["delivery_tag"] = tag
+    info = properties.setdefault("delivery_info", {})
+    info["redelivered"] = again
+    return {
+        "body": payload.decode() if text else payload,
+        "content-type": kind,
+        "content-encoding": encoding,
+        "headers": own,
+        "properties": properties,
+    }
+
+
+def due_of(message: Mapping[str, Any], now: datetime) -> datetime | None:
+    """When a task with `eta` or `countdown` is due, if that is later than now, and no later than a
+    queue can wait. Raises ValueError for what is not a time."""
+    eta = (message.get("headers") or {}).get("eta")
+    if not eta:
+        return None
+    due = eta if isinstance(eta, datetime) else datetime.fromisoformat(eta)
+    if due.tzinfo is None:
+        due = due.replace(tzinfo=UTC)
+    wait = (due - now).total_seconds()
+    return due if 0 < wait < DELAY_MAX_SECONDS else None

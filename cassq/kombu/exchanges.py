@@ -1,0 +1,148 @@
+"""Exchanges: which queues are bound to them, in a record that all processes share.
+
+Queues that stay are listed in the record of their exchange, by compare-and-set, and get a copy of
+each message. Queues that end with their consumer are groups of the exchange's own queue: a message
+is written there once, and each of them chooses what its bindings say.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from cassq.errors import BackendTimeoutError, GroupExistsError, GroupNotFoundError
+from cassq.kombu.brokers import Broker
+from cassq.kombu.names import queue_name
+from cassq.kombu.options import Options
+
+TRIES_MAX = 50
+CACHED_MS = 1000
+# The type of an exchange that nobody has declared.
+DEFAULT_TYPE = "direct"
+
+
+@dataclass(slots=True)
+class Declared:
+    """A queue as it was declared. bindings: of one that ends with its consumer, by exchange."""
+
+    arguments: dict[str, Any] = field(default_factory=dict)
+    fleeting: bool = False
+    bindings: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def ttl_ms(self) -> int:
+        """How old its messages may become; 0: any age."""
+        return int(self.arguments.get("x-message-ttl") or 0)
+
+    def expires(self, options: Options) -> float:
+        """For how many seconds it outlives its consumer."""
+        given = (self.arguments.get("x-expires") or 0) / 1000
+        return max(15.0, given or options.group_expires)
+
+
+class Exchanges:
+    """The exchanges of a broker, as one connection sees them."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self.types: dict[str, str] = {}
+        self._cached: dict[str, tuple[int, list[list[str]]]] = {}
+
+    def matching(self, broker: Broker, exchange: str, key: str) -> list[str]:
+        """The queues that get a message published with a routing key. Cost: a read a second."""
+        now_ms = broker.clock.boot_ms()
+        cached = self._cached.get(exchange)
+        if cached is None or now_ms - cached[0] >= CACHED_MS:
+            text = broker.client.ports.catalog.leases.shared(self._record(exchange))
+            known = json.loads(text) if text else {"bindings": []}
+            cached = self._cached[exchange] = now_ms, known["bindings"]
+            self.types.setdefault(exchange, known.get("type", DEFAULT_TYPE))
+        kind = self.types.get(exchange, DEFAULT_TYPE)
+        found = (queue for pattern, queue in cached[1] if fits(kind, pattern, key))
+        return list(dict.fromkeys(found))
+
+    def bind(self, broker: Broker, exchange: str, key: str, queue: str) -> None:
+        """Bind a queue that stays. Cost: a read, and a conditional write the first time."""
+        binding = [key, queue]
+        self._change(broker, exchange, lambda old: old if binding in old else [*old, binding])
+
+    def unbind(self, broker: Broker, exchange: str, queue: str, key: str | None = None) -> None:
+        """Remove the bindings of a queue; key: only that one."""
+        self._change(
+            broker,
+            exchange,
+            lambda old: [each for each in old if each[1] != queue or key not in (None, each[0])],
+        )
+
+    def _change(self, broker: Broker, exchange: str, change: Any) -> None:
+        leases, name = broker.client.ports.catalog.leases, self._record(exchange)
+        for _ in range(TRIES_MAX):
+            text = leases.shared(name)
+            old = json.loads(text)["bindings"] if text else []
+            new = change(old)
+            if new == old:
+                break
+            record = {
+                "type": self.types.get(exchange, DEFAULT_TYPE),
+                "bindings": new,
+                "by": uuid.uuid4().hex,  # no two writers write the same text
+            }
+            if leases.swap(name, text, json.dumps(record)):
+                break
+        else:
+            raise BackendTimeoutError(f"the bindings of exchange {exchange!r} keep changing")
+        self._cached.pop(exchange, None)
+
+    def _record(self, exchange: str) -> str:
+        return f"kombu:{self._options.prefix}{exchange}"
+
+    # --- queues that end with their consumers ---------------------------------------------------
+
+    def join(self, broker: Broker, exchange: str, queue: str, declared: Declared) -> None:
+        """Have a group of the exchange's queue stand for a queue, from now on."""
+        try:
+            broker.exchange_queue(exchange, self._options).create_group(
+                queue_name(queue), start="now", group_expires=declared.expires(self._options)
+            )
+        except GroupExistsError:
+            return  # declared by others for another time
+
+    def leave(self, broker: Broker, exchange: str, queue: str) -> None:
+        """Remove the group of a queue."""
+        try:
+            broker.exchange_queue(exchange, self._options).delete_group(queue_name(queue))
+        except GroupNotFoundError:
+            return  # it has expired
+
+    def has_groups(self, broker: Broker, exchange: str) -> bool:
+        """Whether anybody listens to an exchange. Cost: two reads."""
+        found = broker.find(queue_name(exchange, self._options.prefix + "exchange."))
+        return found is not None and bool(found.groups())
+
+
+def fits(kind: str, pattern: str, key: str) -> bool:
+    """Whether a binding of an exchange of this type is for messages with a routing key."""
+    if kind == "fanout":
+        return True
+    if kind == "topic":
+        return bool(_compiled(pattern).fullmatch(key))
+    return pattern == key
+
+
+@lru_cache(1024)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """A topic pattern: `*` is one word, `#` any number of them."""
+    found = ""
+    for index, word in enumerate(pattern.split(".")):
+        if word == "#":
+            found += r".*" if not index else r"(?:\..*)?"
+        else:
+            dot = r"\." if index else ""
+            found += dot + (r"[^.]+" if word == "*" else re.escape(word))
+    if pattern.startswith("#."):
+        found = r"(?:.*\.)?" + found.removeprefix(r".*\.")
+    return re.compile(found)

@@ -1,0 +1,279 @@
+"""What a channel has in hand, and the threads that pop for it.
+
+Each queue that a channel consumes has a taker: a thread with a popper. It waits while the prefetch
+limit of the channel is reached, then for messages, and hands them to the thread that delivers them.
+
+Invariants:
+1. A channel has at most as many messages in hand as its prefetch limit says: those beyond it, as
+   two takers may bring at the same moment, go back untried.
+2. What was not delivered when its consumer is cancelled, and what was not settled when its channel
+   is closed, goes back untried.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from cassq.consumer.delivery import Message
+from cassq.errors import (
+    BackendError,
+    CassqError,
+    ClaimLostError,
+    ClosedError,
+    CorruptionError,
+    UsageError,
+)
+from cassq.extents.port import ExtentMissingError
+from cassq.popper import Popper
+
+logger: logging.Logger = logging.getLogger("cassq")
+
+READY_MAX = 1000  # messages that wait to be delivered where the prefetch limit is none
+WAIT_SECONDS = 60.0
+# What reading a message raises that no kombu has written.
+UNREADABLE = (ValueError, TypeError, KeyError, AttributeError)
+
+
+class Taken(NamedTuple):
+    """A message that was popped. tag: its delivery tag. raw: as kombu has it. settled: whether it
+    was acked when it was taken."""
+
+    queue: str
+    tag: int
+    message: Message
+    popper: Popper
+    raw: dict[str, Any]
+    settled: bool = False
+
+
+# Makes what was popped for kombu's queue a delivery; None: not meant for it.
+Opened = Callable[[str, Message, Popper], Taken | None]
+
+
+class Intake:
+    """The messages in hand of one channel. Thread-safe.
+
+    limit: how many it may have; 0: any number. news: called when a message is ready.
+    """
+
+    def __init__(self, news: Callable[[], None], opened: Opened) -> None:
+        self._news = news
+        self._opened = opened
+        self._change = threading.Condition()
+        self._limit = 0
+        self._ready: deque[Taken] = deque()
+        self._held: dict[int, Taken] = {}
+        self._failure: CassqError | None = None
+        self._takers: dict[str, list[Taker]] = {}
+        self._retired: list[Taker] = []
+
+    # --- consumers ------------------------------------------------------------------------------
+
+    def consume(self, queue: str, poppers: Iterable[Popper], *, no_ack: bool) -> None:
+        """Begin to pop for a queue."""
+        takers = [Taker(self, queue, popper, no_ack) for popper in poppers]
+        self._takers.setdefault(queue, []).extend(takers)
+        for taker in takers:
+            taker.start()
+
+    def cancel(self, queue: str) -> list[Taker]:
+        """Pop no more for a queue. Messages in hand can still be settled. Returns its takers."""
+        takers = self._takers.pop(queue, [])
+        for taker in takers:
+            taker.stop()
+        with self._change:
+            self._change.notify_all()
+            back = [taken for taken in self._ready if taken.queue == queue]
+            self._ready = deque(taken for taken in self._ready if taken.queue != queue)
+        for taker in takers:
+            taker.join()
+        give_back(taken for taken in back if not taken.settled)
+        self._retired += takers
+        return takers
+
+    def close(self) -> None:
+        """Give everything back that is in hand, untried, and close the poppers."""
+        for queue in list(self._takers):
+            self.cancel(queue)
+        self.give_back_held()
+        retired, self._retired = self._retired, []
+        for taker in retired:
+            taker.close()
+
+    def give_back_held(self) -> None:
+        """Give back what was delivered and not settled."""
+        with self._change:
+            held, self._held = list(self._held.values()), {}
+            self._change.notify_all()
+        give_back(held)
+
+    # --- taking ---------------------------------------------------------------------------------
+
+    @property
+    def limit(self) -> int:
+        return self._limit
+
+    @limit.setter
+    def limit(self, limit: int) -> None:
+        with self._change:
+            self._limit = limit
+            self._change.notify_all()
+
+    def room(self) -> int:
+        """How many more messages it may have. The lock need not be held: then it is an estimate."""
+        if not self._limit:
+            return max(0, READY_MAX - len(self._ready))
+        return max(0, self._limit - len(self._held) - len(self._ready))
+
+    def room_for(self, taker: Taker) -> int:
+        """Wait until there is room; 0 if the taker was stopped."""
+        with self._change:
+            while not taker.stopped:
+                room = self.room()
+                if room:
+                    return room if len(self._takers) == 1 else 1
+                self._change.wait(WAIT_SECONDS)
+        return 0
+
+    def add(self, taker: Taker, messages: Iterable[Message]) -> None:
+        """Keep what a taker popped until it is delivered."""
+        beyond: list[Taken] = []
+        done: list[Message] = []
+        bad: list[tuple[Message, str]] = []
+        with self._change:
+            room = self.room()
+            for message in messages:
+                try:
+                    taken = self._opened(taker.queue, message, taker.popper)
+                except UNREADABLE as exc:
+                    bad.append((message, f"it cannot be read: {exc}"))
+                    continue
+                if taken is None or taker.no_ack:
+                    done.append(message)
+                if taken is None:
+                    continue
+                if taker.no_ack:
+                    self._ready.append(taken._replace(settled=True))
+                elif taker.stopped or room <= 0:
+                    beyond.append(taken)
+                else:
+                    room -= 1
+                    self._ready.append(taken)
+        try:
+            for message in done:
+                message.ack()
+            for message, reason in bad:
+                message.dead(reason)
+        except ClaimLostError as exc:
+            logger.warning("a message of %s was lost: %s", taker.queue, exc)
+        give_back(beyond)
+        self._news()
+
+    def next(self) -> Taken | None:
+        """The next message to deliver, which is in hand from now on. Raises what a taker failed
+        with."""
+        if not (self._ready or self._failure):
+            return None
+        with self._change:
+            if not self._ready:
+                failure, self._failure = self._failure, None
+                if failure is not None:
+                    raise failure
+                return None
+            taken = self._ready.popleft()
+            if taken.settled:
+                self._change.notify_all()
+            else:
+                self._held[taken.tag] = taken
+            return taken
+
+    def hold(self, taken: Taken) -> None:
+        """Have a message in hand that was popped outside of a taker."""
+        with self._change:
+            self._held[taken.tag] = taken
+
+    def failed(self, failure: CassqError) -> None:
+        """A taker ended: the thread that delivers raises the error."""
+        with self._change:
+            self._failure = failure
+        self._news()
+
+    # --- settling -------------------------------------------------------------------------------
+
+    def drop(self, tag: int) -> Taken | None:
+        """Have a message in hand no more; None if it is not."""
+        with self._change:
+            taken = self._held.pop(tag, None)
+            self._change.notify_all()
+        return taken
+
+    def held(self, tag: int) -> Taken | None:
+        return self._held.get(tag)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+
+class Taker:
+    """The thread that pops for one queue of a channel."""
+
+    def __init__(self, intake: Intake, queue: str, popper: Popper, no_ack: bool) -> None:
+        self.queue: str = queue
+        self.popper: Popper = popper
+        self.no_ack: bool = no_ack
+        self.stopped: bool = False
+        self._intake = intake
+        self._thread = threading.Thread(target=self._run, name=f"cassq-take-{queue}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self.stopped = True
+        self.popper.stop()
+
+    def join(self) -> None:
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def close(self) -> None:
+        """Close the popper. What fails here is left for others to find expired."""
+        try:
+            self.popper.close()
+        except CassqError as exc:
+            logger.warning("the popper of queue %s was not closed: %s", self.queue, exc)
+
+    def _run(self) -> None:
+        try:
+            while room := self._intake.room_for(self):
+                self._take(room)
+        except ClosedError:
+            return
+        except CassqError as exc:
+            if not self.stopped:
+                self._intake.failed(exc)
+
+    def _take(self, room: int) -> None:
+        try:
+            messages = self.popper.pop(room, wait=WAIT_SECONDS)
+        except (CorruptionError, ExtentMissingError) as exc:
+            logger.error("a pipe of queue %s cannot be read: %s", self.queue, exc)
+            return
+        if messages:
+            self._intake.add(self, messages)
+
+
+def give_back(some: Iterable[Taken]) -> None:
+    """Give messages back, untried."""
+    by_popper: dict[Popper, list[Message]] = {}
+    for taken in some:
+        by_popper.setdefault(taken.popper, []).append(taken.message)
+    for popper, messages in by_popper.items():
+        try:
+            popper.release(messages)
+        except (ClaimLostError, ClosedError, BackendError, UsageError) as exc:
+            logger.info("messages could not be given back, and come again later: %s", exc)

@@ -1,0 +1,27 @@
+"""Names of queues and groups: what kombu allows, as what cassq allows."""
+
+from __future__ import annotations
+
+import re
+
+from cassq.model.queues import NAME_LENGTH_MAX
+
+_OTHER = re.compile(r"[^A-Za-z0-9.-]")
+
+
+def queue_name(name: str, prefix: str = "") -> str:
+    """A name of kombu's as one of cassq's: `_` is written as `__`, and other characters that cassq
+    does not allow as `_40_`, in hexadecimal. Names that are too long end with a hash.
+
+    So no two names meet. "celery", for example, stays as it is.
+    """
+    from hashlib import blake2b
+
+    def escaped(found: re.Match[str]) -> str:
+        char = found.group()
+        return "__" if char == "_" else f"_{ord(char):x}_"
+
+    plain = prefix + _OTHER.sub(escaped, name)
+    if len(plain) <= NAME_LENGTH_MAX:
+        return plain if plain.strip(".") else f"_{plain.replace('.', '_2e_')}"
+    return f"{plain[: NAME_LENGTH_MAX - 34]}_-{blake2b(name.encode(), digest_size=16).hexdigest()}"

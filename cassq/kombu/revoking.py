@@ -1,0 +1,86 @@
+"""Revoking: a task that waits for its eta is cancelled in its queue.
+
+Workers keep the ids of revoked tasks in memory, and forget them when they restart. So where a task
+waits is noted when it is pushed, beside the results and as they are, and a revocation, which passes
+here on its way to the workers, cancels it too.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from concurrent.futures import Future
+from datetime import datetime
+from typing import Any
+
+from cassq.errors import CassqError
+from cassq.kombu.brokers import Broker
+from cassq.message.message_ids import MessageId
+
+logger: logging.Logger = logging.getLogger("cassq")
+
+_MARGIN_SECONDS = 60.0
+
+
+def note_waiting(
+    broker: Broker, message: Mapping[str, Any], queue: str, message_id: str, due: datetime
+) -> None:
+    """Note where a task waits. Cost: an unsynced write."""
+    task_id = message["headers"].get("id")
+    if task_id:
+        seconds = (due - broker.now()).total_seconds() + _MARGIN_SECONDS
+        place = json.dumps([queue, message_id]).encode()
+        try:
+            broker.client.ports.catalog.results.put(_key(task_id), place, max(1.0, seconds))
+        except CassqError as exc:  # the task is in its queue: only its revocation needs a worker
+            logger.warning("where task %s waits was not noted: %s", task_id, exc)
+
+
+def note_published(
+    broker: Broker,
+    message: Mapping[str, Any],
+    queue: str,
+    due: datetime,
+    future: Future[MessageId],
+) -> None:
+    """`note_waiting` once a message was published, if it was."""
+    if future.exception() is None:
+        note_waiting(broker, message, queue, future.result(), due)
+
+
+def cancel_revoked(broker: Broker, message: Mapping[str, Any]) -> None:
+    """Cancel the tasks that a message to workers revokes, as far as they are not due yet. What
+    fails here is left to the workers."""
+    ids = _revoked(message)
+    if not ids:
+        return
+    try:
+        found = broker.client.ports.catalog.results.find([_key(each) for each in ids])
+        for raw in found.values():
+            queue, message_id = json.loads(raw)
+            of_task = broker.find(queue)
+            if of_task is not None:
+                of_task.cancel(message_id)
+    except CassqError as exc:
+        logger.warning("revoked tasks were not cancelled in their queue: %s", exc)
+
+
+def _revoked(message: Mapping[str, Any]) -> list[str]:
+    """The ids of the tasks that a command revokes; none for other commands."""
+    if message.get("content-type") != "application/json":
+        return []
+    try:
+        command = json.loads(message["body"])
+    except ValueError:
+        return []
+    if not isinstance(command, dict) or command.get("method") != "revoke":
+        return []
+    if command.get("destination"):
+        return []  # for some workers only
+    ids = (command.get("arguments") or {}).get("task_id") or []
+    return [ids] if isinstance(ids, str) else list(ids)
+
+
+def _key(task_id: str) -> str:
+    return f"kombu-eta:{task_id}"

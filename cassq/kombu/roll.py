@@ -1,0 +1,88 @@
+"""Which poppers died with their process: what they had in hand comes again at once.
+
+On one machine, each process that consumes lists its poppers in a file below the queues' directory,
+and locks it. The lock ends with the process, however that ends, and is not inherited by a fork. So
+a process that can lock another one's file knows that it is dead, and frees its claims. On a
+Cassandra cluster claims end after `claim_timeout`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import threading
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+from cassq.base.os_errors import translated
+from cassq.client.client import Client
+from cassq.consumer.bereaved import free_all_of
+
+FOLDER = "consumers"
+LOOK_SECONDS = 1.0
+_NEW = ".new"
+
+
+class Roll:
+    """The file of this process, and a look at those of others. Thread-safe."""
+
+    def __init__(self, directory: Path, client: Client) -> None:
+        self._folder = directory / FOLDER
+        self._client = client
+        self._lock = threading.Lock()
+        self._name = f"{os.getpid()}-{uuid.uuid4().hex}"
+        self._fd: int | None = None
+
+    def add(self, queue: str, group: str, popper: str) -> None:
+        """List a popper of this process; the first time, look for processes that have died."""
+        with self._lock, translated("listing a consumer"):
+            first = self._fd is None
+            if self._fd is None:
+                self._fd = self._open()
+            os.write(self._fd, json.dumps([queue, group, popper]).encode() + b"\n")
+        if first:
+            self._client.runtime.look_after(self.tend, LOOK_SECONDS)
+            self.tend()
+
+    def _open(self) -> int:
+        """A file that is locked before others see it."""
+        self._folder.mkdir(exist_ok=True)
+        path = self._folder / f"{self._name}{_NEW}"
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.rename(self._folder / self._name)
+        return fd
+
+    def tend(self) -> float:
+        """Free what dead processes had; seconds until the next look."""
+        with suppress(FileNotFoundError):
+            for path in self._folder.iterdir():
+                if path.suffix != _NEW and path.name != self._name:
+                    self._bury_if_dead(path)
+        return LOOK_SECONDS
+
+    def _bury_if_dead(self, path: Path) -> None:
+        try:
+            # Closing it gives up only locks of this process, and those are not on this file.
+            file = path.open("r+b")
+        except FileNotFoundError:
+            return  # others were quicker
+        with file:
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                return  # it lives
+            for line in file.read().splitlines():
+                self._free(*json.loads(line))
+            path.unlink(missing_ok=True)
+
+    def _free(self, queue: str, group: str, popper: str) -> None:
+        ports = self._client.ports
+        row = ports.catalog.queues.named(queue)
+        if row is None:
+            return
+        for each in ports.catalog.queues.groups(row.id):
+            if each.name == group and free_all_of(ports, row, each, popper):
+                self._client.runtime.doorbell(row.id).ring()
