@@ -53,7 +53,7 @@ def opened(directory: Directory, tuning: Tuning, free_min: int) -> Opened:
     """Open a data directory, or initialise it. free_min: bytes to leave free on its disk.
 
     Raises CorruptionError if RocksDB cannot even read it. Cost: reads all rows, and all of the log;
-    if a table is to be mended, see `mend`.
+    if a damaged table was noted, see `mend`.
     """
     place, new = directory.path / "rocksdb", directory.new
     if new:
