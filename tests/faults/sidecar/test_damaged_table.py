@@ -39,7 +39,7 @@ def payload(pipe_id: str, seq: int) -> bytes:
     return f"{pipe_id} {seq} ".encode().ljust(FRAME, b"x")
 
 
-@pytest.mark.waits(reason="a sidecar waits before it opens its directory again")
+@pytest.mark.long(reason="a process, which waits before it opens its directory again")
 def test_a_sidecar_that_merges_a_damaged_table_goes_on_and_only_that_extent_is_damaged(
     place: tuple[Path, list[Served]],
 ) -> None:
