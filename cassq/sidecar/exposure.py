@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 import os
 import ssl
 from collections.abc import Mapping
@@ -14,6 +15,8 @@ from cassq.client.sidecar_options import TOKEN, TOKEN_CHARACTERS_MAX, TOKEN_VARI
 from cassq.errors import BackendError, ConfigError
 from cassq.extents.sidecar.net.connection import Access, host_and_port
 from cassq.plurals import counted
+
+logger: logging.Logger = logging.getLogger("cassq")
 
 
 class Credentials(NamedTuple):
@@ -34,12 +37,41 @@ class Credentials(NamedTuple):
 
 
 def read_credentials(token_file: Path | None, tls: Mapping[str, Path]) -> Credentials:
-    """The credentials that these files have now. token_file: None for the environment's token.
+    """The credentials that these files have now; warns if other sidecars that were started with
+    the same authority could not copy from this one. token_file: None for the environment's token.
     tls: files, see `server_tls`. Raises ConfigError, which never shows a token."""
     tokens = _tokens(token_file)
-    return Credentials(
-        tokens, server_tls(tls), Access(tokens[0] if tokens else "", client_tls(tls))
-    )
+    encrypted, others = server_tls(tls), client_tls(tls)
+    if encrypted is not None and others is not None and (why := distrust(encrypted, others)):
+        logger.warning(
+            "this sidecar would not copy from one with the same certificate: %s. If the others'"
+            " certificates are from its authority too, no lost replica can be replaced: give"
+            " --peer-ca, the authority's certificate",
+            why,
+        )
+    return Credentials(tokens, encrypted, Access(tokens[0] if tokens else "", others))
+
+
+def distrust(server: ssl.SSLContext, client: ssl.SSLContext) -> str:
+    """Why such a client does not trust such a server, whatever its address; "" if it does. Cost: a
+    handshake in memory."""
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    named, client.check_hostname = client.check_hostname, False
+    asking = client.wrap_bio(to_client, to_server)
+    asked = server.wrap_bio(to_server, to_client, server_side=True)
+    try:
+        for side in (asking, asked) * 3:
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            except ssl.SSLCertVerificationError as exc:
+                return exc.verify_message
+    except ssl.SSLError as exc:
+        return exc.reason or "the handshake fails"
+    finally:
+        client.check_hostname = named
+    return ""
 
 
 def _tokens(path: Path | None) -> tuple[str, ...]:
@@ -104,7 +136,8 @@ def check_exposure(listen: str, *, token: bool, tls: bool, ca: bool, insecure: b
 
 def server_tls(files: Mapping[str, Path]) -> ssl.SSLContext | None:
     """How to encrypt as a server; None for not at all. files: `cert` and `key`, and optionally
-    `ca`, the authority of clients' certificates, which are then required. Raises ConfigError."""
+    `ca`, the authority of clients' certificates, which are then required; `peer-ca` is for
+    `client_tls`. Raises ConfigError."""
     if not files:
         return None
     for needed in ("cert", "key"):
@@ -120,7 +153,11 @@ def server_tls(files: Mapping[str, Path]) -> ssl.SSLContext | None:
 
 
 def client_tls(files: Mapping[str, Path]) -> ssl.SSLContext | None:
-    """How to encrypt towards other sidecars, with the same files. Raises ConfigError."""
+    """How to encrypt towards other sidecars, with the same files. Their certificates must be from
+    the authority `peer-ca`, or else `ca`, or else one known to this machine. Raises ConfigError."""
     if not files:
         return None
-    return tls_of({"tls": "full", **{name: str(path) for name, path in files.items()}})
+    given = {name: str(path) for name, path in files.items()}
+    if authority := given.pop("peer-ca", ""):
+        given["ca"] = authority
+    return tls_of({"tls": "full", **given})

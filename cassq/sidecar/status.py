@@ -132,7 +132,7 @@ _COUNTERS = {
     "syncs": "Syncs of the log.",
     "sync_seconds": "Seconds spent in syncs.",
     "sync_failures": "Syncs that failed.",
-    "reopened": "Times that it went on by itself after its disk was full.",
+    "reopened": "Times that it went on by itself after its disk was full or a table damaged.",
 }
 
 

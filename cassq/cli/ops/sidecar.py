@@ -28,7 +28,8 @@ _ZONE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 LARGE_EXAMPLE = (
     "cassq sidecar serve --data /srv/cassq --listen 10.0.0.5:7070 --zone rack1"
     " --catalog cassandra://db1,db2/cassq --token-file /etc/cassq/token"
-    " --cert /etc/cassq/node.pem --key /etc/cassq/node.key --http 127.0.0.1:7080"
+    " --cert /etc/cassq/node.pem --key /etc/cassq/node.key --peer-ca /etc/cassq/ca.pem"
+    " --http 127.0.0.1:7080"
 )
 _A_FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -94,6 +95,11 @@ def sidecar() -> None:
 @click.option("--cert", type=_A_FILE, help="Its certificate, for TLS.")
 @click.option("--key", type=_A_FILE, help="The key of the certificate.")
 @click.option("--ca", type=_A_FILE, help="Clients must present certificates of this authority.")
+@click.option(
+    "--peer-ca",
+    type=_A_FILE,
+    help="Copy from sidecars with certificates of this authority. [default: --ca, or the system's]",
+)
 @click.option("--insecure", is_flag=True, help="Listen without TLS in a network that you trust.")
 @click.option(
     "--http",
@@ -135,6 +141,7 @@ def serve(
     cert: Path | None,
     key: Path | None,
     ca: Path | None,
+    peer_ca: Path | None,
     insecure: bool,
     http: str,
     free_min: str,
@@ -154,7 +161,7 @@ def serve(
     with extras.wanted(*extras.SIDECAR_SERVER):
         from cassq.sidecar.rocks import opener
         from cassq.sidecar.serving import Options, serve
-    given = {"cert": cert, "key": key, "ca": ca}
+    given = {"cert": cert, "key": key, "ca": ca, "peer-ca": peer_ca}
     files: Mapping[str, Path] = {which: path for which, path in given.items() if path is not None}
     if not _ZONE.fullmatch(zone):
         raise ConfigError(

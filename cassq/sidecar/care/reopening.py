@@ -1,4 +1,5 @@
-"""Reopening: a sidecar whose disk was full resumes by itself once there is room.
+"""Reopening: a sidecar whose disk was full resumes by itself once there is room, and one that met a
+damaged table once the opening has mended it.
 
 After a failed write or sync it is unknown what is on the disk. So nothing in memory is kept: the
 directory is closed, and opened as at a start, where everything there is read and compared with
@@ -71,7 +72,7 @@ class Reopening:
             if not logged:
                 logger.error(
                     "the sidecar accepts nothing: %s. It continues by itself once its disk has"
-                    " space and files can be opened",
+                    " space, files can be opened, and a damaged table was mended",
                     starved,
                 )
                 logged = True
@@ -86,7 +87,7 @@ class Reopening:
         although there is room.
         """
         loop = asyncio.get_running_loop()
-        logger.warning("the disk has space again: the data directory is opened again")
+        logger.warning("the data directory is opened again")
         await loop.run_in_executor(None, _close, engine)
         tries = 0
         while True:

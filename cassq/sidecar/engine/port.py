@@ -135,8 +135,8 @@ class Engine(abc.ABC):
     @property
     @abc.abstractmethod
     def starved(self) -> str:
-        """As `failure`, for a write or a sync that failed for lack of space: once `has_room`, it
-        can be reopened."""
+        """As `failure`, for a write or a sync that failed for lack of space, or because of damage
+        that the next opening mends: once `has_room`, it can be reopened."""
 
     @abc.abstractmethod
     def has_room(self) -> bool:

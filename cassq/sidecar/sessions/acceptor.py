@@ -15,6 +15,7 @@ import ssl
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from cassq.base.clock import Stopwatch
 from cassq.sidecar.memory import return_memory
 from cassq.sidecar.sessions.connection import HELLO_SECONDS, ServerConnection, shown_peer
 from cassq.sidecar.sessions.incoming import Connections, Incoming
@@ -22,7 +23,8 @@ from cassq.sidecar.sessions.rare_log import RareLog
 
 UNIDENTIFIED_MAX = 256
 UNIDENTIFIED_SECONDS = 1.0  # that each of them has, even if others wait
-MANY = 64  # unidentified clients at once, after which memory is returned
+MANY = 64  # ended connections after which memory is returned at once
+CALM_SECONDS = 60.0  # after this time it is returned after fewer, too
 PAUSE_SECONDS = 0.05
 
 
@@ -38,7 +40,7 @@ class Acceptor:
         self.connections: Connections = Connections()
         self._make = make
         self._log = log
-        self._most = 0
+        self._returned = Stopwatch()
         self._tasks: list[asyncio.Task[None]] = []
         self._sockets: Sequence[socket.socket] = ()
 
@@ -59,9 +61,9 @@ class Acceptor:
                 incoming.end()
 
     def sweep(self) -> None:
-        """Return memory that many unidentified clients needed; called every few seconds."""
-        if self._most >= MANY and len(self.connections.unidentified) < MANY:
-            self._most = 0
+        """Return memory that ended connections needed; called every few seconds."""
+        if self.connections.ended >= (1 if self._returned.seconds() >= CALM_SECONDS else MANY):
+            self.connections.ended, self._returned = 0, Stopwatch()
             return_memory()
 
     async def _accept(self, listening: socket.socket) -> None:
@@ -98,7 +100,6 @@ class Acceptor:
 
     def _admit(self, opened: socket.socket, peer: str) -> None:
         incoming = Incoming(self.connections, opened, peer)
-        self._most = max(self._most, len(self.connections.unidentified))
         incoming.task = asyncio.get_running_loop().create_task(self._establish(incoming))
 
         def over(_task: Any) -> None:

@@ -11,11 +11,12 @@ from cassq.base.clock import Stopwatch
 
 class Connections:
     """The open connections. unidentified: those whose client was not admitted yet, the oldest
-    first."""
+    first. ended: how many have ended since memory was last returned."""
 
     def __init__(self) -> None:
         self.open: set[Incoming] = set()
         self.unidentified: dict[Incoming, None] = {}
+        self.ended: int = 0
 
 
 class Incoming:
@@ -40,7 +41,9 @@ class Incoming:
     def gone(self) -> None:
         """It has ended."""
         self.identified()
-        self._connections.open.discard(self)
+        if self in self._connections.open:
+            self._connections.open.remove(self)
+            self._connections.ended += 1
 
     def end(self) -> None:
         """End it at once."""

@@ -338,36 +338,6 @@ def contents(place: RocksPlace) -> dict[str, bytes]:
     return {each.name: each.read_bytes() for each in files if not each.name.startswith("LOG")}
 
 
-def test_a_table_that_cannot_be_merged_fails_the_engine_which_still_reports_and_reads(
-    place: RocksPlace,
-) -> None:
-    fill(place, PIPE, OTHER)
-    place.reopen()  # which flushes it
-    fill(place, ODD)
-    place.reopen()
-    place.flip(PIPE, 50)
-    assert place.engine.failure == ""
-    place.engine.drop([OTHER])
-    place.engine.reclaim()
-    with pytest.raises(BackendError, match="block checksum mismatch"):
-        append(place, ODD, 10 * FRAMES)
-    assert "block checksum mismatch" in place.engine.failure
-    assert place.engine.read_only
-    with pytest.raises(BackendError, match="no more are accepted"):
-        place.engine.note(ODD, damage="a frame is bad", fenced=True)
-    assert not place.engine.replicas()[ODD].damage, "with more than damage all of it is undone"
-    for _ in range(2):
-        with pytest.raises(BackendError, match="no more are accepted"):
-            place.engine.note(PIPE, damage="a frame is bad")
-        assert place.engine.replicas()[PIPE].damage == "a frame is bad"
-    assert look(place.engine, PIPE, ODD) == {PIPE: True, ODD: False}
-    place.halt()
-    place.open()
-    assert place.engine.failure == ""
-    assert place.engine.replicas()[PIPE].damage == "", "it could not be noted"
-    place.engine.note(PIPE, damage="a frame is bad")
-
-
 # --- space --------------------------------------------------------------------------------------
 
 

@@ -227,6 +227,7 @@ def beset(place: Place, act: Act, seconds: float, *, stalled: bool) -> None:
         while watch.seconds() < seconds:
             now = taken(served.pid)
             most = Taken(max(most.memory, now.memory), max(most.files, now.files))
+            served.logged()  # it would stand still if nobody read its log
             actor.listen(0.5)
         eventually("strangers came", lambda: strangers.count > 2 * AT_ONCE, seconds=PATIENCE)
         if stalled:

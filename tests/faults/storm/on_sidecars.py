@@ -41,7 +41,7 @@ REPAIR_AFTER_SECONDS = 3
 FLIPS = 8
 # Sealed pipes whose replicas are compared.
 SAMPLE = 40
-# How long repair may take, on a machine that is busy with other things, too.
+# How long repairs may take for one thing less, on a machine that is busy with other things, too.
 REPAIR_SECONDS = 240.0
 LOOK_SECONDS, ROUND_SECONDS = 1.0, 20.0
 # Until nobody else is within a transaction.
@@ -308,10 +308,13 @@ class OnSidecars(Ground):
         return wrong + [f"{each.pipe_id} was consumed and is still placed" for each in left]
 
     def _settled(self, prover: Prover, note: Note, *, alone: bool = False) -> list[str]:
-        watch = Stopwatch()
+        watch, stalled, least = Stopwatch(), Stopwatch(), 0
         while wrong := prover.repaired_within(ROUND_SECONDS, alone=alone and self._orphans_go):
+            note(f"{len(wrong)} things are not repaired yet, such as: {wrong[0]}")
+            if not least or len(wrong) < least:
+                stalled, least = Stopwatch(), len(wrong)
             self._give_up_broken(note)
-            if watch.seconds() > REPAIR_SECONDS:
+            if stalled.seconds() > REPAIR_SECONDS:
                 break
         note(
             f"all replicas are good, after {watch.seconds():.1f} s" if not wrong else "NOT repaired"

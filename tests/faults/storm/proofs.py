@@ -109,9 +109,13 @@ class Prover:
         return sum(1 for stretches in found if any(damage for _, damage, _ in stretches))
 
     def _digest(self, placement: Placement, replica: ReplicaAt) -> str:
-        """Of all frames of a replica, stretch by stretch."""
+        """Of all frames of a replica, stretch by stretch; why there is none where its sidecar does
+        not have it, as after its directory was lost and nothing was repaired yet."""
         assert placement.end is not None
-        stretches = self._scrubbed(placement.pipe_id, replica, placement.end)
+        try:
+            stretches = self._scrubbed(placement.pipe_id, replica, placement.end)
+        except BackendError as error:
+            return f"cannot be read: {error}"
         return " ".join(f"{seq}:{damage or digest}" for seq, damage, digest in stretches)
 
     def _scrubbed(self, pipe_id: str, replica: ReplicaAt, end: int) -> list[tuple[int, str, str]]:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -26,7 +26,13 @@ from cassq.extents.protocol.words import (
 )
 from cassq.extents.sidecar.net.asking import ask
 from cassq.extents.sidecar.net.connection import Access
-from cassq.sidecar.exposure import check_exposure, client_tls, server_tls
+from cassq.sidecar.exposure import (
+    check_exposure,
+    client_tls,
+    distrust,
+    read_credentials,
+    server_tls,
+)
 from cassq.sidecar.sessions import acceptor
 from tests.integration.deadlines import eventually, in_threads
 from tests.integration.sidecar.certificates import authority, signed
@@ -130,8 +136,10 @@ def test_plain_and_encrypted_do_not_understand_one_another(guarded: Running, fil
         ask(guarded.address, Info())
     plain = Running("b")
     try:
-        with pytest.raises(BackendUnavailableError, match="TLS"):
+        with pytest.raises(BackendUnavailableError) as caught:
             ask(plain.address, Info(), client(files, "client"))
+        assert "expect TLS" not in str(caught.value)
+        assert "does it use TLS" in str(caught.value)
         assert ask(plain.address, Info())
     finally:
         plain.stop()
@@ -194,9 +202,21 @@ def test_more_answers_than_are_kept_are_held_up_over_tls(guarded: Running, files
         assert {each.frames[-2_000_000:] for each in answer.replies} == {b"x" * 2_000_000}
 
 
-def test_sidecars_copy_from_one_another_over_tls(files: Path) -> None:
+def trouble_with(given: Mapping[str, Path]) -> str:
+    """Why a sidecar could not copy from one with the same files."""
+    encrypted, others = server_tls(given), client_tls(given)
+    assert encrypted is not None
+    assert others is not None
+    found = distrust(encrypted, others)
+    assert others.check_hostname, "it is as it was"
+    return found
+
+
+@pytest.mark.parametrize("certified", [True, False], ids=["ca", "peer-ca"])
+def test_sidecars_copy_from_one_another_over_tls(files: Path, certified: bool) -> None:
     given = {name: files / f"node.{kind}" for name, kind in (("cert", "pem"), ("key", "key"))}
-    given["ca"] = files / "ca.pem"
+    given["ca" if certified else "peer-ca"] = files / "ca.pem"
+    assert not trouble_with(given)
     access = Access("", client_tls(given), "a sidecar")
     a = Running("a", tls=server_tls(given), access=access)
     b = Running("b", tls=server_tls(given), access=access)
@@ -209,6 +229,20 @@ def test_sidecars_copy_from_one_another_over_tls(files: Path) -> None:
     finally:
         a.stop()
         b.stop()
+
+
+def test_a_sidecar_that_would_not_copy_from_one_like_itself_says_so(
+    files: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, logger="cassq")
+    own = {"cert": files / "node.pem", "key": files / "node.key"}
+    assert "local issuer" in trouble_with(own)
+    assert trouble_with(own | {"peer-ca": files / "other.pem"})
+    assert trouble_with(own | {"peer-ca": files / "ca.pem", "ca": files / "other.pem"})
+    read_credentials(None, own | {"peer-ca": files / "ca.pem"})
+    assert not caplog.text
+    read_credentials(None, own)
+    assert "give --peer-ca" in caplog.text
 
 
 # --- what may listen where ----------------------------------------------------------------------

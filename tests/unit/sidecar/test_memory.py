@@ -1,12 +1,17 @@
-"""What a large frame needed in memory is there for the next one."""
+"""What a large frame needed in memory is there for the next one, until many clients have left."""
 
 from __future__ import annotations
 
 import platform
+import socket
 import subprocess
 import sys
 
 import pytest
+
+from cassq.sidecar.sessions.acceptor import MANY, Acceptor
+from cassq.sidecar.sessions.incoming import Incoming
+from cassq.sidecar.sessions.rare_log import RareLog
 
 FAULTS = """
 import resource
@@ -36,3 +41,25 @@ def test_memory_that_was_used_is_not_mapped_again() -> None:
     assert kept == "True"
     assert count < 2000
     assert faults(keep=False)[1] > 10 * count
+
+
+def end(acceptor: Acceptor, count: int) -> None:
+    """Have connections come, and end."""
+    for _ in range(count):
+        here, there = socket.socketpair()
+        incoming = Incoming(acceptor.connections, here, "a test")
+        incoming.end()
+        incoming.gone()
+        here.close()
+        there.close()
+
+
+def test_memory_is_returned_after_many_connections_have_ended() -> None:
+    acceptor = Acceptor(lambda incoming: pytest.fail("none is made"), RareLog(), 100)
+    end(acceptor, MANY - 1)
+    acceptor.sweep()
+    assert acceptor.connections.ended == MANY - 1, "few may come again"
+    end(acceptor, 1)
+    acceptor.sweep()
+    assert acceptor.connections.ended == 0
+    assert not acceptor.connections.open

@@ -60,6 +60,14 @@ class Phase(enum.Enum):
     READY = "waiting for its answer"
 
 
+# Why a sidecar may have ended a connection, by whether this side uses TLS.
+_ENDED = {
+    (False, Phase.GREETING): "is it running, and does it expect TLS?",
+    (True, Phase.SECURING): "is it running, and does it use TLS?",
+    (True, Phase.GREETING): "is it running, and does it ask for a certificate of the client?",
+}
+
+
 class Connection:
     """A connection that was begun. answers: by request number, those not yet taken.
 
@@ -337,7 +345,7 @@ class Connection:
         elif isinstance(exc, ssl.SSLError):
             hint = "does it use TLS, and does it ask for a certificate of the client?"
         elif self.phase in (Phase.SECURING, Phase.GREETING):
-            hint = "does it expect TLS, or a certificate of the client?"
+            hint = _ENDED[self._tls is not None, self.phase]
         elif isinstance(exc, ConnectionRefusedError):
             hint = "is it running?"
         return BackendUnavailableError(

@@ -3,6 +3,7 @@
 identity.json    catalog, name and generation; written once
 lock             held by the process that has it open
 marks            see `cassq.sidecar.engine.rocksdb.marks`
+mend             the number of a damaged table that the next opening mends; rarely there
 rocksdb/         RocksDB's own
 """
 
@@ -62,6 +63,27 @@ class Directory:
         if self.new:
             self.new = False
             self._write(self.identity, new=False)
+
+    @property
+    def to_mend(self) -> int | None:
+        """The number of the table that the next opening mends; None if there is none. Raises
+        BackendError."""
+        with translated(f"reading {self.path / 'mend'}"):
+            try:
+                text = (self.path / "mend").read_text(encoding="ascii", errors="replace").strip()
+            except FileNotFoundError:
+                return None
+        return int(text) if text.isdecimal() else None
+
+    def note_to_mend(self, number: int) -> None:
+        """Note a damaged table. Raises BackendError."""
+        with translated(f"writing {self.path / 'mend'}"):
+            (self.path / "mend").write_text(f"{number}\n", encoding="ascii")
+
+    def mended(self) -> None:
+        """Note that nothing is left to mend."""
+        with translated(f"removing {self.path / 'mend'}"):
+            (self.path / "mend").unlink(missing_ok=True)
 
     def close(self) -> None:
         """Release it to other processes."""

@@ -28,6 +28,7 @@ from cassq.message.frames import FrameError, pipe_key, verify
 from cassq.sidecar.engine.port import Engine, Replica, Space, is_report
 from cassq.sidecar.engine.rocksdb.directory import Directory, Identity
 from cassq.sidecar.engine.rocksdb.marks import SyncMark
+from cassq.sidecar.engine.rocksdb.mending import table_named
 from cassq.sidecar.engine.rocksdb.opening import opened
 from cassq.sidecar.engine.rocksdb.options import Tuning
 from cassq.sidecar.engine.rocksdb.reclaim import Reclaim
@@ -64,7 +65,7 @@ class RocksEngine(Engine):
         self._directory = Directory(path, catalog=catalog, name=name)
         self._room = Room(probe or (lambda: space_of(path)), free_min)
         try:
-            found = opened(self._directory, tuning or Tuning())
+            found = opened(self._directory, tuning or Tuning(), free_min)
         except BaseException:
             self._directory.close()
             raise
@@ -76,7 +77,7 @@ class RocksEngine(Engine):
         self._free = found.free
         self._birth = found.birth
         self._replicas = {pipe_id: kept.replica for pipe_id, kept in found.kept.items()}
-        self._trouble = Trouble(found.failure)
+        self._trouble = Trouble(found.failure, self._can_be_mended)
         self._only_read = bool(found.failure)
         self._closed = False
         self._changing = threading.Lock()
@@ -270,6 +271,17 @@ class RocksEngine(Engine):
         if self._trouble.starved and isinstance(error, StorageFullError):
             self._room.exhausted()
         return error
+
+    def _can_be_mended(self, text: str) -> bool:
+        """Whether an error is about a damaged table that the next opening mends; noted if so."""
+        try:
+            table = table_named(self._db, text)
+            if table is not None:
+                self._directory.note_to_mend(table.number)
+        except Exception as exc:
+            logger.error("a damaged table could not be noted: %s", exc)
+            return False
+        return table is not None
 
     def _working(self) -> None:
         if self._closed:

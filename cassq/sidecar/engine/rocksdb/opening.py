@@ -7,23 +7,31 @@ before another mark can overwrite the evidence.
 RocksDB refuses to open when the index of one table is damaged, or a log before its end. Then the
 directory is opened only for reading, without these checks: what can be read is served and copied
 elsewhere, each frame is verified, and nothing on the disk changes.
+
+A damaged table that a merge met is mended (`cassq.sidecar.engine.rocksdb.mending`).
 """
 
 from __future__ import annotations
 
+import gc
+import logging
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 from rocksdict import AccessType, ColumnFamily, Options, Rdict, WriteBatch
 
-from cassq.errors import CorruptionError
+from cassq.errors import CassqError, CorruptionError
 from cassq.sidecar.engine.port import Replica
 from cassq.sidecar.engine.rocksdb.directory import Directory
+from cassq.sidecar.engine.rocksdb.manifest import remove_table
 from cassq.sidecar.engine.rocksdb.marks import HINT, SyncMark, SyncMarks, UnreadableMarkError
+from cassq.sidecar.engine.rocksdb.mending import mend
 from cassq.sidecar.engine.rocksdb.options import Tuning, options, takes_direct_io
 from cassq.sidecar.engine.rocksdb.rows import ROWS, StoredReplica, kept_of, pipe_id_of
 from cassq.sidecar.engine.rocksdb.trouble import explained
+
+logger: logging.Logger = logging.getLogger("cassq")
 
 
 @dataclass(slots=True)
@@ -41,16 +49,18 @@ class Opened:
     failure: str = ""
 
 
-def opened(directory: Directory, tuning: Tuning) -> Opened:
-    """Open a data directory, or initialise it.
+def opened(directory: Directory, tuning: Tuning, free_min: int) -> Opened:
+    """Open a data directory, or initialise it. free_min: bytes to leave free on its disk.
 
-    Raises CorruptionError if RocksDB cannot even read it. Cost: reads all rows, and all of the log.
+    Raises CorruptionError if RocksDB cannot even read it. Cost: reads all rows, and all of the log;
+    if a damaged table was noted, see `mend`.
     """
     place, new = directory.path / "rocksdb", directory.new
     if new:
         # An earlier initialisation was interrupted; nothing was stored.
         shutil.rmtree(place, ignore_errors=True)
-    chosen = options(tuning, create=new, direct=takes_direct_io(directory.path))
+    direct, table = takes_direct_io(directory.path), directory.to_mend
+    chosen = options(tuning, create=new, direct=direct, merges=table is None)
     failure = ""
     try:
         db = _database(place, chosen, new)
@@ -67,11 +77,45 @@ def opened(directory: Directory, tuning: Tuning) -> Opened:
         directory.begun()
         found = Opened(db, chosen, db.get_column_family_handle(ROWS), marks, {}, [], 1, failure)
         _compare(found, _rows(db))
-        return found
     except BaseException:
         marks.close()
         db.close()
         raise
+    if table is None or failure:
+        return found
+    del db
+    try:
+        if _is_mended(found, place, table, free_min):
+            found.options = options(tuning, create=False, direct=direct)
+            found.db = _database(place, found.options, new=False)
+            found.rows = found.db.get_column_family_handle(ROWS)
+            directory.mended()
+        return found
+    except BaseException:
+        marks.close()
+        raise
+
+
+def _is_mended(found: Opened, place: Path, number: int, free_min: int) -> bool:
+    """Mend a table and close the database, without the table. If that is not possible, all stays
+    as it is, the directory is only read, and the answer is False."""
+    try:
+        table, news = mend(found.db, place, found.kept, number, free_min)
+        _note(found, news)
+    except CassqError as exc:
+        found.failure = f"table {number:06d}.sst is damaged, and cannot be mended: {exc.message}"
+        logger.error("%s", found.failure)
+        return False
+    del found.rows
+    try:
+        found.db.close()
+    except Exception as exc:
+        # All of it is in the log, and is read from there.
+        logger.warning("RocksDB could not flush its tables: %s", exc)
+    gc.collect()  # its directory stays open while any object of it exists, such as an iterator
+    if table is not None:
+        remove_table(place, table.level, number)
+    return True
 
 
 def _database(place: Path, chosen: Options, new: bool) -> Rdict:

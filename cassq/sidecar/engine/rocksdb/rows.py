@@ -50,6 +50,12 @@ def pipe_id_of(name: bytes) -> str:
     raise CorruptionError(f"{name!r} is not a valid extent name")
 
 
+def is_frame_key(key: bytes) -> bool:
+    """Whether a key is that of a frame; it is that of a row otherwise."""
+    size = 13 if key[:1] == b"\0" else 3 + int.from_bytes(key[1:3], "big")
+    return len(key) == size + _SEQ.size
+
+
 def seq_bytes(seq: int) -> bytes:
     """A seq at the end of a key."""
     return _SEQ.pack(seq)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from rocksdict import DbClosedError
 
@@ -14,6 +15,11 @@ _FULL = ("no space left", "disk quota", "file too large")
 _MISSING = "No such file or directory"  # a table is gone
 # RocksDB's only message for a file to which an earlier write failed.
 _BEFORE = "writer has previous error"
+_LASTS = "restart the sidecar once the disk is fixed, or with an empty directory"
+_PASSES = (
+    "writing resumes by itself once there is room on the disk, files can be opened, and the damaged"
+    " table was mended"
+)
 _MANIFEST = re.compile(r"\s*The file \S*MANIFEST-\d+ may be corrupted\.?")
 
 
@@ -36,10 +42,14 @@ class Trouble:
     state of the disk is unknown. False while there is none.
 
     failure: set if a write failed for a reason that lasts, or to begin with if the directory is
-    damaged. starved: set if only space was lacking, or open files.
+    damaged. starved: set if only space was lacking, or open files; or if it failed because of
+    something that the next opening mends. mends: asked about the message of any other failure.
     """
 
-    def __init__(self, failure: str = "") -> None:
+    def __init__(
+        self, failure: str = "", mends: Callable[[str], bool] = lambda text: False
+    ) -> None:
+        self._mends = mends
         self._reason = failure
         self._broken = bool(failure)
         self._what = "the data are damaged" if failure else "a write failed"
@@ -63,7 +73,7 @@ class Trouble:
         if isinstance(error, StorageFullError) or _lacks_files(error.message) or again:
             self._reason = self._reason or error.message
         elif not self._broken:
-            self._reason, self._broken = error.message, True
+            self._reason, self._broken = error.message, not self._mends(error.message)
         if isinstance(error, FrameError):
             return BackendUnavailableError(error.message, outcome_unknown=True)
         return error
@@ -73,9 +83,7 @@ class Trouble:
         if self._reason:
             raise BackendUnavailableError(
                 f"{self._what}, so no more are accepted: {self._reason}",
-                hint="restart the sidecar once the disk is fixed, or with an empty directory"
-                if self._broken
-                else "writing resumes once there is room on the disk, and files can be opened",
+                hint=_LASTS if self._broken else _PASSES,
             )
 
 
