@@ -47,9 +47,9 @@ class SqliteResults(Results):
             self.file.forget(connection)
 
     def put_new(self, key: str, value: bytes, kept_seconds: float) -> bytes:
-        now_ms = self._clock.wall_ms()
+        now_ms = self.file.clock.wall_ms()
         row = (key, value, now_ms + round(kept_seconds * 1000), now_ms, now_ms)
-        with self._opened() as connection:
+        with self.file.opened() as connection:
             ((found,),) = connection.execute(PUT_NEW, row).fetchall()
         return bytes(found)
 

@@ -19,7 +19,7 @@ from tests.integration.deadlines import in_threads
 def results(tmp_path: Path) -> Iterator[Results]:
     found = SqliteResults(tmp_path / "results.sqlite", SystemClock())
     yield found
-    found.close()
+    found.file.close()
 
 
 def test_a_member_that_comes_again_keeps_its_place(results: Results) -> None:
