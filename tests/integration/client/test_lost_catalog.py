@@ -76,7 +76,10 @@ COMMANDS = [
     ("stats", 0),
     ("stats mail", 0),
 ]
-ELSEWHERE = ("completion", "version", "schema", "sidecar serve", "spark", "spill", "pipe", "worker")
+ELSEWHERE = (
+    *("completion", "version", "schema", "sidecar serve", "spark", "spill", "pipe", "worker"),
+    "outbox",
+)
 
 
 def lose(directory: Path, *, beside: bool = True) -> None:
