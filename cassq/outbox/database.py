@@ -37,7 +37,9 @@ class Database:
 
     def create(self) -> None:
         """Make the tables where they do not exist."""
-        self._session.create(table.ddl(self._dialect))
+        with self._session.transaction():
+            for statement in table.ddl(self._dialect):
+                self._session.execute(statement)
 
     def outbox(self) -> str:
         """The outbox's id. Raises ConfigError for tables of another version."""

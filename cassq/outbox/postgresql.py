@@ -51,11 +51,6 @@ class PostgresqlSession(Session):
                         count = min(4 * count, ROWS_AT_ONCE_MAX)
         return found
 
-    def create(self, statements: Sequence[str]) -> None:
-        with self.transaction():
-            for statement in statements:
-                self.execute(statement)
-
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()

@@ -38,10 +38,6 @@ class Session(abc.ABC):
         reach `size`."""
 
     @abc.abstractmethod
-    def create(self, statements: Sequence[str]) -> None:
-        """Run these statements together."""
-
-    @abc.abstractmethod
     def close(self) -> None:
         """Close the connection, if it is open."""
 

@@ -52,11 +52,6 @@ class SqliteSession(Session):
             cursor.close()
         return found
 
-    def create(self, statements: Sequence[str]) -> None:
-        with self.transaction():
-            for statement in statements:
-                self.execute(statement)
-
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
