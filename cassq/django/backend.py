@@ -6,6 +6,7 @@ function of Django's. So what holds for tasks holds here too.
 
 from __future__ import annotations
 
+import logging
 import os
 import traceback
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from functools import cached_property, partial
 from typing import Any
 
 import django
-from django.db import connections, transaction
+from django.db import close_old_connections, connections, transaction
 from django.utils import timezone
 from django.utils.crypto import get_random_string
 
@@ -38,6 +39,8 @@ from cassq.tasks.app import App
 from cassq.tasks.calls import Call
 from cassq.tasks.task import Pushed, When
 from cassq.worker.handler import Reject, Retry
+
+logger: logging.Logger = logging.getLogger("cassq")
 
 WHENS = ("commit", "now", "outbox")
 _OPTIONS = ("url", "enqueue", "database", "retries", "results_kept", "queues")
@@ -156,8 +159,15 @@ class Backend(BaseTaskBackend):
             due=pushed.when.due,
             priority=pushed.priority,
         )
-        keep = partial(self._records.keep, enqueued.id, enqueued)
-        transaction.on_commit(keep, using=self._database)
+        transaction.on_commit(partial(self._note, enqueued), using=self._database)
+
+    def _note(self, enqueued: Enqueued) -> None:
+        """Have `get_result` know a task that is in the outbox. If the queues cannot be reached, it
+        does not, until the task begins."""
+        try:
+            self._records.keep(enqueued.id, enqueued)
+        except CassqError as exc:
+            logger.warning("the state of task %s is not kept: %s", enqueued.id, exc)
 
     def get_result(self, result_id: str) -> Any:
         """The result with this id. Raises Django's TaskResultDoesNotExist, also when it is not kept
@@ -168,7 +178,16 @@ class Backend(BaseTaskBackend):
 
     def _execute(self, enqueued: dict[str, Any]) -> None:
         """Call the function of a task, in a worker."""
-        told, records, now = Enqueued(**enqueued), self._records, timezone.now().isoformat()
+        close_old_connections()  # as Django does around a request, for threads that live long
+        try:
+            self._run(Enqueued(**enqueued))
+        finally:
+            close_old_connections()
+
+    def _run(self, told: Enqueued) -> None:
+        records, now = self._records, timezone.now().isoformat()
+        if records.is_unknown(told.id):
+            records.keep(told.id, told)
         ran = records.ran(told.id) or Ran(TaskResultStatus.RUNNING.value, now, now, [])
         if ran.finished_at is not None and ran.status == TaskResultStatus.SUCCESSFUL:
             return  # the worker that ran it died before it could say so to the queue

@@ -73,6 +73,11 @@ class Records:
         """Forget a task that could not be enqueued."""
         self._results.drop([_key(task_id, Enqueued)])
 
+    def is_unknown(self, task_id: str) -> bool:
+        """Whether the enqueuer's record is missing, as that of a task from an outbox may be."""
+        key = _key(task_id, Enqueued)
+        return key not in self._results.find([key])
+
     def ran(self, task_id: str) -> Ran | None:
         """What became of a task so far."""
         key = _key(task_id, Ran)
