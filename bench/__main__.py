@@ -37,6 +37,7 @@ from bench.scenarios.fair import Fair
 from bench.scenarios.handlers import Handlers
 from bench.scenarios.keys import Keys
 from bench.scenarios.latency import Latency
+from bench.scenarios.outbox import InOutbox
 from bench.scenarios.reap import Reap
 from bench.scenarios.scenario import Scenario
 from bench.scenarios.sidecars.engine import EngineAlone
@@ -55,7 +56,7 @@ SCENARIOS: dict[str, type[Scenario]] = {
     scenario.name: scenario
     for scenario in (
         *(Through, Concurrent, Single, Workers, Latency, Backlog, Endurance, Failing, Keys, Fair),
-        *(Handlers, Aio, Tasks),
+        *(Handlers, Aio, Tasks, InOutbox),
         *(
             Delayed,
             Reap,

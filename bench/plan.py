@@ -53,6 +53,8 @@ class Plan:
     task_count: int = 16_000
     # Messages pushed ahead of their time.
     delayed_messages: int = 1_000_000
+    # Messages that are written into an outbox, and forwarded.
+    outbox_messages: int = 400_000
     # Queues, or pipes of one, over which the reaper passes; how often its daemon does. A pusher is
     # watched in turn with and without passes: in short windows, and in some whole periods.
     reap_count: int = 10_000
@@ -113,6 +115,7 @@ class Plan:
             handler_messages=8_000,
             task_count=2_000,
             delayed_messages=100_000,
+            outbox_messages=100_000,
             reap_count=2_000,
             reap_every_s=2.0,
             reap_window_s=0.3,
@@ -158,6 +161,7 @@ class Plan:
             handler_messages=1_000,
             task_count=400,
             delayed_messages=4_000,
+            outbox_messages=2_000,
             reap_count=20,
             reap_every_s=0.2,
             reap_window_s=0.1,

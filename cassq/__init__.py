@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from cassq.consumer.delivery import Message, Messages
     from cassq.errors import CassqError
     from cassq.message.message_ids import MessageId, MessageIds
+    from cassq.outbox.outbox import Outbox
     from cassq.popper import Popper
     from cassq.producer.pusher import Push, Pusher
 
@@ -42,6 +43,7 @@ _HOMES = {
     "MessageId": "cassq.message.message_ids",
     "MessageIds": "cassq.message.message_ids",
     "Messages": "cassq.consumer.delivery",
+    "Outbox": "cassq.outbox.outbox",
     "Popper": "cassq.popper",
     "Push": "cassq.producer.pusher",
     "Pusher": "cassq.producer.pusher",
@@ -58,6 +60,7 @@ __all__ = [
     "MessageId",
     "MessageIds",
     "Messages",
+    "Outbox",
     "Popper",
     "Push",
     "Pusher",

@@ -334,6 +334,13 @@ TARGETS: tuple[Target, ...] = (
         1.5,
         own("delayed", "memory"),
     ),
+    Target(
+        "messages forwarded a second from an outbox in SQLite",
+        "≥",
+        50_000,
+        own("outbox", "relayed"),
+        unit="/s",
+    ),
     *reap_targets(),
     *engine_targets(),
     *cassandra_targets(),

@@ -26,6 +26,7 @@ COMMANDS = {
     "dead": ("queues.dead", "List, look at, merge, purge, export and import dead letters."),
     "explain": ("queues.explain", "Show where a message is, and what happens to it next."),
     "group": ("queues.group", "Create, list, change and delete consumer groups."),
+    "outbox": ("ops.outbox", "Forward messages written in transactions of your own database."),
     "peek": ("queues.peek", "Look at messages without affecting them."),
     "pipe": ("queues.pipe", "List the pipes of a queue, look for damage, and skip it."),
     "pop": ("queues.pop", "Pop messages and write them to standard output."),

@@ -81,7 +81,10 @@ COMMANDS = [
     ("task show {id}", 2),  # it is no call
     ("task signal {id} go", 0),
 ]
-ELSEWHERE = ("completion", "version", "schema", "sidecar serve", "spark", "spill", "pipe", "worker")
+ELSEWHERE = (
+    *("completion", "version", "schema", "sidecar serve", "spark", "spill", "pipe", "worker"),
+    "outbox",
+)
 
 
 def lose(directory: Path, *, beside: bool = True) -> None:

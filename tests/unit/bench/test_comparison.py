@@ -241,6 +241,7 @@ def full_scores() -> Scores:
     scores.add("endurance", "cassq", {"disk_growth": 1.0, "rss_growth": 1.0})
     scores.add("failing", "cassq", {"kept": 0.9})
     scores.add("delayed", "cassq", {"push": 200_000.0, "pop": 60_000.0, "memory": 1.1})
+    scores.add("outbox", "cassq", {"relayed": 90_000.0})
     for key in ("reap/queues", "reap/pipes"):
         scores.add(key, "cassq", {"pass_s": 1.0, "kept": 0.97})
     for key in ("engine/100k", "engine/1000k"):
@@ -281,6 +282,7 @@ def test_every_target_can_be_reached() -> None:
         ("delayed", "cassq", {"push": 50_000.0}, "pushed a second"),
         ("delayed", "cassq", {"pop": 5_000.0}, "delivered a second"),
         ("delayed", "cassq", {"memory": 3.0}, "delayed messages: memory"),
+        ("outbox", "cassq", {"relayed": 40_000.0}, "from an outbox in SQLite"),
         ("reap/queues", "cassq", {"pass_s": 2.0}, "many queues, nothing to reap: the long"),
         ("reap/queues", "cassq", {"kept": 0.94}, "many queues, nothing to reap: push"),
         (

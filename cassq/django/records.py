@@ -1,0 +1,129 @@
+"""What is kept of a task: when it was enqueued, what has become of it, and its result.
+
+There are two records, each with one writer: that of the enqueuer, and that of whichever worker runs
+the task. So neither can overwrite what the other knows. They are results of tasks, see
+`cassq.catalog.result_port`: they decide nothing, and end by themselves.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from django.utils.dateparse import parse_datetime
+from django.utils.module_loading import import_string
+
+from cassq.client.client import Client
+from cassq.django.framework import (
+    TaskError,
+    TaskResult,
+    TaskResultDoesNotExist,
+    TaskResultStatus,
+)
+from cassq.errors import BackendError
+
+logger: logging.Logger = logging.getLogger("cassq")
+
+
+@dataclass(slots=True)
+class Enqueued:
+    """A task as it was enqueued. path: of its function; times in ISO format."""
+
+    id: str
+    path: str
+    backend: str
+    queue: str
+    priority: int
+    run_after: str | None
+    enqueued_at: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+
+
+@dataclass(slots=True)
+class Ran:
+    """What has become of it. errors: class and traceback of each attempt that failed."""
+
+    status: str
+    started_at: str
+    last_attempted_at: str
+    worker_ids: list[str]
+    finished_at: str | None = None
+    errors: list[dict[str, str]] = field(default_factory=list)
+    value: Any = None
+
+
+class Records:
+    """The records of a client's tasks. kept: for how many seconds."""
+
+    def __init__(self, client: Client, kept: float) -> None:
+        self._results = client.ports.catalog.results
+        self._kept = kept
+
+    def keep(self, task_id: str, record: Enqueued | Ran) -> None:
+        """Write a record. What fails here fails no task."""
+        try:
+            self._results.put(_key(task_id, type(record)), _as_json(record), self._kept)
+        except BackendError as exc:
+            logger.warning("the state of task %s is not kept: %s", task_id, exc)
+
+    def drop(self, task_id: str) -> None:
+        """Forget a task that could not be enqueued."""
+        self._results.drop([_key(task_id, Enqueued)])
+
+    def is_unknown(self, task_id: str) -> bool:
+        """Whether the enqueuer's record is missing, as that of a task from an outbox may be."""
+        key = _key(task_id, Enqueued)
+        return key not in self._results.find([key])
+
+    def ran(self, task_id: str) -> Ran | None:
+        """What became of a task so far."""
+        key = _key(task_id, Ran)
+        raw = self._results.find([key]).get(key)
+        return None if raw is None else Ran(**json.loads(raw))
+
+    def result(self, task_id: str) -> Any:
+        """A task's result. Raises Django's TaskResultDoesNotExist. Cost: one read."""
+        keys = [_key(task_id, kind) for kind in (Enqueued, Ran)]
+        found = self._results.find(keys)
+        first, second = (found.get(key) for key in keys)
+        if first is None:
+            raise TaskResultDoesNotExist(task_id)
+        ran = None if second is None else Ran(**json.loads(second))
+        return as_result(Enqueued(**json.loads(first)), ran)
+
+
+def as_result(enqueued: Enqueued, ran: Ran | None) -> Any:
+    """What is known of a task, as Django shows it."""
+    task = import_string(enqueued.path).using(
+        priority=enqueued.priority, queue_name=enqueued.queue, backend=enqueued.backend
+    )
+    if enqueued.run_after is not None:
+        task = task.using(run_after=parse_datetime(enqueued.run_after))
+    result = TaskResult(
+        task=task,
+        id=enqueued.id,
+        status=TaskResultStatus.READY if ran is None else TaskResultStatus(ran.status),
+        enqueued_at=parse_datetime(enqueued.enqueued_at),
+        started_at=None if ran is None else parse_datetime(ran.started_at),
+        last_attempted_at=None if ran is None else parse_datetime(ran.last_attempted_at),
+        finished_at=None if not ran or not ran.finished_at else parse_datetime(ran.finished_at),
+        args=enqueued.args,
+        kwargs=enqueued.kwargs,
+        backend=enqueued.backend,
+        errors=[] if ran is None else [TaskError(**error) for error in ran.errors],
+        worker_ids=[] if ran is None else list(ran.worker_ids),
+    )
+    if ran is not None:
+        object.__setattr__(result, "_return_value", ran.value)  # it is frozen
+    return result
+
+
+def _key(task_id: str, kind: type[Enqueued | Ran]) -> str:
+    return f"django:{task_id}:{kind.__name__.lower()}"
+
+
+def _as_json(record: Enqueued | Ran) -> bytes:
+    return json.dumps(asdict(record), ensure_ascii=False).encode()

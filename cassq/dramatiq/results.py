@@ -1,0 +1,38 @@
+"""The results backend: what actors return is kept beside the queues."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cassq.base.extras import wanted
+from cassq.dramatiq.place import Place
+
+with wanted("the results backend for Dramatiq needs", "dramatiq", "dramatiq"):
+    from dramatiq.results import ResultBackend
+    from dramatiq.results.backend import Missing
+
+
+class Results(ResultBackend):
+    """Results in the place of the queues at `url`, each until its `result_ttl` is over. They are
+    not synced: a power cut may lose the last ones. options: those of Dramatiq's ResultBackend."""
+
+    def __init__(self, url: str | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        self._place = Place(url, {})
+
+    def _get(self, message_key: str) -> Any:
+        key = _key(message_key)
+        raw = self._place.client.ports.catalog.results.find([key]).get(key)
+        return Missing if raw is None else self.encoder.decode(raw)
+
+    def _store(self, message_key: str, result: Any, ttl: int) -> None:
+        results = self._place.client.ports.catalog.results
+        results.put(_key(message_key), self.encoder.encode(result), ttl / 1000)
+
+    def close(self) -> None:
+        """Close the client of this process."""
+        self._place.close()
+
+
+def _key(message_key: str) -> str:
+    return f"dramatiq:{message_key}"

@@ -1,0 +1,46 @@
+"""Where rows of an outbox went: the note before they are written, and the look after a crash."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from cassq.lifecycle.ports import Ports
+from cassq.lifecycle.sealing import seal_pipe
+from cassq.outbox.table import Place
+
+
+class Noting:
+    """The `intend` of a push of rows: notes each place before it is written.
+
+    places: what was noted, also when the push failed.
+    """
+
+    def __init__(self, note: Callable[[Place], object], queue_id: str, rows: Sequence[int]) -> None:
+        self._note = note
+        self._queue_id = queue_id
+        self._rows = rows
+        self.places: list[Place] = []
+
+    def __call__(self, pipe_id: str, seq: int, messages: range) -> None:
+        rows = tuple(self._rows[messages.start : messages.stop])
+        place = Place(pipe_id, seq, self._queue_id, rows)
+        self._note(place)
+        self.places.append(place)
+
+
+def landed(ports: Ports, place: Place) -> tuple[int, ...]:
+    """The rows that are in their queue at a place. Final: its pipe is sealed first, so that nothing
+    comes to be there later.
+
+    Only a relay that noted a place writes there, and it writes no other rows there, so the end of
+    the pipe decides. If a retired pipe left no totals, this is unknown: a duplicate is the lesser
+    evil. Cost: a read; for an open pipe its seal; for a retired pipe a read of its totals.
+    """
+    catalog = ports.catalog
+    end = seal_pipe(catalog, ports.store, place.pipe)
+    if end is not None:
+        count = end.seq - place.seq
+    else:
+        totals = catalog.pipes.retired(place.queue_id, place.pipe)
+        count = max((total.pushed for total in totals), default=0) - place.seq
+    return place.rows[: max(0, count)]

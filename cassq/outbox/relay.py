@@ -1,0 +1,375 @@
+"""The relay: forwards the messages of an outbox to their queues, each once, in order.
+
+A pass reads rows by id, from the lowest one that is there. It keeps no position, so a row with a
+lower id that is committed later is not missed. It pushes the rows of each queue together; before
+they are written, it notes their places in the outbox's database, and afterwards it deletes rows and
+notes in one transaction. A relay that takes over, after a crash or an error, first looks at the
+places that are noted: rows that are there are deleted, all others are pushed again.
+
+Invariants:
+1. A row is deleted only after its message is durable in its queue.
+2. Of a row's noted places at most one has its message, and none gets it after it was looked at.
+3. Nothing is pushed while there are notes of an earlier epoch.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from cassq.base.arguments import check_seconds
+from cassq.client.client import Client
+from cassq.client.queue import Queue
+from cassq.errors import (
+    BackendError,
+    CassqError,
+    ClosedError,
+    FencedError,
+    ForkedClientError,
+    InterruptedCallError,
+    QueueFullError,
+    QueuePausedError,
+    UsageError,
+)
+from cassq.message.batches import Batch
+from cassq.model.lanes import lane_of
+from cassq.model.priorities import check_allowed
+from cassq.model.queues import QueuePolicy
+from cassq.model.rows import QueueRow
+from cassq.outbox.database import Database, database_of
+from cassq.outbox.landing import Noting, landed
+from cassq.outbox.table import Place, Row, stored_headers
+from cassq.producer.pusher import Pusher
+from cassq.producer.quota import Quota
+
+logger: logging.Logger = logging.getLogger("cassq")
+
+ROWS_MAX = 8_192
+BYTES_MAX = 8 * 1024 * 1024
+EVERY_SECONDS = 0.1
+EVERY_SECONDS_MAX = 3600.0
+# A relay that died is succeeded within this time; correctness does not depend on it.
+LEASE_MS = 10_000
+RETRY_SECONDS = 1.0
+TROUBLE_SECONDS_MIN, TROUBLE_SECONDS_MAX = 0.25, 8.0
+FRESH_MS = 1_000  # how long a queue's policy is used before it is read again
+
+# What says nothing of the queue that was pushed to.
+_OF_THE_CLIENT = (ClosedError, ForkedClientError, InterruptedCallError)
+
+# Waits for some seconds; returns whether the relay must end.
+Rest = Callable[[float], bool]
+
+
+@dataclass(slots=True)
+class Relayed:
+    """The result of a pass. forwarded: rows deleted, as they are in their queues. found: how many
+    of them were there before. leads: False if another relay works. stuck: queue → why its rows
+    wait."""
+
+    forwarded: int = 0
+    found: int = 0
+    leads: bool = True
+    stuck: dict[str, str] = field(default_factory=dict)
+
+
+class _Group(NamedTuple):
+    """What rows that are pushed together have in common."""
+
+    queue: str
+    lane: int | None
+    priority: int
+
+
+class _Target:
+    """A queue that rows go to."""
+
+    def __init__(self, client: Client, name: str) -> None:
+        self.queue: Queue = client.queue(name)
+        self.row: QueueRow = self.queue.row
+        self._client = client
+        self._looked_ms = client.runtime.clock.boot_ms()
+        self.pusher: Pusher = self.queue.forwarding_pusher()
+        self.quota: Quota = Quota(client.ports, lambda: self.row, client.runtime.dead_letter)
+
+    def refresh(self) -> bool:
+        """Read the policy again if it is time to; False if the queue is another one now."""
+        now_ms = self._client.runtime.clock.boot_ms()
+        if now_ms - self._looked_ms >= FRESH_MS:
+            row = self._client.queue(self.row.name).row
+            if row.id != self.row.id:
+                return False
+            self.row, self._looked_ms = row, now_ms
+        return True
+
+
+class Relay:
+    """Forwards an outbox's messages to the queues of a client.
+
+    outbox: a path, `sqlite:///PATH` or `postgresql://...`. every: how many seconds to wait before
+    it is looked at again, when it was empty. retry: for how many seconds a queue that takes nothing
+    is left out. Not thread-safe, but for `stop`; open it in the thread that runs it. Raises
+    ConfigError for what is not a database, and MissingExtraError.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        outbox: str | Database,
+        *,
+        every: float = EVERY_SECONDS,
+        retry: float = RETRY_SECONDS,
+    ) -> None:
+        check_seconds("every", every, EVERY_SECONDS_MAX, least=0.001)
+        check_seconds("retry", retry, EVERY_SECONDS_MAX, least=0.001)
+        self._retry_ms = round(retry * 1000)
+        self._client = client
+        self._database = outbox if isinstance(outbox, Database) else database_of(outbox)
+        self._every = every
+        self._outbox = ""
+        self._owner = client.ports.ids.version()
+        self._epoch: int | None = None  # while it leads
+        self._renewed_ms = 0
+        self._in_doubt = False  # whether a push that failed may have left notes
+        self._targets: dict[str, _Target] = {}
+        self._stuck: dict[str, tuple[str, int]] = {}  # why, and until when it is left out
+        self._told: dict[str, str] = {}
+        self._stop = threading.Event()
+
+    # --- running ------------------------------------------------------------------------------
+
+    def run(self, rest: Rest | None = None) -> None:
+        """Forward until `stop`. Trouble of either side is logged, and tried again.
+
+        rest: waits for some seconds and returns whether to end; by default until `stop`. Raises
+        ConfigError for a database without an outbox, or with one of another version.
+        """
+        clock = self._client.runtime.clock
+        wait: Rest = rest or (lambda seconds: clock.wait(self._stop, seconds))
+        again, pause = 0.0, 0.0
+        while not (self._stop.is_set() or wait(pause)):
+            try:
+                done = self.forward(lambda: not (self._stop.is_set() or wait(0)))
+                pause, again = (self._every if done.leads else LEASE_MS / 3000), 0.0
+                self._told.pop("", None)
+            except BackendError as exc:
+                again = min(max(2 * again, TROUBLE_SECONDS_MIN), TROUBLE_SECONDS_MAX)
+                pause = again
+                self._tell("", f"the outbox is not forwarded at the moment: {exc}")
+
+    def stop(self) -> None:
+        """Have `run` return soon, when the rows in hand are forwarded. Safe in any thread."""
+        self._stop.set()
+
+    def forward(self, goes_on: Callable[[], bool] = lambda: True) -> Relayed:
+        """Forward what is in the outbox now, until nothing is left that can be. goes_on: asked
+        between batches. Nothing is done while another relay leads.
+
+        Raises BackendError if one side does not answer, and ConfigError as `run`. Cost with nothing
+        to do: one query; every three seconds a conditional write of the catalog more.
+        """
+        done = Relayed()
+        try:
+            while goes_on():
+                if not self._lead(done):
+                    done.leads = False
+                    break
+                rows = self._database.rows(ROWS_MAX, BYTES_MAX, self._left_out())
+                if not rows:
+                    break
+                self._carry(rows, done)
+        except FencedError:
+            self._yield()
+            done.leads = False
+        except BaseException:
+            self._yield()
+            raise
+        done.stuck = {name: why for name, (why, _) in self._stuck.items()}
+        return done
+
+    def close(self) -> None:
+        """Close the pushers and the connection, and let another relay lead."""
+        led = self._epoch is not None
+        self._yield()
+        if led:
+            self._client.ports.catalog.leases.drop(self._lease, self._owner)
+        self._database.close()
+
+    def __enter__(self) -> Relay:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    # --- leading ------------------------------------------------------------------------------
+
+    @property
+    def _lease(self) -> str:
+        return f"outbox:{self._outbox}"
+
+    def _lead(self, done: Relayed) -> bool:
+        """Lead, or go on leading; whether it does. What an earlier relay noted is settled then."""
+        now_ms = self._client.runtime.clock.boot_ms()
+        if self._epoch is not None and now_ms - self._renewed_ms < LEASE_MS // 3:
+            return True
+        self._outbox = self._outbox or self._database.outbox()
+        leases = self._client.ports.catalog.leases
+        if leases.take(self._lease, self._owner, LEASE_MS) is None:
+            self._yield()
+            return False
+        self._renewed_ms = now_ms
+        if self._epoch is None:
+            epoch = self._database.lead()
+            self._settle(epoch, done)
+            self._epoch = epoch
+        return True
+
+    def _settle(self, epoch: int, done: Relayed) -> None:
+        """Delete the rows that are at noted places, and the notes."""
+        places = self._database.places()
+        rows = {row for place in places for row in landed(self._client.ports, place)}
+        if places:
+            self._database.done(epoch, sorted(rows), places)
+        done.forwarded += len(rows)
+        done.found += len(rows)
+
+    def _yield(self) -> None:
+        """Lead no longer, until the notes are settled. The pushers are closed, so that no place
+        that was noted gets another message."""
+        self._epoch, self._in_doubt = None, False
+        targets, self._targets = self._targets, {}
+        for name, target in targets.items():
+            try:
+                target.pusher.close()
+            except CassqError as exc:
+                logger.warning("a pipe of queue %s is left for the reaper to seal: %s", name, exc)
+
+    # --- forwarding ---------------------------------------------------------------------------
+
+    def _left_out(self) -> list[str]:
+        """The queues to leave out now. Others that were stuck are tried again."""
+        now_ms = self._client.runtime.clock.boot_ms()
+        self._stuck = {name: found for name, found in self._stuck.items() if now_ms < found[1]}
+        return list(self._stuck)
+
+    def _carry(self, rows: Sequence[Row], done: Relayed) -> None:
+        """Push rows, those of each queue in order, and delete what was pushed."""
+        groups: dict[_Group, list[Row]] = {}
+        now_ms = self._client.ports.catalog.now_ms()
+        for row in rows:
+            delay_ms = 0 if row.due_ms is None else row.due_ms - now_ms
+            lane = lane_of(delay_ms) if delay_ms > 0 else None
+            groups.setdefault(_Group(row.queue, lane, row.priority), []).append(row)
+        assert self._epoch is not None
+        epoch, gone, places = self._epoch, list[int](), list[Place]()
+        failed: CassqError | None = None
+        refused: set[str] = set()
+        for group, some in groups.items():
+            if group.queue in refused:
+                continue
+            try:
+                noted = self._push(epoch, group, some)
+            except FencedError:
+                raise
+            except CassqError as exc:
+                refused.add(group.queue)
+                if not self._is_stuck(group.queue, exc):
+                    failed = exc
+                    break
+                continue
+            places += noted
+            gone += [row for place in noted for row in place.rows]
+        gone = sorted(set(gone))
+        if gone:
+            self._database.done(epoch, gone, places)
+        done.forwarded += len(gone)
+        if failed is not None:
+            raise failed
+        if self._in_doubt:
+            self._yield()  # the next batch begins with what it left
+
+    def _push(self, epoch: int, group: _Group, rows: Sequence[Row]) -> list[Place]:
+        """Push rows, up to one that cannot be; returns the places that were noted for them."""
+        target = self._target(group.queue)
+        policy = target.row.policy
+        check_allowed(group.priority, policy)
+        headers, refused = self._headers(rows, policy)
+        count = target.quota.admit(len(headers), whole=False)
+        if count < len(headers):
+            refused = target.quota.full()
+        some = rows[:count]
+        noting = Noting(
+            lambda place: self._database.note(epoch, place),
+            target.row.id,
+            [row.id for row in some],
+        )
+        batch = _batch(some, headers[:count], group)
+        self._in_doubt = True
+        target.pusher.push_intended(batch, noting, group.lane)
+        self._in_doubt = False
+        if refused is not None:
+            self._is_stuck(group.queue, refused)
+        else:
+            self._told.pop(group.queue, None)
+        return noting.places
+
+    def _headers(
+        self, rows: Sequence[Row], policy: QueuePolicy
+    ) -> tuple[list[bytes], CassqError | None]:
+        """The headers of rows, up to one that the queue cannot take, and why it cannot. Raises that
+        error if it is the first."""
+        found: list[bytes] = []
+        try:
+            for row in rows:
+                if policy.strict and row.due_ms is not None:
+                    raise UsageError(f"row {row.id} has a delay, and a cp queue delivers in order")
+                found.append(stored_headers(row, self._outbox))
+        except UsageError as exc:
+            if not found:
+                raise
+            return found, exc
+        return found, None
+
+    def _target(self, name: str) -> _Target:
+        target = self._targets.get(name)
+        if target is None or not target.refresh():
+            if target is not None:
+                target.pusher.close()
+            self._targets.pop(name, None)
+            target = self._targets[name] = _Target(self._client, name)
+        return target
+
+    # --- queues that take nothing -------------------------------------------------------------
+
+    def _is_stuck(self, name: str, exc: CassqError) -> bool:
+        """Leave a queue out for a while if the error is its own; whether it is. Otherwise one side
+        does not answer."""
+        refusal = isinstance(exc, (UsageError, QueueFullError, QueuePausedError))
+        own = refusal and not isinstance(exc, _OF_THE_CLIENT)
+        if own:
+            until_ms = self._client.runtime.clock.boot_ms() + self._retry_ms
+            self._stuck[name] = (exc.message, until_ms)
+            self._tell(name, f"messages for queue {name!r} wait in the outbox: {exc}")
+        return own
+
+    def _tell(self, name: str, why: str) -> None:
+        """Warn, once for each reason."""
+        if self._told.get(name) != why:
+            self._told[name] = why
+            logger.warning("%s", why)
+
+
+def _batch(rows: Sequence[Row], headers: Sequence[bytes], group: _Group) -> Batch:
+    """Rows as messages."""
+    keyed = any(row.key is not None for row in rows)
+    return Batch(
+        [row.payload for row in rows],
+        [row.pushed_ms for row in rows],
+        headers,
+        [row.key for row in rows] if keyed else None,
+        dues_ms=None if group.lane is None else [row.due_ms or 0 for row in rows],
+        priority=group.priority,
+    )

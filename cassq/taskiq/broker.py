@@ -1,0 +1,97 @@
+"""The broker: taskiq's messages in a queue of cassq, in whatever event loop starts it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from cassq import aio
+from cassq.base.extras import wanted
+from cassq.errors import ClosedError, QueueExistsError, UsageError
+from cassq.model.priorities import check_priority
+from cassq.model.queues import check_queue_name
+from cassq.popper import KEEP_ALIVE_SECONDS
+from cassq.settings import QueueSettings
+
+with wanted("the broker for taskiq needs", "taskiq", "taskiq"):
+    from taskiq import AckableMessage, AsyncBroker, BrokerMessage
+
+DEFAULT_QUEUE = "taskiq"
+
+
+class Broker(AsyncBroker):
+    """A broker whose tasks wait in one queue, which is created if it is missing.
+
+    url: as for `cassq.connect`. queue: its name. settings: of the queue, if it is created.
+    keep_alive: for how many seconds a task may run at most before it is given to another worker.
+
+    The label `delay`, in seconds, has a task wait in the queue, and `priority`, 0 to 9, has it go
+    first. `startup` and `shutdown` open and close its client.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        queue: str = DEFAULT_QUEUE,
+        *,
+        settings: QueueSettings | None = None,
+        keep_alive: float | None = KEEP_ALIVE_SECONDS,
+        **options: Any,
+    ) -> None:
+        """options: those of taskiq's AsyncBroker."""
+        super().__init__(**options)
+        self._url = url
+        self._name = check_queue_name(queue)
+        self._settings: QueueSettings = settings or {}
+        self._keep_alive = keep_alive
+        self._client: aio.Client | None = None
+        self._queue: aio.Queue | None = None
+
+    async def startup(self) -> None:
+        """Open the client and the queue; then what taskiq does. Raises as `cassq.connect`."""
+        if self._client is None:
+            self._client = await aio.connect(self._url)
+            try:
+                self._queue = await self._client.create_queue(self._name, **self._settings)
+            except QueueExistsError:  # its settings are its owner's
+                self._queue = await self._client.queue(self._name)
+        await super().startup()
+
+    async def shutdown(self) -> None:
+        """Give back what was not acked, and close the client; what taskiq does, first."""
+        await super().shutdown()
+        client, self._client, self._queue = self._client, None, None
+        if client is not None:
+            await client.close()
+
+    async def kick(self, message: BrokerMessage) -> None:
+        """Push a task; durable on return. Raises UsageError for labels that are not what the queue
+        takes, and as `Pusher.push`."""
+        await self._opened().push(
+            message.message,
+            headers={"taskiq-id": message.task_id, "taskiq-task": message.task_name},
+            delay=_number("delay", message.labels.get("delay")),
+            priority=check_priority(int(_number("priority", message.labels.get("priority")) or 0)),
+        )
+
+    async def listen(self) -> AsyncGenerator[AckableMessage, None]:
+        """The tasks that come, each acked by taskiq as its `ack_type` says. What was not acked when
+        this ends is given back, and counts as delivered."""
+        async with self._opened().popper(keep_alive=self._keep_alive) as popper:
+            async for message in popper:
+                yield AckableMessage(data=message.payload, ack=message.ack)
+
+    def _opened(self) -> aio.Queue:
+        if self._queue is None:
+            raise ClosedError("this broker is not started", hint="await broker.startup()")
+        return self._queue
+
+
+def _number(label: str, value: object) -> float | None:
+    """A label as a number; labels may come as texts."""
+    if value is None:
+        return None
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError) as exc:
+        raise UsageError(f"the label {label} must be a number, not {value!r}") from exc

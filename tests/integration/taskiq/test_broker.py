@@ -1,0 +1,153 @@
+"""The broker for taskiq: tasks are kicked, delayed, run by taskiq's own receiver, and acked."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cassq
+from cassq.errors import ClosedError, UsageError
+from tests.integration.deadlines import DEADLINE_SECONDS, eventually
+
+pytestmark = pytest.mark.needs("module:taskiq")
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def receiving(url: str, act: Callable[[Any], Awaitable[None]]) -> None:
+    """Run `act` beside taskiq's receiver, with a broker."""
+    from taskiq.api import run_receiver_task
+
+    from cassq.taskiq import Broker
+
+    async def main() -> None:
+        broker = Broker(url)
+        await broker.startup()
+        receiver = asyncio.create_task(run_receiver_task(broker))
+        try:
+            await asyncio.wait_for(act(broker), DEADLINE_SECONDS)
+        finally:
+            receiver.cancel()
+            await asyncio.gather(receiver, return_exceptions=True)
+            await broker.shutdown()
+
+    asyncio.run(main())
+
+
+def test_tasks_run_and_are_acked(url: str, client: cassq.Client) -> None:
+    found: list[int] = []
+
+    async def act(broker: Any) -> None:
+        done = asyncio.Event()
+
+        @broker.task(task_name="add")
+        async def add(one: int, two: int = 0) -> None:
+            found.append(one + two)
+            if len(found) == 20:
+                done.set()
+
+        await asyncio.gather(*(add.kiq(n, two=1) for n in range(20)))
+        await done.wait()
+
+    receiving(url, act)
+    assert sorted(found) == list(range(1, 21))
+    stats = client.queue("taskiq").stats().groups["default"]
+    assert (stats.committed, stats.pending, stats.waiting) == (20, 0, 0)
+
+
+def test_a_delay_waits_in_the_queue_and_a_priority_is_kept(url: str, client: cassq.Client) -> None:
+    from taskiq.exceptions import SendTaskError
+
+    from cassq.taskiq import Broker
+
+    async def main() -> None:
+        broker = Broker(url, "mails", settings={"claim_timeout": 60})
+
+        @broker.task(task_name="send")
+        async def send() -> None:
+            """Do nothing."""
+
+        with pytest.raises(ClosedError, match="not started"):
+            await broker.kick(broker.formatter.dumps(message(send)))
+        await broker.startup()
+        await send.kicker().with_labels(delay=3600).kiq()
+        await send.kicker().with_labels(priority="7").kiq()
+        for labels in ({"delay": "soon"}, {"priority": 10}):
+            with pytest.raises(SendTaskError) as caught:
+                await send.kicker().with_labels(**labels).kiq()
+            assert isinstance(caught.value.__cause__, UsageError)
+        await broker.shutdown()
+
+    def message(task: Any) -> Any:
+        return task.kicker()._prepare_message()
+
+    asyncio.run(main())
+    queue = client.queue("mails")
+    assert queue.policy.claim_timeout == 60
+    assert queue.stats().groups["default"].delayed == 1
+    with queue.popper() as popper:
+        (popped,) = popper.pop(10)
+    assert (popped.priority, popped.headers["taskiq-task"]) == (7, "send")
+
+
+def test_what_is_not_acked_is_given_back_at_once(url: str, client: cassq.Client) -> None:
+    from cassq.taskiq import Broker
+
+    async def main() -> None:
+        broker = Broker(url)
+
+        @broker.task(task_name="nothing")
+        async def nothing() -> None:
+            """Do nothing."""
+
+        await broker.startup()
+        await nothing.kiq()
+        listening = broker.listen()
+        first = await anext(listening)
+        assert first.data
+        await listening.aclose()
+        await broker.shutdown()
+
+    asyncio.run(main())
+    with client.queue("taskiq").popper() as popper:
+        (message,) = popper.pop(1)
+        assert message.attempts == 2
+
+
+MODULE = """
+from cassq.taskiq import Broker
+broker = Broker({url!r})
+
+@broker.task
+async def touch(path: str) -> None:
+    open(path, "w").close()
+"""
+
+
+@pytest.mark.long(reason="processes of taskiq start and end")
+def test_its_own_worker_runs_them(url: str, client: cassq.Client, tmp_path: Path) -> None:
+    (tmp_path / "jobs.py").write_text(MODULE.replace("{url!r}", repr(url)))
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), "."])}
+    script = (
+        "import asyncio, jobs\n"
+        "async def main():\n"
+        "    await jobs.broker.startup()\n"
+        "    await jobs.touch.kiq('touched')\n"
+        "    await jobs.broker.shutdown()\n"
+        "asyncio.run(main())\n"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=env, check=True)
+    words = [sys.executable, "-m", "taskiq", "worker", "jobs:broker", "--workers", "1"]
+    with subprocess.Popen(words, cwd=tmp_path, env=env, stderr=subprocess.DEVNULL) as worker:
+        eventually("it ran", (tmp_path / "touched").exists)
+        group = lambda: client.queue("taskiq").stats().groups["default"]  # noqa: E731
+        eventually("it is acked", lambda: group().committed == 1)
+        worker.send_signal(signal.SIGTERM)
+        worker.wait(DEADLINE_SECONDS)
