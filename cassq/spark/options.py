@@ -26,7 +26,7 @@ _STARTS = {"group": GROUP, "earliest": "beginning", "latest": "now"}
 
 
 class WriteOptions(NamedTuple):
-    """The options of a write, in a batch or a stream."""
+    """The options of a write, in a batch or a stream. queue: empty if rows name theirs."""
 
     url: str
     queue: str
@@ -36,6 +36,7 @@ class WriteOptions(NamedTuple):
     delay: str = "delay"
     due: str = "due"
     priority: str = "priority"
+    queue_column: str = "queue"
     write_id: str = ""
 
 
@@ -74,10 +75,12 @@ def batch_id(write_id: str) -> str:
 def write_options(options: Mapping[str, str]) -> WriteOptions:
     """Raises ConfigError for an option that is unknown, missing or wrong."""
     columns = ("payload", "headers", "key", "delay", "due", "priority")
-    _check(options, {"writeid", *(f"{name}column" for name in columns)})
+    _check(options, {"writeid", "queuecolumn", *(f"{name}column" for name in columns)})
     return WriteOptions(
-        *_place(options),
+        absolute(options.get("url")),
+        options.get("queue") or options.get("path") or "",
         **{name: options.get(f"{name}Column", name) for name in columns},
+        queue_column=options.get("queueColumn", "queue"),
         write_id=options.get("writeId", ""),
     )
 
