@@ -46,7 +46,7 @@ class Attempt(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What is to be published in one queue. begun: what each attempt found; None for one that is
+    """What a write publishes in one queue. begun: what each attempt found; None for one that is
     missing."""
 
     write: StagedWrite
