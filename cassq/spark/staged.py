@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from types import TracebackType
 from typing import NamedTuple
 
-from cassq.errors import BackendError, FencedError
+from cassq.errors import BackendError, CassqError, FencedError
 from cassq.lifecycle.ports import Ports
 from cassq.model.rows import QueueRow, WriteRow, WriteState
 from cassq.producer import staging
@@ -121,17 +121,26 @@ def publish(part: Part, *, aborts: bool) -> bool:
 
 def publish_each(parts: Sequence[Part], *, aborts: bool) -> list[bool]:
     """Publish a write in each of its queues; as `publish`. What would refuse a queue is checked for
-    all of them before the first is published. Cost: for several, a look at each queue's length if
-    that is limited."""
+    all of them before the first is published; an error after that says which have their rows.
+    Cost: for several, a look at each queue's length if that is limited."""
     ready = [_ready(part, aborts=aborts) for part in parts]
     if len(parts) > 1:
         for part, (ports, row, now) in zip(parts, ready, strict=True):
             if now is not None:
                 staging.check_room(ports, row, sum(pipe.messages for pipe in part.pipes))
-    return [
-        now is not None and _publish(part, row, now, aborts=aborts)
-        for part, (_, row, now) in zip(parts, ready, strict=True)
-    ]
+    published: list[bool] = []
+    for part, (_, row, now) in zip(parts, ready, strict=True):
+        try:
+            published.append(now is not None and _publish(part, row, now, aborts=aborts))
+        except CassqError as exc:
+            if published:
+                done = ", ".join(repr(each.write.queue) for each in parts[: len(published)])
+                exc.hint = (
+                    f"the rows of {done} are published already, others are not: only a job with a"
+                    " writeId, and a stream, write the rest when they are started again"
+                )
+            raise
+    return published
 
 
 def _ready(part: Part, *, aborts: bool) -> tuple[Ports, QueueRow, WriteRow | None]:

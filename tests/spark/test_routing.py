@@ -25,7 +25,7 @@ from cassq.spark.encoding import Columns, Now, chosen, runs
 from cassq.spark.heartbeats import driver_id, keeper
 from cassq.spark.options import WriteOptions, write_options
 from cassq.spark.source import CassqSource
-from cassq.spark.staged import Part, publish
+from cassq.spark.staged import Part, publish, publish_each
 from cassq.spark.writing import BatchWriter, Filled, WriteTarget
 
 NAMES = ("spark-even", "spark-odd")
@@ -148,6 +148,24 @@ def test_a_driver_that_died_between_two_queues_publishes_the_other_when_started_
     again = writer(client)
     again.commit([again.write(iter([rows(0, 100)]))])
     assert waiting(pair) == halves(100)
+
+
+def test_an_error_after_the_first_queue_says_which_have_their_rows(
+    client: cassq.Client, pair: list[cassq.Queue]
+) -> None:
+    """As if others had filled the second one since it was looked at."""
+    pair[0].update(max_length=5, overflow="reject")
+    parts = []
+    for write_id in ("batch:x", "batch:y"):
+        filled = writer(client, write_id).write(iter([rows(0, 5, NAMES[0])]))
+        assert isinstance(filled, Filled)
+        attempt = filled.attempts[NAMES[0]]
+        write = filled.write._replace(queue=NAMES[0])
+        parts.append(Part(write, [attempt.begun], attempt.pipes))
+    with pytest.raises(QueueFullError) as caught:
+        publish_each(parts, aborts=True)
+    assert "the rows of 'spark-even' are published already" in caught.value.hint
+    assert pair[0].stats().pushed == 5
 
 
 def test_what_only_a_failed_attempt_wrote_to_is_removed(
