@@ -90,7 +90,7 @@ def publish(ports: Ports, queue: QueueRow, write: WriteRow, pipes: list[StagedPi
     `Writes.publish`.
     """
     check_queue(queue)
-    _check_room(ports, queue, sum(pipe.messages for pipe in pipes))
+    check_room(ports, queue, sum(pipe.messages for pipe in pipes))
     filled = [pipe.id for pipe in pipes if pipe.messages]
     if ports.catalog.writes.publish(write, filled):
         return True
@@ -105,7 +105,9 @@ def publish(ports: Ports, queue: QueueRow, write: WriteRow, pipes: list[StagedPi
     return False
 
 
-def _check_room(ports: Ports, queue: QueueRow, count: int) -> None:
+def check_room(ports: Ports, queue: QueueRow, count: int) -> None:
+    """Raise QueueFullError for a queue that rejects excess messages and has no room for `count`.
+    Cost: its length, if that is limited."""
     most = queue.policy.max_length
     if most is None or queue.policy.overflow == "drop-oldest" or not count:
         return

@@ -34,12 +34,16 @@ def register(spark: SparkSession) -> None:
     """Add the data source `cassq` to a session: `spark.read.format("cassq")` and so on.
 
     From then on this process shows, for as long as it lives, that it leads the writes begun in the
-    session. Registering again is not an error. Raises MissingExtraError without PySpark or
-    PyArrow, and ConfigError for a PySpark that is too old.
+    session. Batch reads use the filters of queries if the session's setting
+    `spark.sql.python.filterPushdown.enabled` is true by now. Registering again is not an error.
+    Raises MissingExtraError without PySpark or PyArrow, and ConfigError for a PySpark that is too
+    old.
     """
     with extras.wanted("Spark's data source needs", "pyspark and pyarrow", "spark"):
         from cassq.spark.source import source_class
-    spark.dataSource.register(source_class())
+    # With the setting off, Spark refuses readers that could use filters.
+    filters = spark.conf.get("spark.sql.python.filterPushdown.enabled", "false") == "true"
+    spark.dataSource.register(source_class(filters=filters))
 
 
 def json_rows(

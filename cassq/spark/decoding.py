@@ -19,28 +19,34 @@ from pyspark.sql.types import StructType
 
 from cassq.errors import ConfigError
 from cassq.extents.port import Slice
-from cassq.spark.options import SCHEMA
+from cassq.spark.options import SCHEMA, SCHEMA_OF_SEVERAL
 
 
-def arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow schema of the requested columns of `SCHEMA`.
+def arrow_schema(schema: StructType, *, several: bool = False) -> pa.Schema:
+    """The Arrow schema of the requested columns of `SCHEMA`; several: of `SCHEMA_OF_SEVERAL`.
 
     Raises ConfigError for a column that is not among them, or has another type.
     """
-    types = dict(each.strip().split(" ", 1) for each in SCHEMA.split(", "))
+    known = SCHEMA_OF_SEVERAL if several else SCHEMA
+    types = dict(each.strip().split(" ", 1) for each in known.split(", "))
     for field in schema.fields:
         given, wanted = field.dataType.simpleString(), types.get(field.name)
         if wanted is None:
-            raise ConfigError(f"messages have no column {field.name!r}", hint=f"they have {SCHEMA}")
+            raise ConfigError(f"messages have no column {field.name!r}", hint=f"they have {known}")
         if given != wanted:
             raise ConfigError(f"column {field.name!r} is {wanted}, not {given}")
     return to_arrow_schema(schema, timezone="UTC")
 
 
 def record_batch(
-    pipe_id: str, piece: Slice, schema: pa.Schema, attempts: int, priority: int = 0
+    pipe_id: str,
+    piece: Slice,
+    schema: pa.Schema,
+    attempts: int,
+    priority: int = 0,
+    queue: str = "",
 ) -> pa.RecordBatch:
-    """Some messages of a frame. priority: of their pipe."""
+    """Some messages of a frame. priority, queue: of their pipe."""
     makers: dict[str, Callable[[], pa.Array]] = {
         "payload": lambda: _payloads(piece),
         "headers": lambda: _headers(piece),
@@ -51,6 +57,7 @@ def record_batch(
         "pushed_at": lambda: _times(piece),
         "attempts": lambda: pa.repeat(_number(attempts), piece.last - piece.first),
         "priority": lambda: pa.repeat(_number(priority), piece.last - piece.first),
+        "queue": lambda: pa.repeat(_text(queue), piece.last - piece.first),
     }
     columns = [makers[field.name]().cast(field.type) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
@@ -65,6 +72,13 @@ def within(batch: pa.RecordBatch, piece: Slice, since_ms: int, until_ms: int) ->
     ms = _int64s(array("q", times[piece.first : piece.last]))
     mask = pc.and_(pc.greater_equal(ms, _number(since_ms)), pc.less(ms, _number(until_ms)))
     return batch.filter(mask)
+
+
+def is_outside(piece: Slice, since_ms: int, until_ms: int) -> bool:
+    """Whether a frame has a single push time, and that is before `since_ms`, or at `until_ms` or
+    later. Cost: none."""
+    times = piece.frame.times_ms()
+    return isinstance(times, int) and not since_ms <= times < until_ms
 
 
 def _payloads(piece: Slice) -> pa.Array:

@@ -43,6 +43,7 @@ class Columns(NamedTuple):
     delay: str | None = None
     due: str | None = None
     priority: str | None = None
+    queue: str | None = None
 
 
 def chosen(options: WriteOptions, types: dict[str, str]) -> Columns:
@@ -63,6 +64,7 @@ def chosen(options: WriteOptions, types: dict[str, str]) -> Columns:
             for name in (options.key, options.delay, options.due, options.priority)
         ),
     )
+    found = found._replace(queue=_queue_column(options, types, found))
     wanted = {
         found.payload: ("binary", "string"),
         found.headers: ("map<string,string>",),
@@ -70,6 +72,7 @@ def chosen(options: WriteOptions, types: dict[str, str]) -> Columns:
         found.delay: (*SECONDS, *INTERVALS),
         found.due: ("timestamp",),
         found.priority: WHOLE_NUMBERS,
+        found.queue: ("string",),
     }
     for name, allowed in wanted.items():
         if name is not None and types[name] not in allowed:
@@ -92,6 +95,25 @@ def chosen(options: WriteOptions, types: dict[str, str]) -> Columns:
     return found
 
 
+def _queue_column(options: WriteOptions, types: dict[str, str], found: Columns) -> str | None:
+    """The column of queues, if that names them; either it or the option must."""
+    name = options.queue_column
+    if options.queue and (name not in types or name in found):
+        return None
+    if not options.queue and name not in types:
+        raise ConfigError(
+            f"the option `queue` is missing, and there is no column {options.queue_column!r}",
+            hint='name the queue: .option("queue", "jobs"), or give each row its own in that'
+            " column; the option queueColumn names another",
+        )
+    if options.queue:
+        raise ConfigError(
+            f"the option `queue` and column {name!r} both name queues",
+            hint="leave out the option, to write each row to its own queue, or drop the column",
+        )
+    return name
+
+
 class Now(NamedTuple):
     """One moment, by the wall clock and in catalog time."""
 
@@ -100,17 +122,19 @@ class Now(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Messages to append together. lane, priority: as for `Stage.append`."""
+    """Messages to append together. lane, priority: as for `Stage.append`. queue: what their rows
+    name; empty without such a column."""
 
     messages: ColumnBatch
     lane: int | None
     priority: int = 0
+    queue: str = ""
 
 
 def runs(
     batches: Iterator[pa.RecordBatch], columns: Columns, now: Callable[[], Now], where: str
 ) -> Iterator[Run]:
-    """The messages of record batches, of about `APPEND_BYTES` at a time, and apart by lane
+    """The messages of record batches, of about `APPEND_BYTES` at a time, and apart by queue, lane
     and priority.
 
     now: called for each of these. where: what rows are counted in, for errors. Raises
@@ -133,18 +157,19 @@ def runs(
 def _by_lane(
     batches: list[pa.RecordBatch], columns: Columns, now: Now, where: str, first: int
 ) -> Iterator[Run]:
-    """The messages of some record batches, checked, for each lane and priority."""
+    """The messages of some record batches, checked, for each queue, lane and priority."""
     whole = run_of(batches, columns, now.wall_ms, where, first)
-    if columns.delay is None and columns.due is None and columns.priority is None:
+    if (columns.delay, columns.due, columns.priority, columns.queue) == (None, None, None, None):
         yield Run(whole, None)
         return
     table = pa.Table.from_batches(batches)
     delays_ms = delays_of(table, columns, now.wall_ms, where, first)
-    levels = len(PRIORITIES)
-    kinds = pc.multiply(pc.subtract(lanes_of(delays_ms), AT_ONCE), levels)
-    kinds = pc.add(kinds, priorities_of(table, columns, where, first))
+    names, queues = queues_of(table, columns, where, first)
+    levels, lanes = len(PRIORITIES), len(LANE_WAITS_MS) + 2
+    kinds = pc.add(pc.multiply(queues, lanes), pc.subtract(lanes_of(delays_ms), AT_ONCE))
+    kinds = pc.add(pc.multiply(kinds, levels), priorities_of(table, columns, where, first))
     for kind in pc.unique(kinds).to_pylist():
-        lane, priority = kind // levels + AT_ONCE, kind % levels
+        lane, priority = kind // levels % lanes + AT_ONCE, kind % levels
         mine = pc.equal(kinds, kind)
         messages = whole
         if not pc.all(mine).as_py():
@@ -153,7 +178,23 @@ def _by_lane(
             dues = pc.add(delays_ms.filter(mine), now.catalog_ms)
             view = memoryview(dues.buffers()[1])[8 * dues.offset :][: 8 * len(dues)]
             messages = replace(messages, dues=view)
-        yield Run(messages, None if lane == AT_ONCE else lane, priority)
+        queue = names[kind // levels // lanes]
+        yield Run(messages, None if lane == AT_ONCE else lane, priority, queue)
+
+
+def queues_of(
+    table: pa.Table, columns: Columns, where: str, first: int
+) -> tuple[list[str], pa.Array]:
+    """The names of queues, and for each row which of them it names. Raises InvalidPayloadError for
+    null."""
+    if columns.queue is None:
+        return [""], pa.repeat(pa.scalar(0, pa.int64()), table.num_rows)
+    found = _whole(table.column(columns.queue))
+    if found.null_count:
+        row = first + pc.index(found.is_null(), True).as_py()
+        raise InvalidPayloadError(f"{where.format(row)}: the queue is null")
+    distinct = found.dictionary_encode()
+    return distinct.dictionary.to_pylist(), distinct.indices.cast(pa.int64())
 
 
 def priorities_of(table: pa.Table, columns: Columns, where: str, first: int) -> pa.Array:

@@ -13,11 +13,13 @@ from cassq.spark.clients import absolute
 # Spark's own options, which every source gets.
 _SPARKS = {"path", "checkpointlocation", "queryname"}
 _PLACE = {"url", "queue"}
+_SEVERAL = {"queues", "queuepattern"}
 _READS = {"group", "messagesperpartition", "minpartitions", "failondataloss"}
 SCHEMA = (
     "payload binary, headers map<string,string>, key binary, id string, pipe string, seq bigint,"
     " pushed_at timestamp, attempts int, priority int"
 )
+SCHEMA_OF_SEVERAL = f"{SCHEMA}, queue string"
 STORED, UNFINISHED, DEAD = "stored", "unfinished", "dead"
 STATES = (STORED, UNFINISHED, "waiting", "pending", "delayed", DEAD)
 MESSAGES_PER_PARTITION = 500_000
@@ -26,7 +28,7 @@ _STARTS = {"group": GROUP, "earliest": "beginning", "latest": "now"}
 
 
 class WriteOptions(NamedTuple):
-    """The options of a write, in a batch or a stream."""
+    """The options of a write, in a batch or a stream. queue: empty if rows name theirs."""
 
     url: str
     queue: str
@@ -36,11 +38,14 @@ class WriteOptions(NamedTuple):
     delay: str = "delay"
     due: str = "due"
     priority: str = "priority"
+    queue_column: str = "queue"
     write_id: str = ""
 
 
 class ReadOptions(NamedTuple):
-    """The options of a batch read. since_ms, until_ms: by push time, in wall milliseconds."""
+    """The options of a batch read. since_ms, until_ms: by push time, in wall milliseconds. queues,
+    pattern: which queues to read, if queue is empty. only: of these, if not None; by a filter of
+    the query."""
 
     url: str
     queue: str
@@ -51,6 +56,9 @@ class ReadOptions(NamedTuple):
     messages_per_partition: int = MESSAGES_PER_PARTITION
     min_partitions: int = 1
     fail_on_data_loss: bool = True
+    queues: tuple[str, ...] = ()
+    pattern: str = ""
+    only: frozenset[str] | None = None
 
 
 class StreamOptions(NamedTuple):
@@ -74,22 +82,26 @@ def batch_id(write_id: str) -> str:
 def write_options(options: Mapping[str, str]) -> WriteOptions:
     """Raises ConfigError for an option that is unknown, missing or wrong."""
     columns = ("payload", "headers", "key", "delay", "due", "priority")
-    _check(options, {"writeid", *(f"{name}column" for name in columns)})
+    _check(options, {"writeid", "queuecolumn", *(f"{name}column" for name in columns)})
     return WriteOptions(
-        *_place(options),
+        absolute(options.get("url")),
+        options.get("queue") or options.get("path") or "",
         **{name: options.get(f"{name}Column", name) for name in columns},
+        queue_column=options.get("queueColumn", "queue"),
         write_id=options.get("writeId", ""),
     )
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
     """Raises ConfigError for an option that is unknown, missing or wrong."""
-    _check(options, _READS | {"state", "since", "until"})
+    _check(options, _READS | _SEVERAL | {"state", "since", "until"})
+    queue, queues, pattern = _queues(options)
     state = options.get("state", STORED)
     if state not in STATES:
         raise ConfigError(f"state must be one of {', '.join(STATES)}, not {state!r}")
     return ReadOptions(
-        *_place(options),
+        absolute(options.get("url")),
+        queue,
         group=check_group_name(options.get("group", "default")),
         state=state,
         since_ms=_time(options, "since"),
@@ -97,11 +109,18 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         messages_per_partition=_per_partition(options),
         min_partitions=_count(options, "minPartitions", "partitions") or 1,
         fail_on_data_loss=_truth(options, "failOnDataLoss", default=True),
+        queues=queues,
+        pattern=pattern,
     )
 
 
 def stream_options(options: Mapping[str, str]) -> StreamOptions:
     """Raises ConfigError for an option that is unknown, missing or wrong."""
+    if reads_several(options):
+        raise ConfigError(
+            "a stream reads one queue, which the option `queue` names",
+            hint="read each queue as a stream of its own, and combine them: one.union(other)",
+        )
     _check(options, _READS | {"maxmessagespertrigger", "startingposition"})
     return StreamOptions(
         *_place(options),
@@ -128,6 +147,30 @@ def _check(options: Mapping[str, str], known: set[str]) -> None:
             f"the data source cassq has no option {unknown[0]!r} here",
             hint=f"it has {', '.join(sorted(_PLACE | known))}; case does not matter",
         )
+
+
+def reads_several(options: Mapping[str, str]) -> bool:
+    """Whether these options are for a read of several queues, whose rows say which."""
+    return any(name.lower() in _SEVERAL for name in options)
+
+
+def _queues(options: Mapping[str, str]) -> tuple[str, tuple[str, ...], str]:
+    """The queue, queues or pattern to read, the others being empty."""
+    if not reads_several(options):
+        return _place(options)[1], (), ""
+    given = [name for name in ("queue", "path", "queues", "queuePattern") if name in options]
+    if len(given) > 1:
+        raise ConfigError(f"the options `{given[0]}` and `{given[1]}` both name queues")
+    found = [name.strip() for name in options.get("queues", "").split(",")]
+    names = tuple(dict.fromkeys(name for name in found if name))
+    pattern = options.get("queuePattern", "")
+    if not names and not pattern:
+        raise ConfigError(
+            f"the option `{given[0]}` is empty",
+            hint='name queues: .option("queues", "mails,orders"), or'
+            ' .option("queuePattern", "mails-*")',
+        )
+    return "", names, pattern
 
 
 def _place(options: Mapping[str, str]) -> tuple[str, str]:

@@ -34,7 +34,7 @@ from cassq.spark.clients import (
     queue_of,
 )
 from cassq.spark.options import batch_id
-from cassq.spark.staged import Begun, StagedWrite
+from cassq.spark.staged import Begun, Part, StagedWrite
 
 BATCH_MESSAGES = 10_000
 LOOKED_AT = 256  # messages that are looked at together for their size
@@ -176,7 +176,8 @@ def publish(receipts: Iterable[Receipt], *, partitions: int | None = None) -> in
         counts[each.pipe] = counts.get(each.pipe, 0) + each.count
     pipes = [StagedPipe(pipe_id, count, 0) for pipe_id, count in counts.items()]
     begun = {Begun(each.queue_id, each.epoch) for each in found}
-    return sum(counts.values()) if staged.publish(first.write, begun, pipes, aborts=False) else 0
+    published = staged.publish(Part(first.write, begun, pipes), aborts=False)
+    return sum(counts.values()) if published else 0
 
 
 def is_published(url: str | None, queue: str, write_id: str) -> bool:

@@ -1,14 +1,32 @@
 """Batch reads: a snapshot of a queue, planned on the driver, read from frames by executors, without
 effect on the queue.
+
+A reader of several queues takes their snapshots one after another. Filters of a query, where Spark
+gives them to the reader, narrow its options: by queue, whose pipes are then not planned, and by
+push time. Pipes are not left out by their own times, which say nothing of messages that were
+merged, carried over or staged: these keep the time of their first push.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta, tzinfo
+from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
 from pyspark.sql.types import StructType
 
 from cassq.errors import GroupNotFoundError
@@ -18,9 +36,10 @@ from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.sealing import seen_end
 from cassq.message.frames import Place
 from cassq.model import ledger
-from cassq.model.rows import Cursor, GroupRow, PipeRow
+from cassq.model.queues import is_dead_letter_name
+from cassq.model.rows import Cursor, GroupRow, PipeRow, QueueRow
 from cassq.spark.clients import Location, located, place_at, place_of, queue_of
-from cassq.spark.decoding import arrow_schema, record_batch, within
+from cassq.spark.decoding import arrow_schema, is_outside, record_batch, within
 from cassq.spark.options import DEAD, STORED, UNFINISHED, ReadOptions
 from cassq.spark.wording import in_spark
 
@@ -29,15 +48,18 @@ logger: logging.Logger = logging.getLogger("cassq")
 READ_MESSAGES = 65_536
 READ_BYTES = 8 * 1024 * 1024
 ALWAYS_MS = 1 << 62
+_EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 class PipeRange(NamedTuple):
-    """Messages `start .. end_seq` of a pipe. attempts: how often they were delivered."""
+    """Messages `start .. end_seq` of a pipe. attempts: how often they were delivered. queue: its
+    name, in a read of several."""
 
     pipe_id: str
     start: Place
     end_seq: int
     attempts: int = 0
+    queue: str = ""
 
     @property
     def messages(self) -> int:
@@ -59,7 +81,8 @@ class BatchReader(DataSourceReader):
         self._options = options
         self._location = located(options.url)
         self._columns = schema
-        arrow_schema(schema)  # what is wrong with it is said on the driver
+        # What is wrong with it is said on the driver.
+        arrow_schema(schema, several=not options.queue)
 
     @in_spark()
     def partitions(self) -> list[InputPartition]:
@@ -83,18 +106,89 @@ class BatchReader(DataSourceReader):
             )
 
 
+class FilteredReader(BatchReader):
+    """A reader that Spark gives the filters of the query. Spark refuses it in sessions that do not
+    push filters down."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Leave out what a filter excludes; Spark evaluates all of them again."""
+        for each in filters:
+            self._options = narrowed(self._options, each)
+        return filters
+
+
 # --- planning -----------------------------------------------------------------------------------
 
 
+def narrowed(options: ReadOptions, condition: Filter) -> ReadOptions:
+    """The options of a read that needs only rows that meet a condition. Pure."""
+    since_ms = -1 if options.since_ms is None else options.since_ms
+    until_ms = ALWAYS_MS if options.until_ms is None else options.until_ms
+    match condition:
+        case EqualTo(("queue",), str(name)):
+            return _only(options, [name])
+        case In(("queue",), names):
+            return _only(options, names)
+        case GreaterThanOrEqual(("pushed_at",), datetime(tzinfo=tzinfo()) as at):
+            return options._replace(since_ms=max(since_ms, _ms_from(at)))
+        case GreaterThan(("pushed_at",), datetime(tzinfo=tzinfo()) as at):
+            return options._replace(since_ms=max(since_ms, _ms_after(at)))
+        case LessThan(("pushed_at",), datetime(tzinfo=tzinfo()) as at):
+            return options._replace(until_ms=min(until_ms, _ms_from(at)))
+        case LessThanOrEqual(("pushed_at",), datetime(tzinfo=tzinfo()) as at):
+            return options._replace(until_ms=min(until_ms, _ms_after(at)))
+    return options
+
+
+def _only(options: ReadOptions, names: Iterable[Any]) -> ReadOptions:
+    found = frozenset(name for name in names if isinstance(name, str))
+    return options._replace(only=found if options.only is None else options.only & found)
+
+
+def _ms_from(at: datetime) -> int:
+    """The first millisecond that is not before a time."""
+    return -(-_us(at) // 1000)
+
+
+def _ms_after(at: datetime) -> int:
+    """The first millisecond after a time."""
+    return _us(at) // 1000 + 1
+
+
+def _us(at: datetime) -> int:
+    return (at - _EPOCH) // timedelta(microseconds=1)
+
+
 def snapshot(ports: Ports, options: ReadOptions) -> list[PipeRange]:
-    """The ranges that can be read now, oldest pipe first. Raises QueueNotFoundError and
-    GroupNotFoundError. Cost: a read of each live pipe's row; for a group, its cursors and open
-    claims."""
-    row = queue_of(ports, options.queue)
+    """The ranges that can be read now, of each queue oldest pipe first. Raises QueueNotFoundError
+    and GroupNotFoundError. Cost: a read of each live pipe's row; for a group, its cursors and open
+    claims; for a pattern, the queues that begin as it does."""
+    if options.queue:
+        return _snapshot(ports, queue_of(ports, options.queue), options)
+    if options.pattern:
+        prefix = re.split(r"[*?\[]", options.pattern, maxsplit=1)[0]
+        listed = ports.catalog.queues.listed(prefix)
+        rows = [
+            row
+            for row in listed
+            if not is_dead_letter_name(row.name) and fnmatchcase(row.name, options.pattern)
+        ]
+    else:
+        rows = [queue_of(ports, name) for name in options.queues]
+    return [
+        piece._replace(queue=row.name)
+        for row in rows
+        if options.only is None or row.name in options.only
+        for piece in _snapshot(ports, row, options)
+    ]
+
+
+def _snapshot(ports: Ports, row: QueueRow, options: ReadOptions) -> list[PipeRange]:
+    """The ranges of one queue."""
     if options.state == STORED:
         pipes = ports.catalog.pipes.live(row.id)
         return [PipeRange(pipe.id, Place(0, 0), seen_end(ports.store, pipe)) for pipe in pipes]
-    group = group_of(ports, row.id, options.queue, options.group)
+    group = group_of(ports, row.id, row.name, options.group)
     states: Iterable[str] = ledger.UNFINISHED
     if options.state == DEAD:
         letters = dead_letter_group(ports, row, group)
@@ -179,7 +273,7 @@ def read_pieces(
     """The messages as record batches, one for each frame. between: the push times that are
     wanted, in wall milliseconds. Raises ExtentMissingError for what is gone, and as `place_at`.
     Cost: the frames; where priorities are wanted a read of each pipe's row."""
-    schema = arrow_schema(columns)
+    schema = arrow_schema(columns, several=True)
     ports = place_at(location).ports
     for piece in pieces:
         pipe = ports.catalog.pipes.by_id(piece.pipe_id) if "priority" in schema.names else None
@@ -216,6 +310,10 @@ def _batches(
     while place.seq < piece.end_seq:
         slices = reader.read(place, piece.end_seq, READ_MESSAGES, READ_BYTES)
         for found in slices:
-            batch = record_batch(piece.pipe_id, found, schema, piece.attempts, priority)
+            if between and is_outside(found, *between):
+                continue
+            batch = record_batch(
+                piece.pipe_id, found, schema, piece.attempts, priority, piece.queue
+            )
             yield within(batch, found, *between) if between else batch
         place = reader.place_after(place, slices)

@@ -15,9 +15,11 @@ from cassq.errors import ConfigError
 from cassq.spark.clients import located
 from cassq.spark.options import (
     SCHEMA,
+    SCHEMA_OF_SEVERAL,
     WriteOptions,
     batch_id,
     read_options,
+    reads_several,
     stream_options,
     write_options,
 )
@@ -31,24 +33,26 @@ if TYPE_CHECKING:
 
 class CassqSource(DataSource):
     """Created by Spark, in processes on the driver's machine. keeper: the directory of its
-    keeper."""
+    keeper. filters: whether Spark may give its readers the filters of queries."""
 
     keeper: ClassVar[str] = ""
+    filters: ClassVar[bool] = False
 
     @classmethod
     def name(cls) -> str:
         return "cassq"
 
     def schema(self) -> str:
-        return SCHEMA
+        return SCHEMA_OF_SEVERAL if reads_several(self.options) else SCHEMA
 
     # --- reading ------------------------------------------------------------------------------
 
     @in_spark()
     def reader(self, schema: StructType) -> BatchReader:
-        from cassq.spark.reading import BatchReader
+        from cassq.spark.reading import BatchReader, FilteredReader
 
-        return BatchReader(read_options(self.options), schema)
+        kind = FilteredReader if self.filters else BatchReader
+        return kind(read_options(self.options), schema)
 
     @in_spark()
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
@@ -91,9 +95,10 @@ class CassqSource(DataSource):
         return WriteTarget(located(options.url), options.queue, columns, driver)
 
 
-def source_class() -> type[CassqSource]:
+def source_class(*, filters: bool = False) -> type[CassqSource]:
     """The data source class of this process. A class of its own is pickled to Spark by value, and
-    takes along where the keeper is."""
+    takes along where the keeper is, and `filters`."""
     from cassq.spark.heartbeats import keeper
 
-    return type("CassqSource", (CassqSource,), {"keeper": keeper().directory})
+    fields = {"keeper": keeper().directory, "filters": filters}
+    return type("CassqSource", (CassqSource,), fields)

@@ -1,22 +1,28 @@
 """Writes that tasks fill pipes for, and the driver publishes: those of `pusher` with a write id and
-of the data source."""
+of the data source.
+
+A write to several queues is one write in each of them, all with one id. Each of these is published
+in one step, one after another: a driver that dies meanwhile has published some of them, and when it
+is started again under the same id, the others.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from types import TracebackType
 from typing import NamedTuple
 
-from cassq.errors import BackendError, FencedError
+from cassq.errors import BackendError, CassqError, FencedError
 from cassq.lifecycle.ports import Ports
-from cassq.model.rows import WriteState
+from cassq.model.rows import QueueRow, WriteRow, WriteState
 from cassq.producer import staging
 from cassq.producer.staging import Stage, StagedPipe
 from cassq.spark.clients import Location, place_at, queue_of
 
 
 class StagedWrite(NamedTuple):
-    """A write to a queue. id: the catalog's. driver: the ID under which the driver leads it.
-    number: of a stream's batch."""
+    """A write to a queue; to several, named by the rows, if the queue is empty. id: the catalog's.
+    driver: the ID under which the driver leads it. number: of a stream's batch."""
 
     location: Location
     queue: str
@@ -39,43 +45,113 @@ class Attempt(NamedTuple):
     pipes: Sequence[StagedPipe] = ()
 
 
+class Part(NamedTuple):
+    """What a write publishes in one queue. begun: what each attempt found; None for one that is
+    missing."""
+
+    write: StagedWrite
+    begun: Collection[Begun | None]
+    pipes: Sequence[StagedPipe]
+
+
+class Filling:
+    """One task attempt, on an executor, which fills pipes of writes to one queue or several. Not
+    thread-safe. Raises as `place_at`."""
+
+    def __init__(self, location: Location) -> None:
+        self._place = place_at(location)
+        self._begun: dict[str, tuple[Begun, Stage | None]] = {}
+
+    @property
+    def ports(self) -> Ports:
+        return self._place.ports
+
+    def stage(self, write: StagedWrite) -> Stage | None:
+        """The stage of a write to one queue, begun by the first call; None if the write was
+        published before. Raises QueueNotFoundError, and as `staging.begin`."""
+        found = self._begun.get(write.queue)
+        if found is None:
+            row = queue_of(self.ports, write.queue)
+            begun = staging.begin(self.ports, row, write.id, write.number, write.driver)
+            over = staging.is_over(begun, write.number)
+            found = self._begun[write.queue] = (
+                Begun(row.id, 0 if over else begun.epoch),
+                None if over else Stage(self.ports, row, begun),
+            )
+        return found[1]
+
+    def finish(self) -> dict[str, Attempt]:
+        """End well; returns what was filled, by queue."""
+        return {
+            queue: Attempt(begun, stage.finish() if stage else ())
+            for queue, (begun, stage) in self._begun.items()
+        }
+
+    def __enter__(self) -> Filling:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, at: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            for _, stage in self._begun.values():
+                if stage is not None:
+                    stage.close()
+
+
 def fill(write: StagedWrite, append: Callable[[Ports, Stage], None]) -> Attempt:
-    """Run one task attempt, on an executor. append: appends its messages; it is not called if the
-    write was published before. Raises as `append`, `place_at` and `staging.begin`."""
+    """Run one task attempt for a single queue. append: appends its messages; it is not called if
+    the write was published before. Raises as `append` and `Filling`."""
+    with Filling(write.location) as filling:
+        stage = filling.stage(write)
+        if stage is not None:
+            append(filling.ports, stage)
+        return filling.finish()[write.queue]
+
+
+def publish(part: Part, *, aborts: bool) -> bool:
+    """Publish a write in one queue, on the driver. False if it was published before.
+
+    aborts: whether a write that cannot be published is aborted; otherwise this may be called again.
+    Raises FencedError, with nothing published, if the write was begun again while its tasks ran,
+    and as `place_at`, `staging.begin` and `staging.publish`.
+    """
+    return publish_each([part], aborts=aborts)[0]
+
+
+def publish_each(parts: Sequence[Part], *, aborts: bool) -> list[bool]:
+    """Publish a write in each of its queues; as `publish`. What would refuse a queue is checked for
+    all of them before the first is published; an error after that says which have their rows.
+    Cost: for several, a look at each queue's length if that is limited."""
+    ready = [_ready(part, aborts=aborts) for part in parts]
+    if len(parts) > 1:
+        for part, (ports, row, now) in zip(parts, ready, strict=True):
+            if now is not None:
+                staging.check_room(ports, row, sum(pipe.messages for pipe in part.pipes))
+    published: list[bool] = []
+    for part, (_, row, now) in zip(parts, ready, strict=True):
+        try:
+            published.append(now is not None and _publish(part, row, now, aborts=aborts))
+        except CassqError as exc:
+            if published:
+                done = ", ".join(repr(each.write.queue) for each in parts[: len(published)])
+                exc.hint = (
+                    f"the rows of {done} are published already, others are not: only a job with a"
+                    " writeId, and a stream, write the rest when they are started again"
+                )
+            raise
+    return published
+
+
+def _ready(part: Part, *, aborts: bool) -> tuple[Ports, QueueRow, WriteRow | None]:
+    """What to publish in; no row of the write if it was published before."""
+    write = part.write
     ports = place_at(write.location).ports
     row = queue_of(ports, write.queue)
-    begun = staging.begin(ports, row, write.id, write.number, write.driver)
-    if staging.is_over(begun, write.number):
-        return Attempt(Begun(row.id, 0))
-    stage = Stage(ports, row, begun)
-    try:
-        append(ports, stage)
-        return Attempt(Begun(row.id, begun.epoch), stage.finish())
-    except BaseException:
-        stage.close()
-        raise
-
-
-def publish(
-    write: StagedWrite,
-    begun: Collection[Begun | None],
-    pipes: Sequence[StagedPipe],
-    *,
-    aborts: bool,
-) -> bool:
-    """Publish these pipes, on the driver. False if the write was published before.
-
-    begun: what each attempt found; None for one that is missing. aborts: whether a write that
-    cannot be published is aborted; otherwise this may be called again. Raises FencedError, with
-    nothing published, if the write was begun again while its tasks ran, and as `place_at`,
-    `staging.begin` and `staging.publish`.
-    """
-    place = place_at(write.location)
-    ports, row = place.ports, queue_of(place.ports, write.queue)
     now = staging.begin(ports, row, write.id, write.number, write.driver)
     if staging.is_over(now, write.number):
-        return False
-    if any(each != Begun(row.id, now.epoch) for each in begun):
+        return ports, row, None
+    if any(each != Begun(row.id, now.epoch) for each in part.begun):
         if aborts:
             staging.abort(ports, now)
         raise FencedError(
@@ -83,11 +159,16 @@ def publish(
             " tasks ran; none of it is published",
             hint="start the job again; its driver must not be paused for a minute",
         )
+    return ports, row, now
+
+
+def _publish(part: Part, row: QueueRow, now: WriteRow, *, aborts: bool) -> bool:
+    place = place_at(part.write.location)
     try:
-        published = staging.publish(ports, row, now, list(pipes))
+        published = staging.publish(place.ports, row, now, list(part.pipes))
     except BackendError as exc:
         if aborts and not exc.outcome_unknown:
-            staging.abort(ports, now)
+            staging.abort(place.ports, now)
         raise
     if published:
         place.ring(row.id)
@@ -95,9 +176,17 @@ def publish(
 
 
 def give_up(write: StagedWrite) -> None:
-    """Abort a write, on the driver, unless it is over or another leads it."""
+    """Abort a write, on the driver, unless it is over or another leads it. Of one to several
+    queues, this aborts what is not published. Cost: for several, the unfinished writes of all
+    queues."""
     ports = place_at(write.location).ports
-    row = ports.catalog.writes.by_id(queue_of(ports, write.queue).id, write.id)
-    ours = (write.number, write.driver, WriteState.OPEN)
-    if row is not None and (row.number, row.driver, row.state) == ours:
-        staging.abort(ports, row)
+    writes = ports.catalog.writes
+    if write.queue:
+        row = writes.by_id(queue_of(ports, write.queue).id, write.id)
+        found = [] if row is None else [row]
+    else:
+        found = writes.unfinished()
+    ours = (write.id, write.number, write.driver, WriteState.OPEN)
+    for row in found:
+        if (row.id, row.number, row.driver, row.state) == ours:
+            staging.abort(ports, row)

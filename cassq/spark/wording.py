@@ -23,8 +23,8 @@ from cassq.errors import (
 HINTS: Mapping[str, str] = {
     NAME_IT: 'name it with .option("url", …) or CASSQ_URL; a directory is created with its first'
     " queue: cassq.connect(url).create_queue(name)",
-    QueueNotFoundError.default_hint: 'check .option("queue", …) and .option("url", …); Spark does'
-    " not create queues: cassq.connect(url).create_queue(name) does",
+    QueueNotFoundError.default_hint: 'check .option("queue", …) and .option("url", …), or the'
+    " column of queues; Spark does not create queues: cassq.connect(url).create_queue(name) does",
     GroupNotFoundError.default_hint: 'check .option("group", …); Spark does not create groups:'
     " cassq.connect(url).queue(queue).create_group(name) does",
     InvalidPayloadError.default_hint: "mend or filter these rows: nothing of the write is"

@@ -4,11 +4,15 @@ those of the successful attempts in one step.
 A batch is a write under the user's `writeId`, or under a generated one. The batches of a stream are
 one write, under the query's ID, which the checkpoint keeps, and differ in their numbers: a replayed
 batch that was published before is skipped.
+
+Without the option `queue`, each row names its queue. What a task attempt fills, and what the commit
+publishes, is then apart by queue.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,22 +23,23 @@ from pyspark.sql.datasource import (
 )
 from pyspark.taskcontext import TaskContext
 
-from cassq.errors import ConfigError
-from cassq.lifecycle.ports import Ports
+from cassq.errors import BackendError, ConfigError
 from cassq.producer import staging
-from cassq.producer.staging import Stage
 from cassq.spark import staged
 from cassq.spark.clients import Location, place_of, queue_of
 from cassq.spark.encoding import Columns, Now, runs
-from cassq.spark.staged import Attempt, StagedWrite
+from cassq.spark.staged import Attempt, Filling, Part, StagedWrite
 from cassq.spark.wording import in_spark
+
+logger: logging.Logger = logging.getLogger("cassq")
 
 # Local properties that Spark gives to the tasks of a stream.
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 
 
 class WriteTarget(NamedTuple):
-    """Where to write. driver: the ID under which this driver leads writes there."""
+    """Where to write. queue: empty if each row names its own. driver: the ID under which this
+    driver leads writes there."""
 
     location: Location
     queue: str
@@ -47,10 +52,10 @@ class WriteTarget(NamedTuple):
 
 @dataclass
 class Filled(WriterCommitMessage):
-    """What a task attempt filled."""
+    """What a task attempt filled, by queue."""
 
     write: StagedWrite
-    attempt: Attempt
+    attempts: Mapping[str, Attempt]
 
 
 def fill(write: StagedWrite, columns: Columns, batches: Iterator[Any]) -> Filled:
@@ -58,29 +63,64 @@ def fill(write: StagedWrite, columns: Columns, batches: Iterator[Any]) -> Filled
     context = TaskContext.get()
     where = f"partition {context.partitionId() if context else '?'}"
 
-    def append(ports: Ports, stage: Stage) -> None:
-        def now() -> Now:
-            return Now(ports.clock.wall_ms(), ports.catalog.now_ms())
-
-        for run in runs(batches, columns, now, where):
-            stage.append(run.messages, run.lane, run.priority)
-
-    filled = Filled(write, staged.fill(write, append))
+    with Filling(write.location) as filling:
+        _append(filling, write, columns, batches, where)
+        filled = Filled(write, filling.finish())
     for _ in batches:
         pass  # Spark wants them taken, of a write that was published before too
     return filled
 
 
+def _append(
+    filling: Filling, write: StagedWrite, columns: Columns, batches: Iterator[Any], where: str
+) -> None:
+    ports = filling.ports
+
+    def now() -> Now:
+        return Now(ports.clock.wall_ms(), ports.catalog.now_ms())
+
+    # A partition without rows is part of a write to one queue too.
+    if write.queue and filling.stage(write) is None:
+        return
+    for run in runs(batches, columns, now, where):
+        stage = filling.stage(write if write.queue else write._replace(queue=run.queue))
+        if stage is not None:
+            stage.append(run.messages, run.lane, run.priority)
+
+
 def publish(write: StagedWrite, messages: Sequence[WriterCommitMessage | None]) -> None:
     """Commit, on the driver."""
-    attempts = [m.attempt if isinstance(m, Filled) else None for m in messages]
+    found = [m.attempts if isinstance(m, Filled) else None for m in messages]
+    queues = {write.queue} if write.queue else {name for each in found for name in each or ()}
+    staged.publish_each([_part(write, queue, found) for queue in sorted(queues)], aborts=True)
+    if not write.queue:
+        _tidy(write)
+
+
+def _tidy(write: StagedWrite) -> None:
+    """Abort a write in queues that only attempts that failed had rows for."""
+    try:
+        staged.give_up(write)
+    except BackendError as exc:
+        logger.warning("unpublished pipes stay until their driver has ended: %s", exc)
+
+
+def _part(write: StagedWrite, queue: str, found: list[Mapping[str, Attempt] | None]) -> Part:
+    """What the attempts filled of a write in one queue."""
+    attempts = [
+        None if each is None else each[queue] for each in found if each is None or queue in each
+    ]
     pipes = [pipe for each in attempts if each for pipe in each.pipes]
-    staged.publish(write, [each and each.begun for each in attempts], pipes, aborts=True)
+    begun = [each and each.begun for each in attempts]
+    return Part(write._replace(queue=queue), begun, pipes)
 
 
 def check_target(url: str, queue: str) -> None:
-    """Raise ConfigError or QueuePausedError for a queue that takes no writes."""
-    staging.check_queue(queue_of(place_of(url).ports, queue))
+    """Raise ConfigError or QueuePausedError for a queue that takes no writes. One that rows name is
+    checked by the task that finds it."""
+    ports = place_of(url).ports
+    if queue:
+        staging.check_queue(queue_of(ports, queue))
 
 
 class BatchWriter(DataSourceArrowWriter):

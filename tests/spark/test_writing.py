@@ -97,11 +97,11 @@ def test_rows_keep_their_priorities_from_frame_to_queue_and_back(
     rows = {row.payload: row.priority for row in read.select("payload", "priority").collect()}
     wanted = {b"%d" % n: n % 3 * 4 for n in range(90)}
     assert {bytes(payload): priority for payload, priority in rows.items()} == wanted
+    copied = client.create_queue("copies")
+    saved(read, copied, client)
     found = [(m.payload, m.priority) for m in drain(queue.popper(), 1)]
     assert dict(found) == wanted
     assert [priority for _, priority in found] == [8] * 30 + [4] * 30 + [0] * 30
-    copied = client.create_queue("copies")
-    saved(read, copied, client)
     assert {m.payload: m.priority for m in drain(copied.popper())} == wanted
 
 
