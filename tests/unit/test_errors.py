@@ -20,6 +20,7 @@ from cassq.errors import (
     CassqError,
     CorruptionError,
     OwnershipError,
+    StepMismatchError,
     TaskFailedError,
     UsageError,
 )
@@ -44,6 +45,7 @@ TREE = {
     },
     AbandonedTasksError: set(),
     TaskFailedError: set(),
+    StepMismatchError: set(),
     CorruptionError: set(),
     BrokenInvariantError: set(),
 }
