@@ -97,7 +97,7 @@ def pass_through(_gate: Gate, seat: Seat, count: int) -> Figures:
     ours, theirs = of_cassq(seat, count), of_huey(seat, count)
     pair = 1 / (1 / ours["push"] + 1 / ours["run"])
     peer = 1 / (1 / theirs["huey_push"] + 1 / theirs["huey_run"])
-    return {**ours, **theirs, "times": pair / peer}
+    return {**ours, **theirs, "times": pair / peer, "async_times": ours["both"] / peer}
 
 
 class Tasks(Scenario):
@@ -119,6 +119,7 @@ class Tasks(Scenario):
             Column("huey_push", "huey: pushed/s", "rate"),
             Column("huey_run", "run/s", "rate"),
             Column("times", "pushed and run, cassq / huey", "ratio"),
+            Column("async_times", "async, cassq / huey", "ratio"),
         ]
 
     def measure(self, case: Case, seat: Seat, plan: Plan) -> Figures:

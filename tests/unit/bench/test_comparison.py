@@ -242,6 +242,7 @@ def full_scores() -> Scores:
     scores.add("failing", "cassq", {"kept": 0.9})
     scores.add("delayed", "cassq", {"push": 200_000.0, "pop": 60_000.0, "memory": 1.1})
     scores.add("outbox", "cassq", {"relayed": 90_000.0})
+    scores.add("tasks", "cassq", {"both": 22_000.0, "async_times": 12.0})
     for key in ("reap/queues", "reap/pipes"):
         scores.add(key, "cassq", {"pass_s": 1.0, "kept": 0.97})
     for key in ("engine/100k", "engine/1000k"):
@@ -283,6 +284,8 @@ def test_every_target_can_be_reached() -> None:
         ("delayed", "cassq", {"pop": 5_000.0}, "delivered a second"),
         ("delayed", "cassq", {"memory": 3.0}, "delayed messages: memory"),
         ("outbox", "cassq", {"relayed": 40_000.0}, "from an outbox in SQLite"),
+        ("tasks", "cassq", {"both": 19_000.0}, "async tasks pushed, run and acked"),
+        ("tasks", "cassq", {"async_times": 9.0}, "async tasks: cassq over huey"),
         ("reap/queues", "cassq", {"pass_s": 2.0}, "many queues, nothing to reap: the long"),
         ("reap/queues", "cassq", {"kept": 0.94}, "many queues, nothing to reap: push"),
         (
