@@ -26,6 +26,10 @@ class Results(abc.ABC):
     def find(self, keys: Sequence[str]) -> dict[str, bytes]:
         """The values that are there, by key. Cost: one read, or one round trip."""
 
+    def get(self, key: str) -> bytes | None:
+        """The value that is there under a key, if one is. Cost: as `find`."""
+        return self.find([key]).get(key)
+
     @abc.abstractmethod
     def drop(self, keys: Sequence[str]) -> None:
         """Remove values."""

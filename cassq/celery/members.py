@@ -40,5 +40,4 @@ class Members:
 
     def is_over(self) -> bool:
         """Whether `end` was called."""
-        over = f"{self._key}.over"
-        return over in self._results.find([over])
+        return self._results.get(f"{self._key}.over") is not None

@@ -67,7 +67,7 @@ class Backend(KeyValueStoreBackend):
         return self.broker.client.ports.catalog.results
 
     def get(self, key: str) -> bytes | None:
-        found: bytes | None = self._results.find([key]).get(key)
+        found: bytes | None = self._results.get(key)
         return found
 
     def mget(self, keys: list[str]) -> list[bytes | None]:

@@ -80,9 +80,8 @@ def _alone(ports: Ports, group: GroupRow, head: HeldKey) -> Claim | None:
     row = rows[0]
     now_ms = ports.catalog.now_ms()
     error = json.loads(row.failure).get("error", "") if row.failure else ""
-    failure = claims.failure_record("rejected", error, "", now_ms, doomed=True)
-    if row.failure:
-        failure = claims.failed_again(row.failure, failure)
+    doomed = claims.failure_record("rejected", error, "", now_ms, doomed=True)
+    failure = claims.failed_again(row.failure, doomed)
     one = claims.GiveBack(RangeSet.run(seq, seq + 1), 0, row.deliveries, failure)
     new = claims.resolved(row, EMPTY, [one], ports.ids.version)
     if not ports.catalog.claims.replace(row, new):

@@ -75,13 +75,11 @@ class Records:
 
     def is_unknown(self, task_id: str) -> bool:
         """Whether the enqueuer's record is missing, as that of a task from an outbox may be."""
-        key = _key(task_id, Enqueued)
-        return key not in self._results.find([key])
+        return self._results.get(_key(task_id, Enqueued)) is None
 
     def ran(self, task_id: str) -> Ran | None:
         """What became of a task so far."""
-        key = _key(task_id, Ran)
-        raw = self._results.find([key]).get(key)
+        raw = self._results.get(_key(task_id, Ran))
         return None if raw is None else Ran(**json.loads(raw))
 
     def result(self, task_id: str) -> Any:

@@ -21,8 +21,7 @@ class Results(ResultBackend):
         self._place = Place(url, {})
 
     def _get(self, message_key: str) -> Any:
-        key = _key(message_key)
-        raw = self._place.client.ports.catalog.results.find([key]).get(key)
+        raw = self._place.client.ports.catalog.results.get(_key(message_key))
         return Missing if raw is None else self.encoder.decode(raw)
 
     def _store(self, message_key: str, result: Any, ttl: int) -> None:

@@ -76,8 +76,9 @@ def failure_record(
 
 
 def failed_again(before: str, now: str) -> str:
-    """The record `now`, with the time of the first failure taken from `before`."""
-    first_ms = json.loads(before).get("first_ms")
+    """The record `now`, with the time of the first failure taken from `before`; "": there was
+    none."""
+    first_ms = json.loads(before).get("first_ms") if before else None
     return now if first_ms is None else json.dumps({**json.loads(now), "first_ms": first_ms})
 
 
@@ -363,9 +364,9 @@ def freed(
         holder="",
         tried=None,
     )
-    failure = failure_record("expired", "", consumer_of(claim.holder), now_ms)
-    if claim.failure:
-        failure = failed_again(claim.failure, failure)
+    failure = failed_again(
+        claim.failure, failure_record("expired", "", consumer_of(claim.holder), now_ms)
+    )
     losses = claim.losses + 1
     left = claim.left - untried
     deliveries = claim.deliveries

@@ -126,8 +126,7 @@ class Handle(Generic[T]):
         return self._result
 
     def _find(self, client: Client) -> Result | None:
-        key = result_key(self.id)
-        raw = client.ports.catalog.results.find([key]).get(key)
+        raw = client.ports.catalog.results.get(result_key(self.id))
         if raw is None:
             return None
         value, error = decode_result(raw)

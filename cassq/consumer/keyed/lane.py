@@ -473,6 +473,8 @@ class Lane(Keeper):
 
     def _take_waiting(self, due: Sequence[Segment]) -> None:
         """Segments are due: take them, unless they are dead letters by now, or gone."""
+        if not due:
+            return
         try:
             self._take_or_see_off(due)
         except BaseException:

@@ -23,12 +23,18 @@ from cassq.tasks.calls import (
 )
 from cassq.tasks.groups import group_of
 from cassq.tasks.steps.moving import Desk, cancel_place, letter_at, moves_of
-from cassq.tasks.steps.overview import SIGNAL, SLEEPING, Whereabouts, send_signal, whereabouts
+from cassq.tasks.steps.overview import (
+    SIGNAL,
+    SLEEPING,
+    Whereabouts,
+    paused_as,
+    send_signal,
+    whereabouts,
+)
 from cassq.tasks.steps.records import (
     BEGUN,
     CANCELLED,
     SIGNAL_PREFIX,
-    SLEEP,
     WAIT,
     name_of,
     place_in,
@@ -149,10 +155,8 @@ def _row(client: Client, queue: str, message: Peeked) -> TaskRow | None:
         if place is not None and (place.moves > moves or place.state == CANCELLED):
             return None  # another message stands for it
         if place is not None and place.state != BEGUN:
-            record = records_in(rows).get(place.label)
             waits_for = name_of(place.label)
-            sleeps = record is None or record.kind == SLEEP
-            state = state if message.state == "waiting" else SLEEPING if sleeps else SIGNAL
+            state = state if message.state == "waiting" else paused_as(rows, place)
     return TaskRow(
         message.id,
         queue,
@@ -177,8 +181,7 @@ def shown(client: Client, task_id: str) -> TaskShown:
             call = decode(letter.payload)
         except NotACallError as exc:
             raise UsageError(f"message {task_id} is not a call of a task: {exc}") from exc
-    key = result_key(task_id)
-    raw = client.ports.catalog.results.find([key]).get(key)
+    raw = client.ports.catalog.results.get(result_key(task_id))
     result, failed = (None, "") if raw is None else decode_result(raw)
     records = records_in(found.rows)
     taken = {record.signal for record in records.values()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from cassq.client.client import Client
@@ -49,10 +50,14 @@ class Whereabouts(NamedTuple):
             case "committed" | "gone":
                 return "done"
             case "waiting" | "delayed" if self.place is not None and self.place.state == WAITING:
-                record = records_in(self.rows).get(self.place.label)
-                sleeps = record is None or record.kind == SLEEP
-                return SLEEPING if sleeps else SIGNAL
+                return paused_as(self.rows, self.place)
         return self.now.state
+
+
+def paused_as(rows: Mapping[str, bytes], place: Place) -> str:
+    """Whether a call that was moved there is "sleeping", or waits for a "signal"."""
+    record = records_in(rows).get(place.label)
+    return SLEEPING if record is None or record.kind == SLEEP else SIGNAL
 
 
 def whereabouts(client: Client, queue: str | None, message_id: str) -> Whereabouts:
@@ -65,10 +70,9 @@ def whereabouts(client: Client, queue: str | None, message_id: str) -> Whereabou
         groups = client.ports.catalog.queues.groups(home.id) if home else []
         group = next((each for each in groups if each.id == place.group_id), None)
         if home is not None and group is not None:
-            spot = place.came_from or place.spot
             now = step_at(client.ports, home, group, place.spot, message_id)
             if now.state == "missing" and place.came_from is not None:
-                now = step_at(client.ports, home, group, spot, message_id)
+                now = step_at(client.ports, home, group, place.came_from, message_id)
             return Whereabouts(now, rows, place)
     asked = client if queue is None else client.queue(queue)
     found = asked.explain(message_id).groups
