@@ -20,6 +20,7 @@ from typing import Any
 
 from cassq.base import schema_files
 from cassq.base.clock import Clock, Stopwatch
+from cassq.base.forking import take_at_forks
 from cassq.catalog.sqlite.log import Log
 from cassq.errors import (
     BackendError,
@@ -99,6 +100,7 @@ class Database:
         self._lock_wait = lock_wait
         self._committed = committed
         self._lock: threading.RLock = threading.RLock()
+        take_at_forks(self._lock)
         self._log_lock: threading.RLock = threading.RLock()
         self._log: Log | None = None
         self._commits = self._commits_synced = 0  # how many; how many of them a sync covers

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cassq.base.clock import Clock
+from cassq.base.forking import take_at_forks
 from cassq.catalog.sqlite.database import LOCK_WAIT_SECONDS, explained
 from cassq.errors import ClosedError, InterruptedCallError
 
@@ -34,6 +35,7 @@ class SideFile:
         self._forget = forget
         self._synced = synced
         self._lock = threading.RLock()  # it knows its owner
+        take_at_forks(self._lock)
         self._connection: sqlite3.Connection | None = None
         self._forgot_ms = clock.boot_ms()
         self._closed = False

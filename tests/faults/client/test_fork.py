@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import cassq
+from cassq.base import forking
 from cassq.base.clock import SystemClock
 from cassq.errors import ForkedClientError
 from cassq.extents.sidecar import SidecarStore
@@ -139,8 +140,9 @@ def inherited(client: cassq.Client) -> Inherited:
 
 
 @pytest.fixture
-def locked(inherited: Inherited) -> Iterator[None]:
-    """At the fork, another thread holds every lock of the client."""
+def locked(inherited: Inherited, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """At the fork, another thread holds every lock of the client, for longer than a fork waits."""
+    monkeypatch.setattr(forking, "WAIT_SECONDS", 0.01)
     locks = [
         inherited.pusher._mutex,
         inherited.popper._lock,
@@ -289,3 +291,53 @@ def test_a_child_process_that_ends_normally_changes_nothing(url: str, connect: C
     assert done.stderr == ""
     audit = connect().queue("jobs").audit()
     assert (audit.pushed, audit.findings) == (6, [])
+
+
+FORKS_IN_A_TRANSACTION = """
+import os, sys, threading
+import cassq
+
+client = cassq.connect(sys.argv[1])
+client.create_queue("jobs")
+database = client.ports.catalog._db
+results = client.ports.catalog.results
+begun, may_end = threading.Event(), threading.Event()
+os.register_at_fork(before=may_end.set)  # hooks run in the opposite order, so before cassq's
+
+def commits():
+    with database.lock, database.write(synced=True) as tx:
+        tx.execute("INSERT OR REPLACE INTO meta (key, value) VALUES ('forked', '1')")
+        begun.set()
+        may_end.wait()
+
+def puts():
+    with results.file.opened() as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        begun.set()
+        may_end.wait()
+        connection.execute("COMMIT")
+
+results.put("key", b"value", 60)
+for act in (commits, puts) * 5:
+    begun.clear(), may_end.clear()
+    thread = threading.Thread(target=act)
+    thread.start()
+    begun.wait()
+    pid = os.fork()
+    if not pid:
+        with cassq.connect(sys.argv[1]) as own, own.queue("jobs").pusher() as pusher:
+            pusher.push(b"from a child")
+            own.ports.catalog.results.put("key", b"of a child", 60)
+        os._exit(0)
+    thread.join()
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+
+
+def test_a_child_opens_its_own_client_though_others_were_in_a_transaction(tmp_path: Path) -> None:
+    """SQLite's record of the locks of its process is inherited."""
+    words = [sys.executable, "-c", FORKS_IN_A_TRANSACTION, f"file:{tmp_path / 'data'}"]
+    forks = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, timeout=300)
+    assert forks.stdout.split() == ["0"] * 10, forks.stderr
+    with cassq.connect(f"file:{tmp_path / 'data'}") as client:
+        assert client.queue("jobs").stats().pushed == 10
