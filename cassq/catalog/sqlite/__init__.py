@@ -53,6 +53,7 @@ class SqliteCatalog(Catalog):
             connect or (lambda: open_file(path)),
             clock,
             name=str(path),
+            lasting=connect is None,
             durable=durable,
             lock_wait=lock_wait,
             committed=committed,

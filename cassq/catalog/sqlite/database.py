@@ -74,8 +74,10 @@ def _check_own(name: str, application_id: int) -> None:
 class Database:
     """Runs statements and transactions, waiting a bounded time for other processes.
 
-    committed: called after each commit with whether it was synced, and after each `sync` with True
-    (for tests). log: opens the file's log; without one, `sync` is impossible.
+    lasting: whether `connect` finds again what was committed; the connection is then closed while
+    the process forks, and opened again when it is used next: see `base/forking.py`. committed:
+    called after each commit with whether it was synced, and after each `sync` with True (for
+    tests). log: opens the file's log; without one, `sync` is impossible.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class Database:
         clock: Clock,
         *,
         name: str,
+        lasting: bool = False,
         durable: bool = True,
         lock_wait: float = LOCK_WAIT_SECONDS,
         committed: Callable[[bool], None] | None = None,
@@ -94,6 +97,7 @@ class Database:
                 f"SQLite {sqlite3.sqlite_version} is too old",
                 hint="use a Python built with SQLite 3.35 or newer",
             )
+        self._connect = connect
         self._clock = clock
         self._name = name
         self._durable = durable
@@ -101,7 +105,9 @@ class Database:
         self._committed = committed
         self._lock: threading.RLock = threading.RLock()
         take_at_forks(self._lock)
+        self._let_go_of = False  # the connection
         self._log_lock: threading.RLock = threading.RLock()
+        self._open_log: Callable[[], Log | None] = log if durable and log else lambda: None
         self._log: Log | None = None
         self._commits = self._commits_synced = 0  # how many; how many of them a sync covers
         self._log_failed = False
@@ -111,11 +117,12 @@ class Database:
             self._connection = connect()
         try:
             self._prepare()
-            if durable and log is not None:
-                self._log = log()
+            self._log = self._open_log()
         except BaseException:
             self._connection.close()
             raise
+        if lasting:
+            take_at_forks(self._lock, self._let_go)
 
     @property
     def syncs_log(self) -> bool:
@@ -151,11 +158,7 @@ class Database:
             self._check_own(tables, application_id)
             # Two processes that open a new file at once collide when switching to WAL.
             self._patiently("PRAGMA journal_mode=WAL")
-            self._connection.execute("PRAGMA wal_autocheckpoint=2000")
-            self._connection.execute("PRAGMA synchronous=NORMAL")
-            # These make a sync reach the disk on macOS; elsewhere they change nothing.
-            self._connection.execute("PRAGMA fullfsync=1")
-            self._connection.execute("PRAGMA checkpoint_fullfsync=1")
+            self._set_up()
         wanted = schema_files.latest_version("sqlite")
         with self.lock, self.write(synced=True) as tx:
             (application_id,) = tx.execute("PRAGMA application_id").fetchone()
@@ -175,6 +178,43 @@ class Database:
             if version != wanted:
                 tx.execute(f"PRAGMA application_id={_APPLICATION_ID}")
                 tx.execute(f"PRAGMA user_version={wanted}")
+
+    def _set_up(self) -> None:
+        self._connection.execute("PRAGMA wal_autocheckpoint=2000")
+        self._connection.execute("PRAGMA synchronous=NORMAL")
+        # These make a sync reach the disk on macOS; elsewhere they change nothing.
+        self._connection.execute("PRAGMA fullfsync=1")
+        self._connection.execute("PRAGMA checkpoint_fullfsync=1")
+
+    def _let_go(self) -> None:
+        """Before a fork, with the lock held. The log stays open: until the connection is back, it
+        is the one that everything committed here is in, or was moved from."""
+        if self._closed or self._let_go_of:
+            return
+        self._undo()
+        self._let_go_of = True
+        with self._translated():
+            self._connection.close()
+
+    def _take_again(self) -> None:
+        """After a fork, with the lock held: connect, to the log that there is now."""
+        with self._translated():
+            connection = self._connect()
+        try:
+            # SQLite makes the log with the first statement.
+            with self._translated():
+                self._connection = connection
+                self._patiently("SELECT count(*) FROM sqlite_master").fetchone()
+                self._set_up()
+            log = self._open_log()
+        except BaseException:
+            connection.close()
+            raise
+        with self._log_lock:
+            left, self._log = self._log, log
+        self._let_go_of = False
+        if left is not None:
+            left.close()
 
     def _check_own(self, tables: int, application_id: int) -> None:
         if tables:
@@ -307,6 +347,8 @@ class Database:
             raise ClosedError()
         if self._log_failed:
             raise self._log_error()
+        if self._let_go_of:
+            self._take_again()
         self._undo()
 
     def _log_error(self) -> BackendUnavailableError:

@@ -35,7 +35,7 @@ class SideFile:
         self._forget = forget
         self._synced = synced
         self._lock = threading.RLock()  # it knows its owner
-        take_at_forks(self._lock)
+        take_at_forks(self._lock, self._let_go)
         self._connection: sqlite3.Connection | None = None
         self._forgot_ms = clock.boot_ms()
         self._closed = False
@@ -69,9 +69,13 @@ class SideFile:
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            connection, self._connection = self._connection, None
-            if connection is not None:
-                connection.close()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Before a fork: see `base/forking.py`. The next use opens the file again."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
     def abandon(self) -> sqlite3.Connection | None:
         """Give up the connection without touching it: what a forked child must do."""

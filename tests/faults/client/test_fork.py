@@ -258,6 +258,68 @@ def test_forks_while_threads_push_and_pop_never_hang(
     assert connect().queue("jobs").audit().findings == []
 
 
+OUTLIVES_ITS_PARENT = """
+import os, signal, sys
+import cassq
+
+client = cassq.connect(sys.argv[1])
+queue = client.create_queue("jobs")
+queue.pusher().push_many([b"%d" % n for n in range(20)])
+client.ports.catalog.results.put("before", b"value", 60)
+parent = os.getpid()
+opened, left = os.pipe(), os.pipe()
+if not os.fork():
+    own = cassq.connect(sys.argv[1])
+    results = own.ports.catalog.results
+    popper = own.queue("jobs").popper()
+    popper.commit(popper.pop(5))
+    results.put("meanwhile", b"value", 60)
+    os.write(opened[1], b"x")
+    os.close(left[1])
+    os.read(left[0], 1)  # the parent has closed its client, or is dead
+    if sys.argv[2] == "killed":  # and another process has taken the place over
+        os.spawnl(os.P_WAIT, sys.executable, sys.executable, "-c", sys.argv[3], sys.argv[1])
+    popper.commit(popper.pop(5))
+    results.put("after", b"value", 60)
+    os.write(1, b"done")
+    os._exit(0)  # nothing is tidied up, as after a kill
+os.read(opened[0], 1)
+if sys.argv[2] == "killed":
+    os.kill(parent, signal.SIGKILL)
+client.close()
+os.write(left[1], b"x")
+os.wait()
+"""
+LOOKS_IN = """
+import sys
+import cassq
+with cassq.connect(sys.argv[1]) as client:
+    client.queue("jobs").stats()
+    client.ports.catalog.results.get("before")
+"""
+
+
+@pytest.mark.parametrize("end", ["closed", "killed"])
+def test_what_a_child_commits_outlives_its_parents_client(
+    url: str, connect: Connect, end: str
+) -> None:
+    with subprocess.Popen(
+        [
+            *(sys.executable, "-W", "ignore::DeprecationWarning"),
+            *("-c", OUTLIVES_ITS_PARENT, url, end, LOOKS_IN),
+        ],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+    ) as parent:
+        assert parent.communicate(timeout=DEADLINE_SECONDS)[0] == b"done"
+    client = connect()
+    results = client.ports.catalog.results
+    assert [results.get(key) for key in ("before", "meanwhile", "after")] == [b"value"] * 3
+    audit = client.queue("jobs").audit()
+    assert (audit.groups["default"].committed, audit.findings) == (10, [])
+
+
 LEAVES_BY_THE_FRONT_DOOR = """
 import os, sys
 import cassq
