@@ -93,6 +93,7 @@ class Popper:
         self.name: str = self._claimer.name
         self._settler = Settler(ports, self._claimer, self._finished, group().name)
         self._acknowledger = Acknowledger(self.ack_held, self.give_held, self.extend_held)
+        self._claimer.has_prime_suspect = self._settler.has_prime_suspect if shared else None
         self.tally: Tally = self._settler.tally
         self._doorbell = doorbell
         self._waiter = doorbell.listen()
@@ -113,8 +114,7 @@ class Popper:
         self._consumer: threading.Thread | None = None  # the thread that called `pop` last
         self._shared = shared  # several threads do, or will: nothing is prefetched
         self._pace = self._settler.pace
-        self._closed = False
-        self._stopping = False
+        self._closed = self._stopping = False
         self._hurried = False  # whether the wait of a `pop` is to end
         self._heard: set[int] = set()  # threads whose pop returned nothing because of `stop`
 
@@ -510,7 +510,7 @@ class Popper:
         if self._closed:
             self._check_open()
         now_ms = self._catalog.now_ms()
-        if self._limits.short:
+        if self._limits.short or self._claimer.passed_suspects:
             self._waiter.wake()  # there is room for another one
         if not self._settler.unwritten:
             wait_ms = self._settler.begin(now_ms)

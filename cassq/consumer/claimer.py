@@ -81,6 +81,10 @@ class Claimer:
         self.new_claims: NewClaims = NewClaims(ports, group, self.window, self._expiry)
         self._leveled = False  # whether messages with a priority were seen
         self._since_least = 0  # claims since the last one that began at the least priority
+        # Whether one is in hand: no other must be, as it would be lost with it in a crash. None:
+        # consumers take them one at a time anyway.
+        self.has_prime_suspect: Callable[[], bool] | None = None
+        self.passed_suspects: bool = False  # whether the last `claim` left some for that reason
         self._told_sick = False  # since something last succeeded here
         self._owed: list[Claim] = []  # spent rows of an exclusive group, as given back
         self._turns = ports.turns if self.exclusive else None
@@ -119,7 +123,7 @@ class Claimer:
         most = policy.max_claim_messages
         limit, self._prefetch_limit = min(limit, most), min(prefetch_limit, most)
         self.window.away = None
-        self._locked_out = False
+        self._locked_out = self.passed_suspects = False
         now_ms = began_ms
         fresh = self.window.is_stale(now_ms) and self._refresh(old_ms=REFRESH_MS)
         if self.window.top or self._leveled:
@@ -284,6 +288,15 @@ class Claimer:
         return answer.value is not None and answer.value <= self._catalog.now_ms()
 
     def _due_now(self, now_ms: int) -> list[Claim]:
+        """What is due, but prime suspects while one is in hand."""
+        due, most = self._all_due(now_ms), self.rules.max_deliveries
+        if self.has_prime_suspect is None or not any(map(claims.is_suspect, due)):
+            return due
+        others = [row for row in due if not claims.is_prime_suspect(row, most)]
+        self.passed_suspects = len(others) < len(due) and self.has_prime_suspect()
+        return others if self.passed_suspects else due
+
+    def _all_due(self, now_ms: int) -> list[Claim]:
         """The free rows that are due, in line; not always all of them if much had to be done first.
         now_ms: boot time.
 
@@ -630,7 +643,7 @@ class Claimer:
             return min(most, self._line_seconds)
         without = self.window.left_alone()
         due_ms = self._catalog.claims.next_due_ms(self._group().id, without=tuple(without))
-        if due_ms is None or self.exclusive or self.paused:
+        if due_ms is None or self.exclusive or self.paused or self.passed_suspects:
             return most
         return min(most, max(0.001, (due_ms - self._catalog.now_ms()) / 1000))
 

@@ -103,6 +103,14 @@ class Settler:
         """How many messages are claimed and neither acked nor given back."""
         return sum(delivery.left for delivery in self.deliveries)
 
+    def has_prime_suspect(self) -> bool:
+        """Whether a consumer has a message that may have crashed its last ones."""
+        most = self._claimer.rules.max_deliveries
+        return any(
+            each.left and any(claims.is_prime_suspect(row, most) for row in each.rows)
+            for each in self.deliveries
+        )
+
     def in_hand(self, ahead: int) -> tuple[int, int]:
         """How many messages consumers have, if `ahead` were not handed out yet, and until when the
         last of them is claimed."""

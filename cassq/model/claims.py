@@ -267,6 +267,13 @@ def is_suspect(claim: Claim) -> bool:
     return claim.losses > 0
 
 
+def is_prime_suspect(claim: Claim, max_deliveries: int) -> bool:
+    """Whether no other suspect must be in the hands of its consumer: its messages crashed two, or
+    one, and this delivery, or of a free claim the next, is the last one allowed."""
+    delivery = claim.deliveries + (claim.state is ClaimState.FREE)
+    return claim.losses > 1 or (claim.losses == 1 and delivery >= max_deliveries)
+
+
 def is_doomed(claim: Claim) -> bool:
     """Whether its one message must become a dead letter, or a move of its messages must be
     finished."""

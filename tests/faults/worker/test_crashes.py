@@ -67,6 +67,21 @@ def test_a_killed_process_holds_up_no_order(home: Home, order: str) -> None:
         assert queue.stats().groups[group].committed == 3
 
 
+@pytest.mark.long(reason="a process starts anew seven times, later each time")
+@pytest.mark.parametrize("handler", ["tasks:handle", "tasks:handle_async"])
+def test_what_is_in_hand_beside_a_message_that_kills_its_process_is_done_in_the_end(
+    home: Home, queue: cassq.Queue, handler: str
+) -> None:
+    """Those that crash beside it twice are run one after another, and so without it."""
+    push(queue, b"ruin", *[f"busy-{number}".encode() for number in range(3)])
+    with WorkerProcess(home, "--queue", "jobs", handler=handler) as worker:
+        eventually("one is dead, the others done", lambda: counts(queue) == (3, 0, 0, 1))
+        assert worker.terminate() == 0
+    (letter,) = queue.dead_letters().peek()
+    assert letter.payload == b"ruin"
+    assert all(home.noted("begun")[f"busy-{number}"] > 1 for number in range(3))
+
+
 @pytest.mark.parametrize("way", ["crash", "exit"])
 def test_a_message_that_kills_its_process_is_a_dead_letter_in_the_end_and_others_are_done(
     home: Home, queue: cassq.Queue, way: str

@@ -89,3 +89,54 @@ def test_its_permits_are_free_at_once(client: cassq.Client, connect: Connect) ->
     assert queue.popper().pop(2) == []
     assert free(client, queue, dead) == 1
     assert len(queue.popper().pop(4)) == 2
+
+
+def test_a_worker_has_one_message_in_hand_that_crashed_two_of_its_like(
+    client: cassq.Client, connect: Connect
+) -> None:
+    """What is in hand beside a message that kills is lost with it, as often as it is beside it."""
+    settings = {"claim_timeout": 3600, "max_deliveries": 3, "sick_check": False}
+    queue = client.create_queue("crashes", **settings)  # type: ignore[arg-type]
+    push(queue, *numbers(3))
+    for _ in range(2):
+        dead = connect().queue("crashes")._shared("default", 0)
+        assert len(dead.pop(1) + dead.pop(1) + dead.pop(1)) == 3
+        assert free(client, queue, dead)
+    push(queue, b"new")
+    worker = queue._shared("default", 0)
+    (one,) = worker.pop(10)
+    assert payloads(worker.pop(10)) == [b"new"]
+    assert worker.pop(10) == []
+    (beside,) = connect().queue("crashes")._shared("default", 0).pop(10)  # another process
+    one.ack()
+    (last,) = worker.pop(10, wait=30)
+    assert sorted(payloads([one, beside, last])) == numbers(3)
+    assert last.attempts == 3
+
+
+def test_what_a_worker_left_once_is_in_hand_all_at_once_again(
+    client: cassq.Client, connect: Connect
+) -> None:
+    queue = client.create_queue("killed", claim_timeout=3600, max_deliveries=3)
+    push(queue, *numbers(3))
+    dead = connect().queue("killed")._shared("default", 0)
+    assert len(dead.pop(3)) == 3
+    assert free(client, queue, dead) == 1
+    worker = queue._shared("default", 0)
+    assert sorted(payloads([*worker.pop(1), *worker.pop(1), *worker.pop(1)])) == numbers(3)
+
+
+def test_a_worker_has_the_last_delivery_of_a_message_in_hand_apart_from_others(
+    client: cassq.Client, connect: Connect
+) -> None:
+    queue = client.create_queue("twice", claim_timeout=3600, max_deliveries=2)
+    push(queue, *numbers(2))
+    dead = connect().queue("twice")._shared("default", 0)
+    assert len([*dead.pop(1), *dead.pop(1)]) == 2
+    assert free(client, queue, dead)
+    worker = queue._shared("default", 0)
+    (one,) = worker.pop(10)
+    assert worker.pop(10) == []
+    one.nack()
+    (other,) = worker.pop(10)
+    assert other.payload != one.payload

@@ -21,7 +21,7 @@ from tests.integration.deadlines import DEADLINE_SECONDS, eventually
 ROOT = Path(__file__).resolve().parents[3]
 
 TASKS = '''
-import asyncio, os, re, signal
+import asyncio, os, re, signal, time
 
 def note(kind, message):
     line = f"{kind} {message.payload.decode()} {message.attempts} {os.getpid()}\\n"
@@ -41,6 +41,11 @@ def handle(message):
             os.kill(os.getpid(), signal.SIGKILL)
         case "exit":
             os._exit(0)
+        case "busy":
+            time.sleep(0.3)
+        case "ruin":
+            time.sleep(0.1)
+            os.kill(os.getpid(), signal.SIGKILL)
         case "hold":
             re.match(r"(a+)+$", "a" * 60 + "b")  # never lets another thread run
     note("done", message)
@@ -52,6 +57,11 @@ async def handle_async(message):
         case "raise":
             raise ValueError("no such address")
         case "crash":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "busy":
+            await asyncio.sleep(0.3)
+        case "ruin":
+            await asyncio.sleep(0.1)
             os.kill(os.getpid(), signal.SIGKILL)
         case "sleep":
             await asyncio.Event().wait()

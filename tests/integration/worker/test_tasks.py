@@ -184,12 +184,12 @@ def test_an_async_task_over_its_time_limit_is_cancelled_and_nacked(
                 raise
 
     push(queue, *numbers(3))
-    with running(queue.worker(handle, concurrency=1, time_limit=0.2)) as run:
+    with running(queue.worker(handle, concurrency=1, time_limit=1)) as run:
         eventually("the others are done", lambda: depths(queue) == (2, 0, 0, 1))
         eventually("it has ended", lambda: run.worker.facts()["stuck"] == 0)
         assert run.worker.facts()["outcomes"] == {"time_limit": 1, "done": 2}
     (letter,) = queue.dead_letters().peek()
-    assert letter.death["error"] == "time limit: it ran for over 0.2 s"
+    assert letter.death["error"] == "time limit: it ran for over 1 s"
     assert ended == [asyncio.CancelledError]
     assert "too late" not in caplog.text
 
