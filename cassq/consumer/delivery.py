@@ -20,6 +20,7 @@ from cassq.errors import ClaimLostError, UsageError
 from cassq.locks.port import Lock
 from cassq.message.bundles import Bundle, BundleSlice
 from cassq.message.ranges import EMPTY, RangeSet
+from cassq.model.claims import first_received_ms
 from cassq.model.priorities import PRIORITY_MAX
 from cassq.model.receipts import Receipt
 from cassq.model.rows import Claim, ClaimState
@@ -361,6 +362,11 @@ class Message:
     def attempts(self) -> int:
         """How often it was delivered to its group, including this time; 1 the first time."""
         return self._delivery.deliveries
+
+    @property
+    def first_received_ms(self) -> int | None:
+        """When it was first received singly, in catalog time; None if that is not known."""
+        return next(map(first_received_ms, self._delivery.rows), None)
 
     @property
     def priority(self) -> int:
