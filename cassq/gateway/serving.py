@@ -53,13 +53,6 @@ class Place(NamedTuple):
     slot: int
 
 
-class Signals(NamedTuple):
-    """What ends a process. stop: once it has answered what was asked. now: at once."""
-
-    stop: asyncio.Event
-    now: asyncio.Event
-
-
 def check_exposure(listen: str, *, credentials: bool, insecure: bool) -> tuple[str, int]:
     """The host and port; checks that strangers cannot get in. insecure: the user accepts the risk
     explicitly. Raises UsageError for what is not an address, or ConfigError."""
@@ -132,13 +125,13 @@ async def serve(
     opening: AbstractAsyncContextManager[Service],
     options: Options,
     place: Place,
-    signals: Signals,
+    stop: asyncio.Event,
     *,
     ready: Callable[[], None],
     each_second: Callable[[], object] = lambda: None,
     clock: Clock | None = None,
 ) -> bool:
-    """Serve until a signal. opening: opens the service. ready: called once it serves. Returns
+    """Serve until `stop` is set. opening: opens the service. ready: called once it serves. Returns
     whether all that was asked was answered. Raises ConfigError for files that cannot be used, and
     what `opening` raises."""
     clock = clock or SystemClock()
@@ -184,9 +177,9 @@ async def serve(
         listener.open(place.sockets)
         try:
             ready()
-            await signals.stop.wait()
+            await stop.wait()
         finally:
-            well = await listener.stop(options.grace, signals.now.wait())
+            well = await listener.stop(options.grace)
             counts.connections(0, listener.refused)
         if not well:
             logger.warning("the gateway stops while requests are being answered")

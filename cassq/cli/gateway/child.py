@@ -18,7 +18,7 @@ from cassq.cli.ui.daemon_log import log_as_daemon
 from cassq.errors import CassqError
 from cassq.eventloop.loops import loop_factory
 from cassq.gateway.actions.service import open_service
-from cassq.gateway.serving import Options, Place, Signals, serve
+from cassq.gateway.serving import Options, Place, serve
 from cassq.worker.journal import nothing
 from cassq.worker.reports import BEAT, ENDED, READY, Reporter
 
@@ -42,14 +42,14 @@ def main() -> NoReturn:
 
 
 async def _serve(orders: dict[str, Any], reporter: Reporter, lifeline: int) -> bool:
-    signals = Signals(asyncio.Event(), asyncio.Event())
+    stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, signals.stop.set)
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
 
     def supervisor_ended() -> None:
         if not os.read(lifeline, 4096):
             loop.remove_reader(lifeline)
-            signals.stop.set()
+            stop.set()
 
     loop.add_reader(lifeline, supervisor_ended)
     facts = {**nothing(), "running": 0, "stuck": 0}
@@ -64,7 +64,7 @@ async def _serve(orders: dict[str, Any], reporter: Reporter, lifeline: int) -> b
         open_service(orders["url"]),
         Options(**paths, grace=orders["grace"]),
         place,
-        signals,
+        stop,
         ready=lambda: reporter.send(READY, popper=f"gateway process {orders['slot']}"),
         each_second=lambda: reporter.send(BEAT, facts=facts),
     )

@@ -7,15 +7,18 @@ time, so that a client learns why; more than these are closed.
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from email.utils import formatdate
 from typing import Any
 
 from cassq.base.clock import Clock
 from cassq.gateway.wire.http import SLOW_SECONDS, Connection, HttpRequest, Reply, Undelivered
 from cassq.sidecar.sessions.rare_log import RareLog
+
+logger: logging.Logger = logging.getLogger("cassq")
 
 CONNECTIONS_MAX = 16_384
 REFUSALS_MAX = 64
@@ -121,7 +124,6 @@ class Listener:
                 opened.close()
             else:
                 self._count += 1
-                self._empty.clear()
                 self._begin(self._establish(opened, _peer(place), refusing=refusing))
             await asyncio.sleep(0)  # one that is accepted at once would let nothing else run
 
@@ -163,9 +165,9 @@ class Listener:
 
     # --- the end ----------------------------------------------------------------------------------
 
-    async def stop(self, grace: float, now: Awaitable[object] | None = None) -> bool:
+    async def stop(self, grace: float) -> bool:
         """Accept nothing more, answer what was asked, and close all connections. grace: how long
-        that may take, in seconds; `now` ends it earlier. Returns whether all was answered."""
+        that may take, in seconds. Returns whether all was answered."""
         self.closing = True
         for task in self._accepting:
             task.cancel()
@@ -173,14 +175,14 @@ class Listener:
             each.close()
         for connection in list(self._open):
             connection.drain()
-        well = True
-        if self._count:
-            empty = asyncio.ensure_future(self._empty.wait())
-            waited = [empty] if now is None else [empty, asyncio.ensure_future(now)]
-            await asyncio.wait(waited, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
-            well = empty.done()
-            for future in waited:
-                future.cancel()
+        try:
+            async with asyncio.timeout(grace):
+                while self._count:
+                    self._empty.clear()
+                    await self._empty.wait()
+        except TimeoutError:
+            logger.debug("requests are still being answered")
+        well = not self._count
         for connection in list(self._open):
             connection.abort()
         await asyncio.sleep(0)

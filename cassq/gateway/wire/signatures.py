@@ -30,11 +30,13 @@ _NEEDED = (b"host", b"x-amz-target", b"x-amz-date", b"x-amz-content-sha256")
 
 
 class _Claim(NamedTuple):
-    """What a signature says of itself. scope: day, region, service and a fixed word."""
+    """What a signature says of itself. scope: day, region, service and a fixed word. signed, names:
+    the headers that are signed, as a tuple and as one text."""
 
     access_key: str
     scope: bytes
     signed: tuple[bytes, ...]
+    names: bytes
 
 
 def _refused(code: str, message: str) -> ActionError:
@@ -146,16 +148,24 @@ class Verifier:
             )
         if not claim.scope.startswith(date[:8]):
             raise _mismatch()
-        headers = request.headers
-        lines = [request.method, _canonical_path(request.path), query]
-        for name in claim.signed:
-            value = headers.get(name, b"")
-            if b"  " in value:
-                value = b" ".join(value.split())
-            lines.append(b"%b:%b" % (name, value))
-        lines += (b"", b";".join(claim.signed), hashed)
-        canonical = sha256(b"\n".join(lines)).hexdigest().encode()
-        text = b"\n".join((_ALGORITHM, date, claim.scope, canonical))
+        given = request.headers.get
+        headers = b"\n".join([b"%b:%b" % (name, given(name, b"")) for name in claim.signed])
+        if b"  " in headers:
+            headers = b"\n".join([b" ".join(line.split()) for line in headers.split(b"\n")])
+        canonical = b"%b\n%b\n%b\n%b\n\n%b\n%b" % (
+            request.method,
+            _canonical_path(request.path),
+            query,
+            headers,
+            claim.names,
+            hashed,
+        )
+        text = b"%b\n%b\n%b\n%b" % (
+            _ALGORITHM,
+            date,
+            claim.scope,
+            sha256(canonical).hexdigest().encode(),
+        )
         right = hmac.digest(self._signing_key(claim, key), text, "sha256").hex().encode()
         if not hmac.compare_digest(right, signature):
             raise _mismatch()
@@ -217,7 +227,7 @@ def _claim(credential: bytes, signed: bytes) -> _Claim:
     names = tuple(signed.split(b";"))
     if b"host" not in names or list(names) != sorted(set(names)):
         raise _incomplete("the signed headers must be sorted, and have host among them")
-    return _Claim(access_key.decode("ascii", "replace"), scope, names)
+    return _Claim(access_key.decode("ascii", "replace"), scope, names, signed)
 
 
 def _pairs(query: bytes) -> Mapping[bytes, bytes]:
