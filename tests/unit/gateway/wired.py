@@ -62,7 +62,9 @@ def http_request(
     """A request as a connection reads it."""
     parts = urlsplit(url)
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    lowered = {name.lower().encode(): str(value).encode() for name, value in headers.items()}
+    lowered = {
+        name.lower().encode(): str(value).strip().encode() for name, value in headers.items()
+    }
     lowered.setdefault(b"host", parts.netloc.encode())
     request = HttpRequest(method.encode(), target.encode(), lowered)
     request.body = body
