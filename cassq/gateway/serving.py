@@ -152,6 +152,7 @@ async def serve(
                 {
                     "pid": os.getpid(),
                     "connections": listener.connections,
+                    "requests": listener.requests,
                     "stopping": listener.closing,
                 },
             ),

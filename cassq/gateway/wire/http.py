@@ -208,6 +208,8 @@ class Connection(asyncio.Protocol):
     def on_url(self, url: bytes) -> None:
         """The request's target, or more of it."""
         self._target += url
+        if len(self._target) > HEAD_BYTES_MAX:
+            self._refuse(431, f"the target has more than {HEAD_BYTES_MAX} bytes")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header."""
@@ -324,6 +326,11 @@ class Connection(asyncio.Protocol):
         self._waiting.clear()
         self._transport.write(head + reply.body)
         self._transport.close()
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether a request is in hand."""
+        return self._task is not None
 
     # --- what the house asks for ------------------------------------------------------------------
 

@@ -63,6 +63,11 @@ class Listener:
         """How many there are now."""
         return self._count
 
+    @property
+    def requests(self) -> int:
+        """How many are in hand. Cost: a look at each connection."""
+        return sum(each.is_answering for each in self._open)
+
     # --- for connections --------------------------------------------------------------------------
 
     def opened(self, connection: Connection) -> None:
