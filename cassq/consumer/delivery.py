@@ -312,8 +312,9 @@ class Delivery:
         self.acknowledger.give(self, seqs, back)
 
     def dead(self, seqs: range, reason: Error) -> None:
-        text = error_text("reason", reason)
-        self.acknowledger.give(self, seqs, NackOptions(0, text, doomed=True))
+        self.acknowledger.give(
+            self, seqs, NackOptions(0, error_text("reason", reason), doomed=True)
+        )
 
     def release(self, seqs: range) -> None:
         self.acknowledger.give(self, seqs, NackOptions(counted=False))
@@ -366,7 +367,8 @@ class Message:
     @property
     def first_received_ms(self) -> int | None:
         """When it was first received singly, in catalog time; None if that is not known."""
-        return next(map(first_received_ms, self._delivery.rows), None)
+        rows = self._delivery.rows
+        return next((first_received_ms(r) for r in rows if r.start <= self.seq < r.end), None)
 
     @property
     def priority(self) -> int:

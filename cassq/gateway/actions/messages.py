@@ -7,7 +7,7 @@ from hashlib import md5
 from typing import Any
 
 from cassq.consumer.delivery import Message
-from cassq.errors import UsageError
+from cassq.errors import GroupNotFoundError, QueueNotFoundError, UsageError
 from cassq.gateway.actions.attributes import number
 from cassq.gateway.actions.contents import (
     Content,
@@ -90,7 +90,12 @@ async def receive_message(host: Host, request: Request) -> Answer:
         wait = number(policy, "ReceiveMessageWaitTimeSeconds")
     ranged("WaitTimeSeconds", wait, WAIT_SECONDS_MAX)
     deliveries = hosted.deliveries
-    found = await deliveries.receive(most, visible * 1000, float(wait))
+    try:
+        found = await deliveries.receive(most, visible * 1000, float(wait))
+    except (QueueNotFoundError, GroupNotFoundError):
+        raise
+    except UsageError as exc:
+        raise fault("UnsupportedOperation", str(exc)) from exc
     if not found:
         return Answer({})
     receipts = [message.receipt for message in found]
@@ -98,16 +103,12 @@ async def receive_message(host: Host, request: Request) -> Answer:
     async def give_back() -> None:
         await deliveries.release(receipts)
 
-    now_ms = host.client.sync.ports.catalog.now_ms()
-    to_wall_ms = host.client.sync.ports.clock.wall_ms() - now_ms
-    shown = [_shown(host, message, parameters, to_wall_ms) for message in found]
+    shown = [_shown(host, message, parameters) for message in found]
     return Answer({"Messages": shown}, give_back)
 
 
-def _shown(
-    host: Host, message: Message, parameters: Mapping[str, Any], to_wall_ms: int
-) -> dict[str, Any]:
-    """A message as the answer holds it. to_wall_ms: from catalog time to wall time."""
+def _shown(host: Host, message: Message, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """A message as the answer holds it."""
     content = received(message.payload, message.headers)
     members: dict[str, Any] = {
         "MessageId": as_uuid(message.id),
@@ -120,7 +121,7 @@ def _shown(
         *(parameters.get("AttributeNames") or ()),
     ]
     if names:
-        system = _system(host, message, content, to_wall_ms)
+        system = _system(host, message, content)
         if "All" not in names:
             system = {name: value for name, value in system.items() if name in names}
         if system:
@@ -132,14 +133,14 @@ def _shown(
     return members
 
 
-def _system(host: Host, message: Message, content: Received, to_wall_ms: int) -> dict[str, str]:
+def _system(host: Host, message: Message, content: Received) -> dict[str, str]:
     first_ms = message.first_received_ms
     now_ms = host.client.sync.ports.catalog.now_ms()
     found = {
         "SenderId": host.account,
         "SentTimestamp": str(message.pushed_ms),
         "ApproximateReceiveCount": str(message.attempts),
-        "ApproximateFirstReceiveTimestamp": str((first_ms or now_ms) + to_wall_ms),
+        "ApproximateFirstReceiveTimestamp": str(host.wall_ms(first_ms or now_ms)),
         **content.system,
     }
     source = content.death.get("queue")
