@@ -93,6 +93,7 @@ class Host:
         self.account: str = account
         self._loop = asyncio.get_running_loop()
         self._hosted: dict[str, HostedQueue] = {}
+        self._jobs: dict[asyncio.Future[None], Callable[[], None]] = {}  # how to stop each
         self._ahead_ms = 0  # the wall clock, of the catalog's
         self._counts: dict[str, tuple[float, dict[str, str]]] = {}  # by queue id
         self._tidying: asyncio.Task[None] | None = None
@@ -198,8 +199,17 @@ class Host:
                 if hosted.used_at < before and hosted.is_idle:
                     await self.forget(name)
 
+    def start(self, run: Callable[[], None], stop: Callable[[], None]) -> None:
+        """Run a job in a thread of its own; `stop` has it end soon."""
+        job = self._loop.run_in_executor(None, run)
+        self._jobs[job] = stop
+        job.add_done_callback(self._jobs.pop)
+
     async def close(self) -> None:
-        """End all threads."""
+        """End all jobs and threads."""
+        for stop in self._jobs.values():
+            stop()
+        await asyncio.gather(*self._jobs)
         if self._tidying is not None:
             self._tidying.cancel()
         for name in list(self._hosted):

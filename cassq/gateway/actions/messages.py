@@ -103,12 +103,14 @@ async def receive_message(host: Host, request: Request) -> Answer:
     async def give_back() -> None:
         await deliveries.release(receipts)
 
-    shown = [_shown(host, message, parameters) for message in found]
+    shown = [_shown(host, hosted.name, message, parameters) for message in found]
     return Answer({"Messages": shown}, give_back)
 
 
-def _shown(host: Host, message: Message, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """A message as the answer holds it."""
+def _shown(
+    host: Host, name: str, message: Message, parameters: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A message of a queue as the answer holds it."""
     content = received(message.payload, message.headers)
     members: dict[str, Any] = {
         "MessageId": as_uuid(message.id),
@@ -121,7 +123,7 @@ def _shown(host: Host, message: Message, parameters: Mapping[str, Any]) -> dict[
         *(parameters.get("AttributeNames") or ()),
     ]
     if names:
-        system = _system(host, message, content)
+        system = _system(host, name, message, content)
         if "All" not in names:
             system = {name: value for name, value in system.items() if name in names}
         if system:
@@ -133,7 +135,7 @@ def _shown(host: Host, message: Message, parameters: Mapping[str, Any]) -> dict[
     return members
 
 
-def _system(host: Host, message: Message, content: Received) -> dict[str, str]:
+def _system(host: Host, name: str, message: Message, content: Received) -> dict[str, str]:
     first_ms = message.first_received_ms
     now_ms = host.client.sync.ports.catalog.now_ms()
     found = {
@@ -144,7 +146,7 @@ def _system(host: Host, message: Message, content: Received) -> dict[str, str]:
         **content.system,
     }
     source = content.death.get("queue")
-    if isinstance(source, str):
+    if isinstance(source, str) and source != name:
         found["DeadLetterQueueSourceArn"] = host.arn(source)
     return found
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import json
 from typing import Any
 
 import pytest
 
 import cassq
+import cassq.aio
+from cassq.gateway.actions.service import service_of
 from tests.integration.gateway.asking import ACCOUNT_URL, ARN, Asker, bodies, served
 from tests.integration.stage import Connect
 
@@ -161,5 +165,127 @@ def test_a_queue_says_whose_dead_letters_it_takes(url: str) -> None:
         assert (await sqs.attributes("dead"))["RedriveAllowPolicy"]
         for wrong in (allow("byQueue"), allow("denyAll", "jobs"), allow("byQueue", *"abcdefghijk")):
             await sqs.refused("InvalidAttributeValue", settle, "dead", Attributes=wrong)
+
+    served(url, main)
+
+
+# --- moving them back ---------------------------------------------------------------------------
+
+
+async def letters(sqs: Asker, count: int) -> None:
+    """Dead letters of the queue "jobs"."""
+    await pair(sqs, 1)
+    for number in range(count):
+        await sqs.send("jobs", str(number))
+    while await sqs.receive("jobs", 10, VisibilityTimeout=0):
+        pass
+    while await depth(sqs, "dead") < count:
+        await asyncio.sleep(0.01)
+
+
+async def depth(sqs: Asker, queue: str) -> int:
+    """How many messages a queue has now."""
+    sqs.service.host._counts.clear()
+    return int((await sqs.attributes(queue))["ApproximateNumberOfMessages"])
+
+
+async def ended(sqs: Asker, status: str) -> dict[str, Any]:
+    """The last task, once it has ended this way."""
+    while True:
+        answer = await sqs.ask("ListMessageMoveTasks", SourceArn=f"{ARN}:dead")
+        task: dict[str, Any] = answer["Results"][0]
+        if task["Status"] not in ("RUNNING", "CANCELLING"):
+            assert task["Status"] == status, task
+            return task
+        await asyncio.sleep(0.01)
+
+
+def test_dead_letters_move_back_to_where_they_came_from(url: str, client: cassq.Client) -> None:
+    async def main(sqs: Asker) -> None:
+        await letters(sqs, 3)
+        await sqs.send("dead", "of its own")
+        answer = await sqs.ask("StartMessageMoveTask", SourceArn=f"{ARN}:dead")
+        assert answer["TaskHandle"]
+        task = await ended(sqs, "COMPLETED")
+        started = task.pop("StartedTimestamp")
+        assert task == {
+            "Status": "COMPLETED",
+            "SourceArn": f"{ARN}:dead",
+            "ApproximateNumberOfMessagesMoved": 3,
+            "ApproximateNumberOfMessagesToMove": 4,
+        }
+        assert bodies(await sqs.receive("dead", 10)) == ["of its own"]
+        back = await sqs.receive("jobs", 10)
+        assert sorted(bodies(back)) == ["0", "1", "2"]
+        for message in back:
+            found = message["Attributes"]
+            assert found["ApproximateReceiveCount"] == "1"
+            assert int(found["SentTimestamp"]) >= started, "they count as sent anew"
+            assert "DeadLetterQueueSourceArn" not in found
+        for name in ("jobs", "dead"):
+            assert client.queue(name).audit().findings == []
+
+    served(url, main)
+
+
+def test_dead_letters_move_to_another_queue(url: str) -> None:
+    async def main(sqs: Asker) -> None:
+        await letters(sqs, 2)
+        await sqs.create("mails")
+        await sqs.ask(
+            "StartMessageMoveTask", SourceArn=f"{ARN}:dead", DestinationArn=f"{ARN}:mails"
+        )
+        task = await ended(sqs, "COMPLETED")
+        assert task["DestinationArn"] == f"{ARN}:mails"
+        assert sorted(bodies(await sqs.receive("mails", 10))) == ["0", "1"]
+
+    served(url, main)
+
+
+def test_a_task_keeps_to_its_rate_and_can_be_cancelled_anywhere(url: str) -> None:
+    async def other(sqs: Asker) -> None:
+        arn = f"{ARN}:dead"
+        start = {"SourceArn": arn, "MaxNumberOfMessagesPerSecond": 1}
+        async with service_of(cassq.aio.connect(url)) as service:
+            beside = Asker(service)
+            await letters(sqs, 30)
+            handle = (await sqs.ask("StartMessageMoveTask", **start))["TaskHandle"]
+            await beside.refused("UnsupportedOperation", "StartMessageMoveTask", **start)
+            listed = await beside.ask("ListMessageMoveTasks", SourceArn=arn, MaxResults=10)
+            assert [task["TaskHandle"] for task in listed["Results"]] == [handle]
+            assert listed["Results"][0]["MaxNumberOfMessagesPerSecond"] == 1
+            await beside.ask("CancelMessageMoveTask", TaskHandle=handle)
+            task = await ended(sqs, "CANCELLED")
+            assert task["ApproximateNumberOfMessagesMoved"] < 20
+            assert "TaskHandle" not in task
+            await beside.refused(
+                "InvalidParameterValue", "CancelMessageMoveTask", TaskHandle=handle
+            )
+
+    served(url, other)
+
+
+def test_a_move_that_makes_no_sense_is_refused(url: str) -> None:
+    async def main(sqs: Asker) -> None:
+        await pair(sqs)
+        start, dead = "StartMessageMoveTask", {"SourceArn": f"{ARN}:dead"}
+        await sqs.refused("InvalidParameterValue", start, SourceArn=f"{ARN}:jobs")
+        await sqs.refused("ResourceNotFoundException", start, SourceArn=f"{ARN}:none")
+        await sqs.refused("InvalidParameterValue", start, SourceArn="dead")
+        for wrong in (0, 501):
+            more = {**dead, "MaxNumberOfMessagesPerSecond": wrong}
+            await sqs.refused("InvalidParameterValue", start, **more)
+        await sqs.refused("ResourceNotFoundException", start, **dead, DestinationArn=f"{ARN}:none")
+        await sqs.refused("InvalidParameterValue", start, **dead, DestinationArn=f"{ARN}:dead")
+        assert await sqs.ask("ListMessageMoveTasks", **dead) == {}
+        for wrong in (0, 11):
+            await sqs.refused(
+                "InvalidParameterValue", "ListMessageMoveTasks", **dead, MaxResults=wrong
+            )
+        unknown = base64.b64encode(
+            json.dumps({"taskId": "x", "sourceArn": f"{ARN}:dead"}).encode()
+        ).decode()
+        await sqs.refused("ResourceNotFoundException", "CancelMessageMoveTask", TaskHandle=unknown)
+        await sqs.refused("InvalidParameterValue", "CancelMessageMoveTask", TaskHandle="x")
 
     served(url, main)
