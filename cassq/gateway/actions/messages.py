@@ -17,7 +17,7 @@ from cassq.gateway.actions.contents import (
     content_of,
     received,
 )
-from cassq.gateway.actions.faults import fault, wrong_value
+from cassq.gateway.actions.faults import fault, unserved, wrong_value
 from cassq.gateway.actions.host import Host, HostedQueue
 from cassq.gateway.errors import ActionError
 from cassq.gateway.request import Answer, Request
@@ -63,6 +63,16 @@ def check_size(hosted: HostedQueue, size: int) -> None:
 
 async def pushed(hosted: HostedQueue, parameters: Mapping[str, Any], content: Content) -> str:
     """Push a message; its id, once it is durable. Raises ActionError."""
+    if parameters.get("MessageGroupId") is not None:
+        raise unserved(
+            "MessageGroupId on standard queues", "leave it out, or consume by a group with `fair`"
+        )
+    if parameters.get("MessageDeduplicationId") is not None:
+        raise wrong_value(
+            "MessageDeduplicationId",
+            parameters["MessageDeduplicationId"],
+            "The request includes a parameter that is not valid for this queue type",
+        )
     delay = parameters.get("DelaySeconds")
     if delay is None:
         delay = number(hosted.policy, "DelaySeconds")
@@ -98,10 +108,9 @@ async def receive_message(host: Host, request: Request) -> Answer:
         raise fault("UnsupportedOperation", str(exc)) from exc
     if not found:
         return Answer({})
-    receipts = [message.receipt for message in found]
 
     async def give_back() -> None:
-        await deliveries.release(receipts)
+        await deliveries.release([message.receipt for message in found])
 
     shown = [_shown(host, hosted.name, message, parameters) for message in found]
     return Answer({"Messages": shown}, give_back)

@@ -129,7 +129,10 @@ class _Task:
             kept = record["status"] if not ends else status
             return {
                 **record,
-                "status": kept, "reason": reason, "moved": self.moved, "beat_ms": now_ms,
+                "status": kept,
+                "reason": reason,
+                "moved": self.moved,
+                "beat_ms": now_ms,
             }
 
         policy = self.source.update_by(_changing(self.id, change))
@@ -190,8 +193,14 @@ def _begun(host: Host, arn: str, name: str, target_name: str | None, rate: int |
     task = _Task(client, source, target, rate, uuid4().hex)
     now_ms = client.ports.clock.wall_ms()
     record = {
-        "id": task.id, "to": target_name, "rate": rate, "status": RUNNING, "reason": "",
-        "started_ms": now_ms, "beat_ms": now_ms, "moved": 0,
+        "id": task.id,
+        "to": target_name,
+        "rate": rate,
+        "status": RUNNING,
+        "reason": "",
+        "started_ms": now_ms,
+        "beat_ms": now_ms,
+        "moved": 0,
         "total": stats.waiting + stats.pending,
     }
 

@@ -117,6 +117,8 @@ def test_only_the_attributes_asked_for_are_returned(url: str) -> None:
         ("InvalidMessageContents", {"MessageBody": "a\0b"}),
         ("InvalidMessageContents", {"MessageBody": "a\ufffe"}),
         ("InvalidMessageContents", {"MessageBody": "a\ud800"}),
+        ("UnsupportedOperation", {"MessageGroupId": "a"}),
+        ("InvalidParameterValue", {"MessageDeduplicationId": "a"}),
         ("InvalidParameterValue", {"DelaySeconds": -1}),
         ("InvalidParameterValue", {"DelaySeconds": 901}),
         ("InvalidParameterValue", {"MessageBody": "x" * (1 << 20) + "x"}),
