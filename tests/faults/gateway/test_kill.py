@@ -17,7 +17,7 @@ from tests.integration.deadlines import ticks
 from tests.integration.gateway.asking import Asker, bodies, served
 
 ROOT = Path(__file__).resolve().parents[3]
-KILLS = 5
+KILLS = 2
 
 PROGRAM = """
 import asyncio, os, sys
@@ -107,7 +107,6 @@ def test_handles_outlive_the_gateway_and_so_do_deadlines(url: str, client: cassq
 
 
 @pytest.mark.embedded_only(reason="its program opens a directory")
-@pytest.mark.long(reason="kills several gateways, one after another")
 def test_what_killed_gateways_answered_holds(url: str, client: cassq.Client) -> None:
     queue, chance = client.create_queue("jobs", retain_unconsumed=600.0), random.Random(1)
     said: list[list[str]] = []
