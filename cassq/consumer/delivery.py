@@ -150,12 +150,10 @@ class Delivery:
         self.rows: list[Claim] = list(rows)
         self.due_ms: int = rows[0].due_ms
         self.settled: RangeSet = EMPTY
-        self.count: int = 0
+        self.count: int = sum(row.left_count for row in rows)
         for row in rows:
-            self.count += row.end - row.start
             if row.acked:
                 self.settled = self.settled | row.acked
-                self.count -= len(row.acked)
         self.left: int = self.count
         self.claimed_ms: int = claimed_ms
         self.taken_ms: int = claimed_ms
@@ -366,7 +364,8 @@ class Message:
     @property
     def first_received_ms(self) -> int | None:
         """When it was first received singly, in catalog time; None if that is not known."""
-        return next(map(first_received_ms, self._delivery.rows), None)
+        rows = self._delivery.rows
+        return next((first_received_ms(r) for r in rows if r.start <= self.seq < r.end), None)
 
     @property
     def priority(self) -> int:
@@ -425,10 +424,9 @@ class Message:
                 "messages of exclusive and keyed groups have no receipts",
                 hint="settle them through the popper that delivered them",
             )
-        claim = delivery.rows[0] if delivery.rows else None
-        if claim is None:
+        if not delivery.rows:
             raise ClaimLostError(pipe_id=delivery.pipe_id)
-        return Receipt(claim.group_id, delivery.pipe_id, self.seq, delivery.holder).text
+        return Receipt(delivery.group_id, delivery.pipe_id, self.seq, delivery.holder).text
 
     def nack(self, delay: float | None = None, error: Error = None) -> None:
         """Mark the message as failed: deliver it again after `delay` seconds, or by the group's

@@ -45,7 +45,7 @@ SETTINGS = ("VisibilityTimeout", "MessageRetentionPeriod")
 LEAST_TIMEOUT = 0.05
 SOURCES_MAX = 10
 # The keys of the JSON in a policy.
-SET, TAGS, CHANGED = "set", "tags", "changed"
+SET, TAGS, CHANGED, MOVES = "set", "tags", "changed", "moves"
 
 
 class Names(Protocol):
@@ -114,6 +114,12 @@ def changed_ms(policy: QueuePolicy) -> int | None:
     """When SQS clients last changed a queue, in catalog time; None if none did."""
     found = _parsed(policy.attributes).get(CHANGED)
     return found if isinstance(found, int) else None
+
+
+def moves(policy: QueuePolicy) -> list[dict[str, Any]]:
+    """The records of move tasks that a policy keeps, newest first."""
+    found = _parsed(policy.attributes).get(MOVES)
+    return [dict(each) for each in found] if isinstance(found, list) else []
 
 
 def defaults() -> QueueSettings:

@@ -44,7 +44,7 @@ class Content(NamedTuple):
     system_md5: str | None
 
     def answer(self, message_id: str) -> dict[str, Any]:
-        """What a sender is told."""
+        """The answer to its sender."""
         told = {
             "MessageId": message_id,
             "MD5OfMessageBody": self.body_md5,
@@ -192,9 +192,9 @@ class Received(NamedTuple):
 
 def received(payload: bytes, headers: Mapping[str, str]) -> Received:
     """A message from what was pushed, by whatever client."""
-    more = _parsed(headers.get(HEADER))
-    types = more.get("types", {})
     attributes: dict[str, dict[str, Any]] = {}
+    more = _parsed(headers[HEADER]) if HEADER in headers else {}
+    types = more.get("types", {})
     for name, text in headers.items():
         if name.startswith(_OWN):
             continue
@@ -211,7 +211,8 @@ def received(payload: bytes, headers: Mapping[str, str]) -> Received:
     if body is None:
         body = base64.b64encode(payload).decode()
         attributes[ENCODING] = {"DataType": "String", "StringValue": "base64"}
-    return Received(body, attributes, more.get("system", {}), _parsed(headers.get(DEATH_HEADER)))
+    death = _parsed(headers[DEATH_HEADER]) if DEATH_HEADER in headers else {}
+    return Received(body, attributes, more.get("system", {}), death)
 
 
 def _as_text(payload: bytes) -> str | None:
@@ -223,10 +224,10 @@ def _as_text(payload: bytes) -> str | None:
     return None if _NOT_XML.search(text) else text
 
 
-def _parsed(text: str | None) -> dict[str, Any]:
+def _parsed(text: str) -> dict[str, Any]:
     """The JSON object in a header of ours; empty for anything else, such as a user's own."""
     try:
-        found = json.loads(text or "{}")
+        found = json.loads(text)
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

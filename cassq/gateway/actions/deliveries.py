@@ -9,6 +9,7 @@ from everybody until its deadline.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -120,9 +121,14 @@ class Deliveries:
         return await future
 
     async def release(self, receipts: Sequence[str]) -> None:
-        """Give messages back as if they had not been received."""
+        """Give messages back as if they had not been received, but for those that are settled."""
         future: asyncio.Future[None] = self._loop.create_future()
-        self._courier.send(Call(self._queue.settle(receipts).release, into(future)))
+
+        def give_back() -> None:
+            with contextlib.suppress(ReceiptError):
+                self._queue.settle(receipts).release()
+
+        self._courier.send(Call(give_back, into(future)))
         await future
 
     def release_soon(self, receipts: Sequence[str]) -> None:

@@ -21,6 +21,7 @@ ACCOUNT = "000000000000"
 REGION = "us-east-1"
 KNOWN_SECONDS = 1.0  # how long a row is taken for the present one while nothing watches it
 COUNTED_SECONDS = 1.0
+CLOCKS_MS = 20  # two clocks that are read one after the other differ by less
 IDLE_SECONDS = 60.0  # after this, the threads of a queue that is not used end
 
 
@@ -92,6 +93,8 @@ class Host:
         self.account: str = account
         self._loop = asyncio.get_running_loop()
         self._hosted: dict[str, HostedQueue] = {}
+        self._jobs: dict[asyncio.Future[None], Callable[[], None]] = {}  # how to stop each
+        self._ahead_ms = 0  # the wall clock, of the catalog's
         self._counts: dict[str, tuple[float, dict[str, str]]] = {}  # by queue id
         self._tidying: asyncio.Task[None] | None = None
 
@@ -125,6 +128,14 @@ class Host:
         """Raise ActionError unless the caller may do this with a queue."""
         if not request.caller.may(request.action, name):
             raise fault("AccessDenied", f"Access to {request.action} on {name!r:.200} is denied.")
+
+    def wall_ms(self, catalog_ms: int) -> int:
+        """A time of the catalog by the wall clock; the same one as long as the clocks agree."""
+        ports = self.client.sync.ports
+        ahead_ms = ports.clock.wall_ms() - ports.catalog.now_ms()
+        if abs(ahead_ms - self._ahead_ms) > CLOCKS_MS:
+            self._ahead_ms = ahead_ms
+        return catalog_ms + self._ahead_ms
 
     # --- queues ---------------------------------------------------------------------------------
 
@@ -188,8 +199,17 @@ class Host:
                 if hosted.used_at < before and hosted.is_idle:
                     await self.forget(name)
 
+    def start(self, run: Callable[[], None], stop: Callable[[], None]) -> None:
+        """Run a job in a thread of its own; `stop` has it end soon."""
+        job = self._loop.run_in_executor(None, run)
+        self._jobs[job] = stop
+        job.add_done_callback(self._jobs.pop)
+
     async def close(self) -> None:
-        """End all threads."""
+        """End all jobs and threads."""
+        for stop in self._jobs.values():
+            stop()
+        await asyncio.gather(*self._jobs)
         if self._tidying is not None:
             self._tidying.cancel()
         for name in list(self._hosted):

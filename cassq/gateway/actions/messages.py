@@ -7,7 +7,7 @@ from hashlib import md5
 from typing import Any
 
 from cassq.consumer.delivery import Message
-from cassq.errors import UsageError
+from cassq.errors import GroupNotFoundError, QueueNotFoundError, UsageError
 from cassq.gateway.actions.attributes import number
 from cassq.gateway.actions.contents import (
     Content,
@@ -17,7 +17,7 @@ from cassq.gateway.actions.contents import (
     content_of,
     received,
 )
-from cassq.gateway.actions.faults import fault, wrong_value
+from cassq.gateway.actions.faults import fault, unserved, wrong_value
 from cassq.gateway.actions.host import Host, HostedQueue
 from cassq.gateway.errors import ActionError
 from cassq.gateway.request import Answer, Request
@@ -63,6 +63,16 @@ def check_size(hosted: HostedQueue, size: int) -> None:
 
 async def pushed(hosted: HostedQueue, parameters: Mapping[str, Any], content: Content) -> str:
     """Push a message; its id, once it is durable. Raises ActionError."""
+    if parameters.get("MessageGroupId") is not None:
+        raise unserved(
+            "MessageGroupId on standard queues", "leave it out, or consume by a group with `fair`"
+        )
+    if parameters.get("MessageDeduplicationId") is not None:
+        raise wrong_value(
+            "MessageDeduplicationId",
+            parameters["MessageDeduplicationId"],
+            "The request includes a parameter that is not valid for this queue type",
+        )
     delay = parameters.get("DelaySeconds")
     if delay is None:
         delay = number(hosted.policy, "DelaySeconds")
@@ -90,24 +100,26 @@ async def receive_message(host: Host, request: Request) -> Answer:
         wait = number(policy, "ReceiveMessageWaitTimeSeconds")
     ranged("WaitTimeSeconds", wait, WAIT_SECONDS_MAX)
     deliveries = hosted.deliveries
-    found = await deliveries.receive(most, visible * 1000, float(wait))
+    try:
+        found = await deliveries.receive(most, visible * 1000, float(wait))
+    except (QueueNotFoundError, GroupNotFoundError):
+        raise
+    except UsageError as exc:
+        raise fault("UnsupportedOperation", str(exc)) from exc
     if not found:
         return Answer({})
-    receipts = [message.receipt for message in found]
 
     async def give_back() -> None:
-        await deliveries.release(receipts)
+        await deliveries.release([message.receipt for message in found])
 
-    now_ms = host.client.sync.ports.catalog.now_ms()
-    to_wall_ms = host.client.sync.ports.clock.wall_ms() - now_ms
-    shown = [_shown(host, message, parameters, to_wall_ms) for message in found]
+    shown = [_shown(host, hosted.name, message, parameters) for message in found]
     return Answer({"Messages": shown}, give_back)
 
 
 def _shown(
-    host: Host, message: Message, parameters: Mapping[str, Any], to_wall_ms: int
+    host: Host, name: str, message: Message, parameters: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """A message as the answer holds it. to_wall_ms: from catalog time to wall time."""
+    """A message of a queue as the answer holds it."""
     content = received(message.payload, message.headers)
     members: dict[str, Any] = {
         "MessageId": as_uuid(message.id),
@@ -120,7 +132,7 @@ def _shown(
         *(parameters.get("AttributeNames") or ()),
     ]
     if names:
-        system = _system(host, message, content, to_wall_ms)
+        system = _system(host, name, message, content)
         if "All" not in names:
             system = {name: value for name, value in system.items() if name in names}
         if system:
@@ -132,18 +144,18 @@ def _shown(
     return members
 
 
-def _system(host: Host, message: Message, content: Received, to_wall_ms: int) -> dict[str, str]:
+def _system(host: Host, name: str, message: Message, content: Received) -> dict[str, str]:
     first_ms = message.first_received_ms
     now_ms = host.client.sync.ports.catalog.now_ms()
     found = {
         "SenderId": host.account,
         "SentTimestamp": str(message.pushed_ms),
         "ApproximateReceiveCount": str(message.attempts),
-        "ApproximateFirstReceiveTimestamp": str((first_ms or now_ms) + to_wall_ms),
+        "ApproximateFirstReceiveTimestamp": str(host.wall_ms(first_ms or now_ms)),
         **content.system,
     }
     source = content.death.get("queue")
-    if isinstance(source, str):
+    if isinstance(source, str) and source != name:
         found["DeadLetterQueueSourceArn"] = host.arn(source)
     return found
 

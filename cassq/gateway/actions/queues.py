@@ -22,6 +22,7 @@ from cassq.model.rows import QueueRow
 from cassq.settings import QueueSettings
 
 LISTED_MAX = 1000
+SOURCES = "queueUrls"  # of an answer that always has this member
 TAGS_MAX = 50
 TAG_KEY_MAX, TAG_VALUE_MAX = 128, 256
 STATEMENTS_MAX = 20
@@ -122,7 +123,7 @@ def _page(host: Host, request: Request, names: Sequence[str], member: str) -> An
     members: dict[str, Any] = {member: [host.url(request, name) for name in page]}
     if wanted is not None and len(left) > len(page):
         members["NextToken"] = base64.urlsafe_b64encode(page[-1].encode()).decode()
-    return Answer({name: value for name, value in members.items() if value})
+    return Answer(members if page or member == SOURCES else {})
 
 
 def _after(token: str | None) -> str:
@@ -152,7 +153,7 @@ async def list_dead_letter_source_queues(host: Host, request: Request) -> Answer
     await host.find(name)
     policies = await host.client.call(_policies, host)
     sources = [source for source, policy in policies.items() if policy.dead_letters == name]
-    return _page(host, request, sorted(sources), "queueUrls")
+    return _page(host, request, sorted(sources), SOURCES)
 
 
 # --- attributes ---------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import cassq.aio
 from cassq.errors import QueueFullError, QueueNotFoundError, UsageError
-from cassq.gateway.actions import batches, messages, queues
+from cassq.gateway.actions import batches, messages, queues, redriving
 from cassq.gateway.actions.faults import fault, no_queue
 from cassq.gateway.actions.host import ACCOUNT, REGION, Host
 from cassq.gateway.request import Answer, Request
@@ -16,6 +16,7 @@ Handler = Callable[[Host, Request], Awaitable[Answer]]
 
 HANDLERS: Mapping[str, Handler] = {
     "AddPermission": queues.add_permission,
+    "CancelMessageMoveTask": redriving.cancel_message_move_task,
     "ChangeMessageVisibility": messages.change_message_visibility,
     "ChangeMessageVisibilityBatch": batches.change_message_visibility_batch,
     "CreateQueue": queues.create_queue,
@@ -25,6 +26,7 @@ HANDLERS: Mapping[str, Handler] = {
     "GetQueueAttributes": queues.get_queue_attributes,
     "GetQueueUrl": queues.get_queue_url,
     "ListDeadLetterSourceQueues": queues.list_dead_letter_source_queues,
+    "ListMessageMoveTasks": redriving.list_message_move_tasks,
     "ListQueueTags": queues.list_queue_tags,
     "ListQueues": queues.list_queues,
     "PurgeQueue": queues.purge_queue,
@@ -33,6 +35,7 @@ HANDLERS: Mapping[str, Handler] = {
     "SendMessage": messages.send_message,
     "SendMessageBatch": batches.send_message_batch,
     "SetQueueAttributes": queues.set_queue_attributes,
+    "StartMessageMoveTask": redriving.start_message_move_task,
     "TagQueue": queues.tag_queue,
     "UntagQueue": queues.untag_queue,
 }
