@@ -57,6 +57,8 @@ class QueueSettings(TypedDict, total=False):
     dedup_window: float
     rate: str | None
     concurrency: int | None
+    dead_letters: str
+    attributes: str
     owner: str
     alert_no_consumer: float | None
     alert_oldest_age: float | None

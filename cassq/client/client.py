@@ -17,7 +17,7 @@ from cassq.base.clock import Clock
 from cassq.client.embedded import Embedded
 from cassq.client.opening import row_named
 from cassq.client.queue import Queue, create_queue, own_queue
-from cassq.client.runtime import Offline, Runtime
+from cassq.client.runtime import Offline, Openable, Runtime
 from cassq.client.schedule import (
     Schedule,
     create_schedule,
@@ -289,7 +289,7 @@ class Client:
                 return
             except QueueNotFoundError:
                 logger.warning("queue %s was deleted: it is created again for a dead letter", name)
-        pusher = self._letter_pushers[name] = own_queue(self.runtime, name).new_pusher()
+        pusher = self._letter_pushers[name] = own_queue(self.runtime, name).pusher_for("")
         pusher.push_intended(batch, intend)
 
     def _push_to(self, queue: QueueRow, batch: Batch, intend: Intend) -> None:
@@ -345,7 +345,7 @@ class Client:
         if failure is not None:
             raise failure
 
-    def _next_to_close(self) -> Pusher | Popper | None:
+    def _next_to_close(self) -> Openable | None:
         """The one opened first; pushers of dead letters come last, as others may still
         use them."""
         things, letters = list(self.runtime.open), list(self._letter_pushers.values())

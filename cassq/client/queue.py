@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -10,6 +10,7 @@ from typing import Any, NoReturn, Unpack
 
 from cassq.base.arguments import check_count, check_seconds, refuse_pickling
 from cassq.client.embedded import default_group
+from cassq.client.policy_change import CHANGE_TRIES, change_policy
 from cassq.client.runtime import Runtime
 from cassq.client.settlement import Act, Settlement
 from cassq.client.watched import WatchedQueue
@@ -66,7 +67,6 @@ from cassq.settings import GroupSettings, QueueSettings, Start, State, Step, Wor
 from cassq.worker.choosing import AnyHandler, AnyWorker, worker_of
 from cassq.worker.loop import GRACE_SECONDS, Settings, Source
 
-CHANGE_TRIES = 50
 SETTLERS_MS = 2_000  # how long policies are taken for the present ones
 PEEK_MAX = 100_000
 DRAIN_SECONDS_MAX = 365 * 86400.0
@@ -95,7 +95,7 @@ class Queue:
         self._runtime = runtime
         self._life = runtime.life
         self._row = row
-        self._watched = WatchedQueue(row, self._load, self._latest, self._same)
+        self.watched: WatchedQueue = WatchedQueue(row, self._load, self._latest, self._same)
         self._settlers: dict[str, ReceiptSettler] = {}  # by group
         self._settlers_ms = 0  # boot time when their policies were read
 
@@ -131,7 +131,7 @@ class Queue:
 
     def _latest(self) -> QueueRow:
         """The row; the last one seen if no quorum answers and pushes may be spilled."""
-        overflow, known = self._runtime.overflow, self._watched.row.known
+        overflow, known = self._runtime.overflow, self.watched.row.known
         return self._load() if overflow is None else overflow.latest(self._load, known)
 
     # --- pushing and popping --------------------------------------------------------------------
@@ -160,7 +160,7 @@ class Queue:
     ) -> Pusher:
         row = self._latest() if overflow else self._load()
         check_compression(row.policy.compression)
-        self._watched.row.put(row)
+        self.watched.row.put(row)
         if overflow is not None:
             overflow.expect(row)
         runtime = self._runtime
@@ -169,7 +169,7 @@ class Queue:
             admission = Admission(
                 lambda: runtime.ports,
                 runtime.clock,
-                self._watched.row,
+                self.watched.row,
                 runtime.dead_letter,
                 group_id=group_id,
                 overflow=overflow,
@@ -178,7 +178,7 @@ class Queue:
             )
             pusher = Pusher(admission, runtime.doorbell(row.id), self._life, opened)
             runtime.look_after(pusher.tend, 0.25)
-            runtime.opened(pusher, self._watched)
+            runtime.opened(pusher, self.watched)
             return pusher
 
         return opened(0)
@@ -200,11 +200,11 @@ class Queue:
     def _open_popper(self, group: str, keep_alive: float | None, *, shared: bool = False) -> Popper:
         queue_row = self._load()
         row = self._polled(self._group_in(queue_row, group))
-        watched = self._watched.group(row)
-        self._watched.row.put(queue_row)
+        watched = self.watched.group(row)
+        self.watched.row.put(queue_row)
         popper = Popper(
             self._ports,
-            self._watched.row,
+            self.watched.row,
             watched,
             dead_letter=self._runtime.dead_letter,
             doorbell=self._runtime.doorbell(row.queue_id),
@@ -215,7 +215,7 @@ class Queue:
         )
         self._runtime.look_after(popper.tend, TEND_SECONDS)
         self._runtime.attend(watched, popper.tally)
-        self._runtime.opened(popper, self._watched)
+        self._runtime.opened(popper, self.watched)
         return popper
 
     def run(self, handler: AnyHandler, **settings: Unpack[WorkerSettings]) -> None:
@@ -291,19 +291,19 @@ class Queue:
     def _look_at_settlers(self) -> None:
         """Have a settler for each present group, with the present policies. Cost: two reads."""
         now_ms, queue = self._runtime.clock.boot_ms(), self._load()
-        self._watched.row.put(queue)
+        self.watched.row.put(queue)
         rows = self._ports.catalog.queues.groups(queue.id)
         self._settlers = {row.id: self._settler(row) for row in rows}
         self._settlers_ms = now_ms
 
     def _settler(self, row: GroupRow) -> ReceiptSettler:
         """The settler of a group. row: its current row."""
-        group = self._watched.group(row)
+        group = self.watched.group(row)
         settler = self._settlers.get(row.id)
         if settler is None:
             ring = self._runtime.doorbell(row.queue_id).ring
             settler = ReceiptSettler(
-                self._ports, self._watched.row, group, self._runtime.dead_letter, ring
+                self._ports, self.watched.row, group, self._runtime.dead_letter, ring
             )
         return settler
 
@@ -320,20 +320,13 @@ class Queue:
         return self._update(policy)
 
     def _update(self, policy: QueueSettings) -> QueuePolicy:
-        for _ in range(CHANGE_TRIES):
-            row = self._load()
-            new = changed(row.policy, policy)
-            if new.consistency != row.policy.consistency:
-                raise ConfigError(
-                    "consistency cannot be changed", hint="create another queue and use that one"
-                )
-            check_compression(new.compression)
-            if new == row.policy:
-                return new
-            if self._ports.catalog.queues.update(row.id, row.version, new):
-                self._runtime.changed(replace(row, policy=new, version=row.version + 1))
-                return new
-        raise BackendTimeoutError(f"queue {self.name!r} is constantly changed by other clients")
+        return change_policy(self._runtime, self._load, lambda _: policy)
+
+    @operation
+    def update_by(self, change: Callable[[QueuePolicy], QueueSettings]) -> QueuePolicy:
+        """`update` with settings that depend on the present policy. change: called with it, again
+        if another client changes it at the same time."""
+        return change_policy(self._runtime, self._load, change)
 
     @operation
     def create_group(
@@ -410,7 +403,7 @@ class Queue:
         row = self._group(name)
         if not self._ports.catalog.queues.delete_group(row.id):
             raise self._deleted(row)
-        self._watched.refresh()
+        self.watched.refresh()
 
     @operation
     def expired_groups(self) -> list[ExpiredGroup]:
@@ -519,7 +512,7 @@ class Queue:
         """
         check_seconds("timeout", timeout, DRAIN_SECONDS_MAX)
         self.pause(pop=False)
-        return drained(self._runtime.clock, self._left, timeout, 2 * self._watched.watch_ms)
+        return drained(self._runtime.clock, self._left, timeout, 2 * self.watched.watch_ms)
 
     @operation
     def _left(self) -> int:

@@ -16,6 +16,7 @@ from cassq.base.housekeeper import Housekeeper, Tend
 from cassq.client.embedded import Embedded
 from cassq.client.watched import WatchedQueue
 from cassq.consumer.presence import LOOK_SECONDS, Presence
+from cassq.consumer.receiving import Receiver
 from cassq.doorbell import Doorbell, PollingDoorbell
 from cassq.errors import BackendUnavailableError, ClosedError
 from cassq.inspect.degradation import NOTE_SECONDS, Notebook
@@ -28,6 +29,8 @@ from cassq.producer.pusher import Pusher
 from cassq.producer.spilling import Overflow
 from cassq.producer.tick_push import PushTo
 from cassq.reaper import Reaper
+
+Openable = Pusher | Popper | Receiver
 
 REAP_SECONDS = 1.0
 REFRESH_SECONDS = 0.25
@@ -122,7 +125,7 @@ class Runtime:
         self.clock: Clock = clock
         self.life: Life = place.life
         self.overflow: Overflow | None = overflow
-        self.open: dict[Pusher | Popper, WatchedQueue] = {}
+        self.open: dict[Openable, WatchedQueue] = {}
         self.closing: bool = False  # whether opening pushers and poppers is refused
         self.tallies: Tallies = Tallies()
         self.notebook: Notebook = Notebook(clock)
@@ -222,7 +225,7 @@ class Runtime:
 
     # --- what is open ---------------------------------------------------------------------------
 
-    def opened(self, thing: Pusher | Popper, queue: WatchedQueue) -> None:
+    def opened(self, thing: Openable, queue: WatchedQueue) -> None:
         """Remember a pusher or popper to close later. While the client is being closed, close it
         and raise ClosedError, unless it pushes dead letters, which closing poppers may need."""
         if self.closing and not is_dead_letter_name(queue.name):

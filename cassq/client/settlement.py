@@ -43,16 +43,22 @@ class Settlement:
         """Reject the messages: they become dead letters of the group."""
         self._settle(NackOptions(0, error_text("reason", reason), doomed=True))
 
-    def extend(self, seconds: float) -> None:
+    def extend(self, seconds: float, *, overdue: bool = True) -> None:
         """Give the messages a deadline of their own, `seconds` from now: from 0 to 12 hours.
 
         Until then nobody else gets them, whatever becomes of the popper that delivered them, which
         no longer extends their claim nor gives them back. Past it they are delivered again, as a
-        delivery that counts. Cost: a catalog row for each message, and for what lies between.
+        delivery that counts. overdue: False refuses receipts of messages whose deadline has passed,
+        though nobody else has them yet. Cost: a catalog row for each message, and for what lies
+        between.
         """
         check_seconds("seconds", seconds, DEADLINE_MAX_SECONDS)
         ms = round(seconds * 1000)
-        self._raise(self._run(lambda settler, receipts: settler.extend(receipts, ms)))
+
+        def act(settler: ReceiptSettler, receipts: Sequence[Receipt]) -> list[Receipt]:
+            return settler.extend(receipts, ms, overdue=overdue)
+
+        self._raise(self._run(act))
 
     def _settle(self, back: NackOptions | None) -> None:
         self._raise(self._run(lambda settler, receipts: settler.settle(receipts, back)))

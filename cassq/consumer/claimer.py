@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from cassq.base.sharing import BESIDE_MS, answered
 from cassq.catalog.cover import fault, fault_now, wedged
@@ -46,7 +47,8 @@ LOOK_BESIDE_MS = 200  # ... and where that takes round trips, in the background
 class Claimer:
     """Claims for one popper of one group.
 
-    dead_letter: makes a spent message a dead letter of the group.
+    dead_letter: makes a spent message a dead letter of the group. singly: what it claims is settled
+    by receipts, each message by itself.
     """
 
     def __init__(
@@ -55,6 +57,8 @@ class Claimer:
         queue: Callable[[], QueueRow],
         group: Callable[[], GroupRow],
         dead_letter: DeadLetterFn,
+        *,
+        singly: bool = False,
     ) -> None:
         self._ports = ports
         self._catalog = ports.catalog
@@ -62,6 +66,7 @@ class Claimer:
         self._queue = queue
         self._group = group
         self._dead_letter = dead_letter
+        self._singly = singly
         self._looked_ms = -LOOK_MS
         self._prefetch_limit = 0
         self._policies = queue().policy, group().policy
@@ -75,7 +80,7 @@ class Claimer:
         self.timers: Timers = Timers(ports, group())
         self.health: GroupHealth = GroupHealth(ports, group().id, lambda: self.rules)
         self.redelivery: Redelivery = Redelivery(
-            ports.catalog, self.window, self.new_holder, self._version
+            ports.catalog, self.window, self.new_holder, self._version, singly=singly
         )
         self._expiry = Expiry(ports, queue)
         self.new_claims: NewClaims = NewClaims(ports, group, self.window, self._expiry)
@@ -93,7 +98,10 @@ class Claimer:
 
     def new_holder(self) -> str:
         """The holder of a new claim."""
-        return claims.holder_name(self.name, next(self._numbers))
+        number = next(self._numbers)
+        if self._singly:
+            return claims.single_holder_name(self.name, number, self._catalog.now_ms())
+        return claims.holder_name(self.name, number)
 
     def look(self) -> None:
         """Take the current policies, once for each operation. Raises as `queue` and `group` do once
@@ -164,6 +172,11 @@ class Claimer:
                 raise self.window.away
             return back
 
+    def claim_within(self, acknowledger: Acknowledger, limit: int, timeout_ms: int) -> list[Found]:
+        """`claim` with deadlines `timeout_ms` from now, instead of the group's."""
+        self.rules = replace(self.rules, claim_timeout_ms=timeout_ms)
+        return self.claim(acknowledger, limit, 0, self._ports.clock.boot_ms())
+
     def least_is_next(self) -> bool:
         """Whether this claim begins at the least priority."""
         share, self._since_least = self._policies[0].priority_share, self._since_least + 1
@@ -205,11 +218,12 @@ class Claimer:
         room = limit - sum(row.left_count for row in line)
         if self._leveled and len(line) == DUE_LISTED:
             room = 0  # there may be more of a priority that comes first
-        if not line or self.exclusive or room <= 0 or any(map(claims.is_suspect, line)):
+        suspect = not self._singly and any(map(claims.is_suspect, line))
+        if not line or self.exclusive or room <= 0 or suspect:
             return self._retake(line, limit, acknowledger) or self._claim_from(
                 view, limit, acknowledger
             )
-        fresh = self._claim_from(view, room, acknowledger, joint=True)
+        fresh = self._claim_from(view, room, acknowledger, joint=not self._singly)
         try:
             back = self._retake(line, limit - room, acknowledger, joint=bool(fresh))
         except CassqError as exc:
@@ -419,7 +433,10 @@ class Claimer:
         """Free claims that are past their deadlines."""
         for row in expired:
             consumer = claims.consumer_of(row.holder)
-            logger.info("taking over an expired claim of pipe %s from %s", row.pipe_id, consumer)
+            level = logging.DEBUG if claims.is_single(row) else logging.INFO
+            logger.log(
+                level, "taking over an expired claim of pipe %s from %s", row.pipe_id, consumer
+            )
         self._catalog.claims.replace_many([(row, self.freed(row)) for row in expired])
 
     def freed(self, row: Claim) -> list[Claim]:

@@ -20,6 +20,7 @@ from cassq.errors import ClaimLostError, UsageError
 from cassq.locks.port import Lock
 from cassq.message.bundles import Bundle, BundleSlice
 from cassq.message.ranges import EMPTY, RangeSet
+from cassq.model.claims import first_received_ms
 from cassq.model.priorities import PRIORITY_MAX
 from cassq.model.receipts import Receipt
 from cassq.model.rows import Claim, ClaimState
@@ -149,12 +150,10 @@ class Delivery:
         self.rows: list[Claim] = list(rows)
         self.due_ms: int = rows[0].due_ms
         self.settled: RangeSet = EMPTY
-        self.count: int = 0
+        self.count: int = sum(row.left_count for row in rows)
         for row in rows:
-            self.count += row.end - row.start
             if row.acked:
                 self.settled = self.settled | row.acked
-                self.count -= len(row.acked)
         self.left: int = self.count
         self.claimed_ms: int = claimed_ms
         self.taken_ms: int = claimed_ms
@@ -363,6 +362,12 @@ class Message:
         return self._delivery.deliveries
 
     @property
+    def first_received_ms(self) -> int | None:
+        """When it was first received singly, in catalog time; None if that is not known."""
+        rows = self._delivery.rows
+        return next((first_received_ms(r) for r in rows if r.start <= self.seq < r.end), None)
+
+    @property
     def priority(self) -> int:
         """How urgent it is, as it was pushed: from 0, the default, to 9, the most urgent."""
         return self._delivery.priority
@@ -419,10 +424,9 @@ class Message:
                 "messages of exclusive and keyed groups have no receipts",
                 hint="settle them through the popper that delivered them",
             )
-        claim = delivery.rows[0] if delivery.rows else None
-        if claim is None:
+        if not delivery.rows:
             raise ClaimLostError(pipe_id=delivery.pipe_id)
-        return Receipt(claim.group_id, delivery.pipe_id, self.seq, delivery.holder).text
+        return Receipt(delivery.group_id, delivery.pipe_id, self.seq, delivery.holder).text
 
     def nack(self, delay: float | None = None, error: Error = None) -> None:
         """Mark the message as failed: deliver it again after `delay` seconds, or by the group's

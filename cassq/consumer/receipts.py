@@ -27,7 +27,7 @@ from cassq.lifecycle.retries import DeadLetterFn
 from cassq.message.ranges import RangeSet
 from cassq.model import claims
 from cassq.model.receipts import Receipt
-from cassq.model.rows import Claim, GroupRow, QueueRow
+from cassq.model.rows import Claim, ClaimState, GroupRow, QueueRow
 
 SPAN_MAX = 1024  # seqs of a pipe between two receipts whose rows are read together
 
@@ -58,11 +58,23 @@ class ReceiptSettler:
             self._check()
             return self._until_done(receipts, lambda found: self._settled(found, back))
 
-    def extend(self, receipts: Sequence[Receipt], ms: int) -> list[Receipt]:
-        """Give messages a deadline of their own, `ms` from now. Otherwise as `settle`."""
+    def extend(
+        self, receipts: Sequence[Receipt], ms: int, *, overdue: bool = True
+    ) -> list[Receipt]:
+        """Give messages a deadline of their own, `ms` from now. overdue: also those past their
+        deadline. Otherwise as `settle`."""
         with self._lock:
             self._check()
-            return self._until_done(receipts, lambda found: self._dated(found, ms))
+            invalid: list[Receipt] = []
+
+            def act(found: dict[Receipt, Claim]) -> list[Receipt]:
+                now_ms = self._catalog.now_ms()
+                out = [r for r, row in found.items() if _is_out(row, None if overdue else now_ms)]
+                invalid.extend(found.keys() - out)
+                found = {receipt: found[receipt] for receipt in out}
+                return self._dated(found, now_ms + ms) if found else []
+
+            return self._until_done(receipts, act) + invalid
 
     def _check(self) -> None:
         if self._claimer.exclusive:
@@ -109,7 +121,7 @@ class ReceiptSettler:
         settler, now_ms = self._settler, self._catalog.now_ms()
         deliveries: dict[str, Delivery] = {}
         for version, (row, seqs) in _by_row(found).items():
-            delivery = deliveries[version] = Delivery(_NOBODY, [row], now_ms, None, None)
+            delivery = deliveries[version] = Delivery(NOBODY, [row], now_ms, None, None)
             settler.deliveries[delivery] = None
             if back is None:
                 settler.note(delivery, seqs, now_ms)
@@ -133,15 +145,20 @@ class ReceiptSettler:
                 again.append(receipt)
         return again
 
-    def _dated(self, found: dict[Receipt, Claim], ms: int) -> list[Receipt]:
-        due_ms = self._catalog.now_ms() + ms
+    def _dated(self, found: dict[Receipt, Claim], due_ms: int) -> list[Receipt]:
         rows = _by_row(found)
         changes = [
             (row, claims.dated(row, seqs, due_ms, self._version)) for row, seqs in rows.values()
         ]
         done = self._catalog.claims.replace_many(changes)
+        self._ring()  # it may be due earlier than poppers that wait know
         changed = {version for version, is_done in zip(rows, done, strict=True) if not is_done}
         return [receipt for receipt, row in found.items() if row.version in changed]
+
+
+def _is_out(row: Claim, now_ms: int | None) -> bool:
+    """Whether somebody has the messages of a row; now_ms: and their time is not over."""
+    return row.state is ClaimState.HELD and (now_ms is None or row.due_ms > now_ms)
 
 
 def _by_row(found: dict[Receipt, Claim]) -> dict[str, tuple[Claim, RangeSet]]:
@@ -157,4 +174,4 @@ def _refuse(*_: object) -> NoReturn:
     raise UsageError("a delivery found by its receipt has no popper")
 
 
-_NOBODY = Acknowledger(_refuse, _refuse, _refuse)
+NOBODY = Acknowledger(_refuse, _refuse, _refuse)

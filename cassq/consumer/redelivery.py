@@ -58,7 +58,8 @@ def read_left(
 
 
 class Redelivery:
-    """Takes free rows for one popper. holder: a new holder of a claim."""
+    """Takes free rows for one popper. holder: a new holder of a claim. singly: each message is
+    settled by itself, so none shares in the failures of others."""
 
     def __init__(
         self,
@@ -66,11 +67,14 @@ class Redelivery:
         window: CandidatePipes,
         holder: Callable[[], str],
         version: claims.Version,
+        *,
+        singly: bool = False,
     ) -> None:
         self._catalog = catalog
         self._window = window
         self._holder = holder
         self._version = version
+        self._singly = singly
         self.retained: RetainedMessages = RetainedMessages()
         self._refused: set[str] = set()  # versions of rows whose taking was refused
 
@@ -90,7 +94,7 @@ class Redelivery:
         if not chosen:
             return [], False
         now_ms = self._catalog.now_ms()
-        joint = joint or len(chosen) > 1
+        joint = not self._singly and (joint or len(chosen) > 1)
         holder = self._holder()
         changes: list[tuple[Claim, list[Claim]]] = []
         mine: list[tuple[Claim, list[BundleSlice]]] = []
@@ -122,7 +126,8 @@ class Redelivery:
         chosen: list[ChosenPart] = []
         room = CLAIM_BYTES_MAX
         for row in due:
-            if limit <= 0 or room <= 0 or (chosen and claims.is_suspect(row)):
+            suspect = not self._singly and claims.is_suspect(row)
+            if limit <= 0 or room <= 0 or (chosen and suspect):
                 break
             try:
                 pieces, until = self._left(row, limit, room)
@@ -132,7 +137,7 @@ class Redelivery:
             chosen.append(ChosenPart(row, pieces, until))
             limit -= sum(len(piece.seqs) for piece in pieces)
             room -= sum(piece.bundle.size for piece in pieces)
-            if claims.is_suspect(row):
+            if suspect:
                 break
         return chosen
 

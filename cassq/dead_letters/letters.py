@@ -195,7 +195,8 @@ class Filter:
     reason: of the death, or of the failure that led to it: a message that a consumer rejected as
     often as allowed died of "delivery_limit", and matches "rejected" too. older_than, newer_than:
     seconds since the death. headers: each has exactly this value. text: in the payload, as UTF-8,
-    or in the error it died of. ids: one of these; an empty list matches none.
+    or in the error it died of. ids: one of these; an empty list matches none. died_in: the queue
+    and the group.
     """
 
     reason: str | None = None
@@ -204,6 +205,7 @@ class Filter:
     headers: Mapping[str, str] = field(default_factory=dict)
     text: str | None = None
     ids: Collection[str] | None = None
+    died_in: tuple[str, str] | None = None
 
     def __post_init__(self) -> None:
         for name in ("reason", "text"):
@@ -222,7 +224,8 @@ class Filter:
     @property
     def is_empty(self) -> bool:
         """Whether it selects all letters."""
-        unsaid = (self.reason, self.older_than, self.newer_than, self.text, self.ids)
+        ages = self.older_than, self.newer_than
+        unsaid = (self.reason, *ages, self.text, self.ids, self.died_in)
         return not self.headers and unsaid == (None,) * len(unsaid)
 
     def picked(self, frame: Frame, first: int, last: int, pipe_id: str, now_ms: int) -> RangeSet:
@@ -236,6 +239,8 @@ class Filter:
         if self.ids is not None and frame.id_at(at, pipe_id).decode() not in self.ids:
             return False
         headers, death = _headers_of(frame, at)
+        if self.died_in not in (None, (death.get("queue"), death.get("group"))):
+            return False
         if self.reason is not None and self.reason not in (
             death.get("reason"),
             death.get("failure"),

@@ -36,7 +36,8 @@ Append = Callable[[Batch, Intend], object]
 
 
 class Merging(BulkJob):
-    """Moves dead letters back to `group`, and only to it. ring: wakes its poppers."""
+    """Moves dead letters back to `group`, and only to it; None: to wherever `append` pushes. ring:
+    wakes its poppers. anew: as if they were pushed now, so that no age limit counts from before."""
 
     def __init__(
         self,
@@ -44,22 +45,24 @@ class Merging(BulkJob):
         letters: GroupRow,
         where: Filter,
         *,
-        group: GroupRow,
+        group: GroupRow | None,
         append: Append,
         ring: Callable[[], None],
+        anew: bool = False,
         **how: Any,
     ) -> None:
         super().__init__(ports, letters, where, **how)
         self._group = group
         self._append = append
         self._ring = ring
+        self._anew = anew
         self._owner = self._version()
         # If the dead-letter queue has other groups, they keep theirs: then letters are copied.
         readers = self._catalog.queues.groups(letters.queue_id)
-        self._may_repoint = where.is_empty and len(readers) == 1
+        self._may_repoint = where.is_empty and len(readers) == 1 and not anew
 
     def _whole(self, pipe: PipeRow, end: Place) -> bool:
-        if not self._may_repoint or pipe.timer_ms is not None:
+        if self._group is None or not self._may_repoint or pipe.timer_ms is not None:
             return False
         if not self._limiter.is_off and (pipe.end is None or end.seq > self._limiter.room()):
             return False
@@ -85,7 +88,8 @@ class Merging(BulkJob):
             return False
         intents = Intents(self._catalog, held, list(chosen.seqs), Reason.MERGED)
         try:
-            self._append(_batch(chosen.slices, spot.pipe), intents)
+            now_ms = self._ports.clock.wall_ms() if self._anew else None
+            self._append(_batch(chosen.slices, spot.pipe, now_ms), intents)
         except OwnershipError:
             return False  # we were presumed dead: another process has finished it
         except CassqError:
@@ -144,8 +148,9 @@ class Purging(BulkJob):
         return self._catalog.claims.claim(cursor, chosen.end, rows, removed=removed, synced=True)
 
 
-def _batch(slices: list[Slice], pipe: PipeRow) -> Batch:
-    """A batch that pushes letters of a pipe again as they are, under their original ids."""
+def _batch(slices: list[Slice], pipe: PipeRow, now_ms: int | None) -> Batch:
+    """A batch that pushes letters of a pipe again as they are, under their original ids. now_ms:
+    when they are pushed; None: when they were."""
     payloads: list[bytes] = []
     times: list[int] = []
     headers: list[bytes | None] = []
@@ -157,7 +162,8 @@ def _batch(slices: list[Slice], pipe: PipeRow) -> Batch:
         headers += _column(frame.headers, first, last)
         keys += _column(frame.keys, first, last)
         ids += (frame.id_at(at, pipe.id) for at in range(first, last))
-    return Batch(payloads, times, headers, keys, ids, priority=pipe.priority)
+    sent_ms = times if now_ms is None else [now_ms] * len(times)
+    return Batch(payloads, sent_ms, headers, keys, ids, priority=pipe.priority)
 
 
 def _column(column: list[bytes | None] | None, first: int, last: int) -> list[bytes | None]:

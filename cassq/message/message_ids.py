@@ -2,10 +2,44 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar, overload
+from uuid import UUID
 
 from cassq.message.batches import AppendReceipt, SpilledReceipt
+
+_SEQ_BITS, _LOW_BITS, _MIDDLE_BITS = 26, 62, 12
+_PLACE = re.compile(r"([0-9a-f]{24}):(0|[1-9][0-9]*)")
+_PLAIN = re.compile(r"([0-9a-f]{24})-(0|[1-9][0-9]*)")
+_UUID8 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+
+
+def as_uuid(message_id: str) -> str:
+    """An id as a UUID of version 8, which `from_uuid` reads back: 96 bits of the pipe, 26 of the
+    sequence number. An id that has no place in it is returned with `-` for `:`."""
+    match = _PLACE.fullmatch(message_id)
+    if match is None or int(match[2]) >> _SEQ_BITS:
+        return message_id.replace(":", "-")
+    bits = int(match[1], 16) << _SEQ_BITS | int(match[2])
+    low = bits & (1 << _LOW_BITS) - 1
+    middle = bits >> _LOW_BITS & (1 << _MIDDLE_BITS) - 1
+    high = bits >> (_LOW_BITS + _MIDDLE_BITS)
+    return str(UUID(int=high << 80 | 8 << 76 | middle << 64 | 2 << _LOW_BITS | low))
+
+
+def from_uuid(text: str) -> str:
+    """The id of a message from what `as_uuid` returned; any other text as it is."""
+    plain = _PLAIN.fullmatch(text)
+    if plain is not None:
+        return f"{plain[1]}:{plain[2]}"
+    match = _UUID8.fullmatch(text)
+    if match is None:
+        return text
+    number = UUID(text).int
+    middle, low = number >> 64 & (1 << _MIDDLE_BITS) - 1, number & (1 << _LOW_BITS) - 1
+    bits = (number >> 80 << _MIDDLE_BITS | middle) << _LOW_BITS | low
+    return f"{bits >> _SEQ_BITS:024x}:{bits & (1 << _SEQ_BITS) - 1}"
 
 
 class MessageId(str):

@@ -32,8 +32,9 @@ CUT_INTO = 16
 DOOMED, MOVING, LEAVING = '"doomed":', '"moving":', '"leaving":'
 
 # A holder is a popper's name and the number of its claim, as each claim has a holder of its own;
-# and this, if the delivery has a deadline of its own, which its popper leaves alone.
-_NUMBER, DATED = "/", "!"
+# the time of the claim, if its messages are received singly; and a mark, if the delivery has a
+# deadline of its own, which its popper leaves alone.
+_NUMBER, _SINCE, DATED = "/", "@", "!"
 
 Version = Callable[[], str]
 
@@ -58,6 +59,27 @@ def holder_name(popper: str, number: int) -> str:
     return f"{popper}{_NUMBER}{number}"
 
 
+def single_holder_name(popper: str, number: int, now_ms: int) -> str:
+    """The holder of a claim whose messages are received singly: each by itself, with a deadline of
+    its own from the start, which anybody who has its receipt may move."""
+    return f"{popper}{_NUMBER}{number}{_SINCE}{now_ms}{DATED}"
+
+
+def is_single(claim: Claim) -> bool:
+    """Whether the messages of a held claim, or of a free one that expired, were received singly."""
+    return _SINCE in claim.holder
+
+
+def first_received_ms(claim: Claim) -> int | None:
+    """When the messages of a held claim were first received singly; None if that is not known."""
+    if claim.failure:
+        known: int | None = json.loads(claim.failure).get("received_ms")
+        if known is not None:
+            return known
+    since = claim.holder.removesuffix(DATED).partition(_SINCE)[2]
+    return int(since) if since else None
+
+
 def consumer_of(holder: str) -> str:
     """The popper's name in the holder of a claim."""
     return holder.partition(_NUMBER)[0]
@@ -76,10 +98,13 @@ def failure_record(
 
 
 def failed_again(before: str, now: str) -> str:
-    """The record `now`, with the time of the first failure taken from `before`; "": there was
-    none."""
-    first_ms = json.loads(before).get("first_ms") if before else None
-    return now if first_ms is None else json.dumps({**json.loads(now), "first_ms": first_ms})
+    """The record `now`, with the times of the first failure and of the first receipt taken from
+    `before`; "": there was none."""
+    if not before:
+        return now
+    earlier = json.loads(before)
+    kept = {name: earlier[name] for name in ("first_ms", "received_ms") if name in earlier}
+    return json.dumps({**json.loads(now), **kept}) if kept else now
 
 
 def cut_up(give: GiveBack, max_deliveries: int) -> GiveBack:
@@ -251,9 +276,12 @@ def dated(claim: Claim, seqs: RangeSet, due_ms: int, version: Version) -> list[C
 
 
 def is_delivery(claim: Claim, seq: int, holder: str) -> bool:
-    """Whether a row is the delivery of a message to this holder, and the message is not settled."""
-    held = claim.state is ClaimState.HELD and claim.start <= seq < claim.end
-    return held and claim.holder.removesuffix(DATED) == holder and seq not in claim.acked
+    """Whether a row is the last delivery of a message, made to this holder, and the message is not
+    settled. holder: with or without the mark of a deadline of its own."""
+    if claim.state is ClaimState.DONE or not claim.start <= seq < claim.end:
+        return False
+    same = claim.holder.removesuffix(DATED) == holder.removesuffix(DATED)
+    return same and seq not in claim.acked
 
 
 def is_spent(claim: Claim, max_deliveries: int) -> bool:
@@ -354,13 +382,17 @@ def freed(
 ) -> list[Claim]:
     """A claim taken away from its holder: the rest is free from `due_ms` on, split if it was lost
     twice or its deliveries are spent, so that a poison message ends up alone. What was not handed
-    out is free at once, and not counted. Claims that are doomed, or being moved, stay so."""
+    out is free at once, and not counted. What was received singly is only split if its deliveries
+    are spent, and its receipts stay valid until it is delivered again. Claims that are doomed, or
+    being moved, stay so."""
     if is_doomed(claim):
         return [
             replace(
                 claim, state=ClaimState.FREE, due_ms=0, holder="", tried=None, version=version()
             )
         ]
+    if is_single(claim):
+        return _freed_singly(claim, now_ms, due_ms, max_deliveries, version)
     untried = EMPTY if claim.tried is None else claim.left - claim.tried
     waiting = replace(
         claim,
@@ -385,6 +417,21 @@ def freed(
     pieces = (_cut(left) if cut else [left]) if left else []
     parts = [(piece, free) for piece in pieces]
     return _laid_out(claim, [*parts, (untried, waiting)] if untried else parts, version)
+
+
+def _freed_singly(
+    claim: Claim, now_ms: int, due_ms: int, max_deliveries: int, version: Version
+) -> list[Claim]:
+    """`freed` for messages that were received singly: none has to do with another's failure."""
+    record = json.loads(failure_record("expired", "", consumer_of(claim.holder), now_ms))
+    record["received_ms"] = first_received_ms(claim)
+    failure = failed_again(claim.failure, json.dumps(record))
+    free = replace(claim, state=ClaimState.FREE, due_ms=due_ms, failure=failure)
+    left = claim.left
+    if claim.deliveries < max_deliveries:
+        return _laid_out(claim, [(left, free)], version)
+    # Each becomes a dead letter by itself, so each needs a row of its own.
+    return _laid_out(claim, [(RangeSet.run(seq, seq + 1), free) for seq in left], version)
 
 
 def scheduled(

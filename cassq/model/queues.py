@@ -18,6 +18,7 @@ from cassq.errors import ConfigError, InvalidNameError
 from cassq.settings import Compression, Consistency, OnDead, Order, Overflow
 
 NAME_LENGTH_MAX = 200
+ATTRIBUTES_LENGTH_MAX = 64 * 1024
 DEFAULT_GROUP = "default"
 RETRY_STEPS_MAX = 100
 RETRY_SECONDS_MAX = 365 * 86400
@@ -147,6 +148,10 @@ class QueuePolicy:
     rate: str | None = None
     # ... and how many of a group's messages may be in consumers' hands at once.
     concurrency: int | None = None
+    # The queue that dead letters of its groups move to; empty: a queue of each group's own.
+    dead_letters: str = ""
+    # What clients of a gateway have set, as a JSON object of texts.
+    attributes: str = ""
     # Who is responsible for the queue: alerts are routed by it.
     owner: str = ""
     # Alert when messages have waited this many seconds and no consumer has come ...
@@ -199,7 +204,21 @@ class QueuePolicy:
         _check_seconds(self, "dedup_window", 0.0, KEPT_SECONDS_MAX)
         _check_flag(self, "push_paused")
         _check_flag(self, "pop_paused")
+        self._check_texts()
         self._check_alerts()
+
+    def _check_texts(self) -> None:
+        """Check what names another queue, and what belongs to clients of a gateway."""
+        if not isinstance(self.dead_letters, str):
+            raise ConfigError(
+                f"dead_letters must be a queue's name, not {self.dead_letters!r:.220}"
+            )
+        if self.dead_letters:
+            check_queue_name(self.dead_letters)
+        if not isinstance(self.attributes, str) or len(self.attributes) > ATTRIBUTES_LENGTH_MAX:
+            raise ConfigError(
+                f"attributes must be a text of at most {ATTRIBUTES_LENGTH_MAX} characters"
+            )
 
     def _check_alerts(self) -> None:
         """Check who gets alerts, and when; None means never."""

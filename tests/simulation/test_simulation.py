@@ -19,6 +19,7 @@ from tests.simulation.worlds.scenario import (
     with_limits,
     with_priorities,
     with_receipts,
+    with_receivers,
     with_writers,
 )
 from tests.simulation.worlds.world import World
@@ -26,6 +27,7 @@ from tests.simulation.worlds.world import World
 SEEDS = range(40)
 SEEDS_OF_WRITERS = range(15)
 SEEDS_OF_RECEIPTS = range(15)
+SEEDS_OF_RECEIVERS = range(10)
 SEEDS_OF_KEYS = range(18)
 SEEDS_OF_HOLDING = range(12)
 SEEDS_OF_LIMITS = range(10)
@@ -82,6 +84,17 @@ def world_of_receipts(seed: int) -> World:
 @pytest.mark.parametrize("seed", SEEDS_OF_RECEIPTS)
 def test_a_receipt_settles_or_dates_the_latest_delivery_alone(seed: int) -> None:
     failure = run_world(world_of_receipts(seed))
+    assert failure is None, str(failure)
+
+
+def world_of_receivers(seed: int) -> World:
+    rng = random.Random(f"receivers {seed}")
+    return World(seed, with_receivers(draw_scenario(rng, ["ap"]), rng))
+
+
+@pytest.mark.parametrize("seed", SEEDS_OF_RECEIVERS)
+def test_what_is_received_is_nobody_else_s_until_its_deadline(seed: int) -> None:
+    failure = run_world(world_of_receivers(seed))
     assert failure is None, str(failure)
 
 

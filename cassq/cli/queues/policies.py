@@ -112,6 +112,9 @@ QUEUE_HELP = {
     " 100/h.",
     "concurrency": "How many messages of each group may be in consumers' hands at once, over all"
     " processes.",
+    "dead_letters": "The queue that dead letters of all groups move to; empty: one of each group's"
+    " own.",
+    "attributes": "What clients of a gateway have set, as JSON; see docs/gateway.md.",
     "owner": "Who is responsible for the queue; alerts are routed by this.",
     "alert_no_consumer": "Alert when messages have waited this long and no consumer has come.",
     "alert_oldest_age": "Alert when the oldest uncommitted message is this old.",

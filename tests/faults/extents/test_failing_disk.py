@@ -106,7 +106,7 @@ def test_an_error_says_how_many_messages_were_pushed(queue: cassq.Queue, disk: S
     queue.update(max_pushes_per_pipe=10)
     pusher = queue.pusher()
     eventually(
-        "the limit is taken up", lambda: queue._watched.row().policy.max_pushes_per_pipe == 10
+        "the limit is taken up", lambda: queue.watched.row().policy.max_pushes_per_pipe == 10
     )
     pusher.push_many(numbers(10))
     disk.fall_ill("create", EVER, errno.ENOSPC)  # no further pipe can be made

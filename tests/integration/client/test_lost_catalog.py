@@ -82,7 +82,17 @@ COMMANDS = [
     ("task signal {id} go", 0),
 ]
 ELSEWHERE = (
-    *("completion", "version", "schema", "sidecar serve", "spark", "spill", "pipe", "worker"),
+    *(
+        "completion",
+        "version",
+        "schema",
+        "sidecar serve",
+        "spark",
+        "spill",
+        "pipe",
+        "worker",
+        "gateway",
+    ),
     "outbox",
 )
 

@@ -123,9 +123,9 @@ def test_settings_are_read_again_within_half_a_lease_and_within_a_second_by_a_po
     client: cassq.Client, lease: float, seconds: float
 ) -> None:
     queue = client.create_queue("jobs", lease=lease)
-    assert queue._watched.refresh() == min(lease / 2, 2.0)
+    assert queue.watched.refresh() == min(lease / 2, 2.0)
     queue.popper()
-    assert queue._watched.refresh() == seconds
+    assert queue.watched.refresh() == seconds
 
 
 def test_this_client_s_pushers_and_poppers_see_its_changes_at_once(client: cassq.Client) -> None:

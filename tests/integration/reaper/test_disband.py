@@ -272,7 +272,7 @@ def test_a_popper_of_an_expired_group_learns_what_became_of_it(
     messages = popper.pop(2)
     clock.advance(EXPIRES)
     watch(timed, clock)
-    queue._watched.refresh()
+    queue.watched.refresh()
     with pytest.raises(GroupNotFoundError) as caught:
         popper.pop()
     assert "no popper came for 60 seconds" in caught.value.hint

@@ -10,6 +10,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -126,15 +127,22 @@ class Home:
 
 
 class WorkerProcess:
-    """One run of `cassq worker`; ended with its children at the end of a `with` block."""
+    """One run of `cassq worker`; ended with its children at the end of a `with` block. verb: of
+    another command that runs processes, in place of `worker` and the handler."""
 
     def __init__(
-        self, home: Home, *options: str, handler: str = "tasks:handle", **environ: str
+        self,
+        home: Home,
+        *options: str,
+        handler: str = "tasks:handle",
+        verb: Sequence[str] = (),
+        **environ: str,
     ) -> None:
         self.home = home
         number = len(list(home.directory.glob("errors-*")))
         self._errors = home.directory / f"errors-{number}"
-        command = [sys.executable, "-m", "cassq", "worker", handler, "--url", home.url, *options]
+        words = verb or ("worker", handler)
+        command = [sys.executable, "-m", "cassq", *words, "--url", home.url, *options]
         paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
         with self._errors.open("w") as errors:
             self._process = subprocess.Popen(

@@ -12,14 +12,13 @@ from cassq.errors import (
     ClaimLostError,
     GroupNotFoundError,
     OwnershipError,
-    ReceiptError,
-    UsageError,
 )
 from cassq.model.queues import is_dead_letter_name
 from cassq.popper import Popper
 from tests.simulation.actors.clerks import keep_desk
 from tests.simulation.actors.client import SteppedClient, close_client, met, open_client
 from tests.simulation.actors.pushers import push_all
+from tests.simulation.actors.receivers import leave, receive_all, settle_some
 from tests.simulation.actors.threads import SimLock, Thread
 from tests.simulation.actors.writers import write_all
 from tests.simulation.checks.model import NEVER, Delivery
@@ -28,7 +27,6 @@ from tests.simulation.worlds.world import World
 
 Role = Callable[[Process], None]
 KEEP_ALIVE_SECONDS = 5.0
-RECEIPTS_KEPT = 30
 
 
 def cast(world: World) -> Iterator[tuple[str, Role]]:
@@ -42,6 +40,8 @@ def cast(world: World) -> Iterator[tuple[str, Role]]:
         for group in groups:
             for i in range(roles["popper"]):
                 yield f"popper{i}:{name}", partial(pop_all, world, name, group)
+        for i in range(roles.get("receiver", 0)):
+            yield f"receiver{i}:{name}", partial(receive_all, world, name)
         for i in range(roles["founder"]):
             yield f"founder{i}:{name}", partial(found_groups, world, name)
         strict = world.scenario.policy[name]["consistency"] == "cp"
@@ -159,7 +159,10 @@ class Hand:
         rng = self._process.rng
         mine = self._out
         if self._world.scenario.receipts and rng.random() < self._world.scenario.receipts:
-            self._by_receipt(rng.sample(mine, rng.randint(1, len(mine))))
+            if not (mine[0].group.exclusive or mine[0].group.keyed):
+                some = rng.sample(mine, rng.randint(1, len(mine)))
+                leave(self._world, self._name, [d for d in some if d.message._delivery.rows])
+            settle_some(self._world, self._process, self._client, self._name)
             return
         if rng.random() < 0.3:
             rng.shuffle(mine)
@@ -192,48 +195,6 @@ class Hand:
                 self._close(popper)
             case _:
                 self._process.scheduler.note(self._process, f"forgets {len(some)}")
-
-    def _by_receipt(self, some: list[Delivery]) -> None:
-        """Leave the receipts of some to whoever comes, and do something with some that were left,
-        of this process and others, of late and long ago."""
-        left = self._world.receipts[self._name]
-        if not (some[0].group.exclusive or some[0].group.keyed):
-            left += [(d.message.receipt, d) for d in some if d.message._delivery.rows]
-            del left[:-RECEIPTS_KEPT]
-        rng, settle = self._process.rng, self._client.queue(self._name).settle
-        for receipt, delivery in rng.sample(left, min(len(left), rng.randint(0, 3))):
-            verb = rng.choice(("ack", "ack", "nack", "release", "extend", "extend"))
-            try:
-                match verb:
-                    case "ack":
-                        self._world.checker.settling([delivery], anew=True)
-                        settle(receipt).ack()
-                        self._world.checker.committed([delivery])
-                    case "extend":
-                        self._date(delivery, partial(settle(receipt).extend))
-                    case _:
-                        self._world.checker.giving([delivery], uncounted=verb == "release")
-                        getattr(settle(receipt), verb)()
-            except ReceiptError:
-                verb += ": not valid"
-            except UsageError:
-                if delivery.group.alive:
-                    raise
-                verb += ": its group is gone"
-            self._process.scheduler.note(
-                self._process, f"{verb} by receipt: {delivery.place} {delivery.attempts}"
-            )
-
-    def _date(self, delivery: Delivery, extend: Callable[[float], None]) -> None:
-        """A deadline of its own."""
-        seconds = self._process.rng.choice((0.0, 0.2, 2.0, 20.0))
-        due_ms = self._process.scheduler.clock.boot_ms() + round(seconds * 1000)
-        before_ms = delivery.due_ms
-        delivery.due_ms = min(before_ms, due_ms)
-        extend(seconds)
-        delivery.dated = True
-        if delivery.settling == NEVER and delivery.given == NEVER:
-            delivery.due_ms = due_ms
 
     def _commit(self, popper: Popper, batch: list[Delivery]) -> None:
         checker = self._world.checker

@@ -192,6 +192,14 @@ def with_receipts(scenario: Scenario, rng: random.Random) -> Scenario:
     )
 
 
+def with_receivers(scenario: Scenario, rng: random.Random) -> Scenario:
+    """The scenario with receivers beside the poppers of each queue, or in their place."""
+    roles = {**scenario.roles, "receiver": rng.randint(1, 3)}
+    if rng.random() < 0.5:
+        roles["popper"] = 0
+    return replace(with_receipts(scenario, rng), roles=roles)
+
+
 def with_keys(scenario: Scenario, rng: random.Random) -> Scenario:
     """The scenario with a group in the order of few keys, beside the others."""
     return replace(

@@ -29,7 +29,7 @@ each_verb = pytest.mark.parametrize("leaf", LEAVES, ids=lambda leaf: leaf.comman
 
 def test_every_noun_is_there() -> None:
     expected = """
-        audit cancel completion explain peek pop push reap rollback stats version worker
+        audit cancel completion explain gateway peek pop push reap rollback stats version worker
         queue-create queue-list queue-show queue-update queue-delete
         queue-pause queue-resume queue-drain queue-purge
         group-create group-list group-update group-delete group-keys group-release-key

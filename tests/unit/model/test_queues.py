@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from cassq.errors import ConfigError, InvalidNameError
 from cassq.model.queues import (
+    ATTRIBUTES_LENGTH_MAX,
     NAME_LENGTH_MAX,
     GroupPolicy,
     QueuePolicy,
@@ -192,6 +193,7 @@ def test_the_least_number_of_open_pipes_is_not_above_the_most() -> None:
 CHECKED_ELSEWHERE = {
     "consistency", "compression",  # above
     "retry_schedule", "retry_jitter", "sick_check", "sick_hold", "min_open_pipes",  # below
+    "dead_letters", "attributes",  # below
     # tests/integration/producer/test_max_length.py and its neighbours
     "rate", "concurrency",  # tests/integration/consumer/test_limits.py
     "priority_share",  # tests/unit/model/test_priorities.py
@@ -211,6 +213,20 @@ def test_no_more_pipes_are_kept_open_than_may_be() -> None:
     assert QueuePolicy(min_open_pipes=4, max_open_pipes=4).min_open_pipes == 4
     with pytest.raises(ConfigError, match="more than max_open_pipes"):
         QueuePolicy(min_open_pipes=5, max_open_pipes=4)
+
+
+@pytest.mark.parametrize("name", [5, None, "a b", "jobs~default~dead", "a/b"])
+def test_dead_letters_move_to_a_queue_of_a_valid_name(name: Any) -> None:
+    assert QueuePolicy(dead_letters="/team/failed").dead_letters == "/team/failed"
+    with pytest.raises((ConfigError, InvalidNameError)):
+        QueuePolicy(dead_letters=name)
+
+
+def test_attributes_are_a_text_of_limited_length() -> None:
+    assert QueuePolicy(attributes="{}").attributes == "{}"
+    for wrong in (None, {}, "x" * (ATTRIBUTES_LENGTH_MAX + 1)):
+        with pytest.raises(ConfigError, match="attributes"):
+            QueuePolicy(attributes=wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("policy", [QueuePolicy, GroupPolicy])

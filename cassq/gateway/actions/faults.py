@@ -1,0 +1,53 @@
+"""The errors of SQS that actions raise, with the codes of both encodings."""
+
+from __future__ import annotations
+
+from cassq.gateway.errors import ActionError
+
+_LEGACY = "AWS.SimpleQueueService."
+_ALIKE = frozenset(
+    {
+        "BatchEntryIdsNotDistinct",
+        "BatchRequestTooLong",
+        "EmptyBatchRequest",
+        "InvalidBatchEntryId",
+        "MessageNotInflight",
+        "PurgeQueueInProgress",
+        "QueueDeletedRecently",
+        "TooManyEntriesInBatchRequest",
+        "UnsupportedOperation",
+    }
+)
+_OTHER = {
+    "QueueDoesNotExist": f"{_LEGACY}NonExistentQueue",
+    "QueueNameExists": "QueueAlreadyExists",
+}
+
+
+def fault(code: str, message: str) -> ActionError:
+    """The error of SQS with this code: the request was wrong."""
+    legacy = f"{_LEGACY}{code}" if code in _ALIKE else _OTHER.get(code, code)
+    return ActionError(code, message, legacy=legacy)
+
+
+def wrong_value(name: str, value: object, reason: str) -> ActionError:
+    """A parameter's value is out of range, or of the wrong form."""
+    return fault(
+        "InvalidParameterValue",
+        f"Value {value!r:.200} for parameter {name} is invalid. Reason: {reason}.",
+    )
+
+
+def missing(name: str) -> ActionError:
+    """A required parameter is missing."""
+    return fault("MissingParameter", f"The request must contain the parameter {name}.")
+
+
+def no_queue(name: str) -> ActionError:
+    """There is no queue with this name."""
+    return fault("QueueDoesNotExist", f"The specified queue does not exist: {name!r:.200}.")
+
+
+def unserved(what: str, instead: str) -> ActionError:
+    """The gateway does not do this. instead: what to do."""
+    return fault("UnsupportedOperation", f"cassq does not serve {what}: {instead}.")

@@ -1,0 +1,216 @@
+"""The host: the queues of a place under the names, URLs and ARNs by which SQS clients know them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from urllib.parse import quote, unquote, urlsplit
+
+from cassq.aio.client import Client
+from cassq.aio.pusher import Pusher
+from cassq.aio.queue import Queue
+from cassq.client.receiving import open_receiver
+from cassq.errors import QueueNotFoundError
+from cassq.gateway.actions.deliveries import Deliveries
+from cassq.gateway.actions.faults import fault, no_queue
+from cassq.gateway.request import Request
+from cassq.model.queues import DEFAULT_GROUP, QueuePolicy
+from cassq.model.rows import QueueRow
+
+ACCOUNT = "000000000000"
+REGION = "us-east-1"
+KNOWN_SECONDS = 1.0  # how long a row is taken for the present one while nothing watches it
+COUNTED_SECONDS = 1.0
+CLOCKS_MS = 20  # two clocks that are read one after the other differ by less
+IDLE_SECONDS = 60.0  # after this, the threads of a queue that is not used end
+
+
+class HostedQueue:
+    """A queue that SQS clients use. group_id: of the group that they consume for. used_at: when it
+    was used last, by the loop's clock; read_at: when its row was read."""
+
+    def __init__(self, client: Client, queue: Queue, group_id: str) -> None:
+        self.queue: Queue = queue
+        self.group_id: str = group_id
+        self.name: str = queue.name
+        self.used_at: float = 0.0
+        self.read_at: float = 0.0
+        self._client = client
+        self._pusher: Pusher | None = None
+        self._deliveries: Deliveries | None = None
+
+    @property
+    def policy(self) -> QueuePolicy:
+        """The present policy. Raises QueueNotFoundError if the queue was deleted. Cost: a memory
+        read."""
+        return self.queue.sync.watched.row().policy
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether changes by others are taken over in the background."""
+        return self._pusher is not None or self._deliveries is not None
+
+    @property
+    def pusher(self) -> Pusher:
+        """Pushes for all requests, those of one turn of the loop together."""
+        if self._pusher is None or self._pusher.closed:
+            self._pusher = self.queue.pusher()
+        return self._pusher
+
+    @property
+    def deliveries(self) -> Deliveries:
+        """Receives and settles for all requests."""
+        if self._deliveries is None:
+            sync, runtime = self.queue.sync, self._client.sync.runtime
+            self._deliveries = Deliveries(
+                asyncio.get_running_loop(),
+                sync,
+                lambda: open_receiver(runtime, sync, DEFAULT_GROUP),
+            )
+        return self._deliveries
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits for messages of it."""
+        return self._deliveries is None or not self._deliveries.waiting
+
+    async def close(self) -> None:
+        """End its threads. It can be used again."""
+        pusher, self._pusher = self._pusher, None
+        deliveries, self._deliveries = self._deliveries, None
+        if pusher is not None:
+            await pusher.close()
+        if deliveries is not None:
+            await deliveries.close()
+
+
+class Host:
+    """The queues of a place, for SQS clients."""
+
+    def __init__(self, client: Client, *, region: str = REGION, account: str = ACCOUNT) -> None:
+        self.client: Client = client
+        self.region: str = region
+        self.account: str = account
+        self._loop = asyncio.get_running_loop()
+        self._hosted: dict[str, HostedQueue] = {}
+        self._jobs: dict[asyncio.Future[None], Callable[[], None]] = {}  # how to stop each
+        self._ahead_ms = 0  # the wall clock, of the catalog's
+        self._counts: dict[str, tuple[float, dict[str, str]]] = {}  # by queue id
+        self._tidying: asyncio.Task[None] | None = None
+
+    # --- names ----------------------------------------------------------------------------------
+
+    def url(self, request: Request, name: str) -> str:
+        """The URL of a queue, by the address at which the client reached the gateway."""
+        return f"{request.base_url}/{self.account}/{quote(name, safe='')}"
+
+    def arn(self, name: str) -> str:
+        return f"arn:aws:sqs:{self.region}:{self.account}:{name}"
+
+    def name_in_arn(self, arn: str) -> str:
+        """The name of the queue with an ARN. Raises ActionError for what is not one."""
+        parts = arn.split(":", 5)
+        if len(parts) != 6 or parts[0] != "arn" or parts[2] != "sqs" or not parts[5]:
+            raise fault("InvalidParameterValue", f"{arn!r:.200} is not the ARN of a queue.")
+        return parts[5]
+
+    def named(self, request: Request) -> str:
+        """The name of the queue that a request is for, from its URL, of which only the last part
+        counts. Raises ActionError, also if the caller may not do this with it."""
+        url: str = request.parameters.get("QueueUrl") or ""
+        name = unquote(urlsplit(url).path.rpartition("/")[2])
+        if not name:
+            raise fault("InvalidAddress", f"{url!r:.200} is not the URL of a queue.")
+        self.check(request, name)
+        return name
+
+    def check(self, request: Request, name: str) -> None:
+        """Raise ActionError unless the caller may do this with a queue."""
+        if not request.caller.may(request.action, name):
+            raise fault("AccessDenied", f"Access to {request.action} on {name!r:.200} is denied.")
+
+    def wall_ms(self, catalog_ms: int) -> int:
+        """A time of the catalog by the wall clock; the same one as long as the clocks agree."""
+        ports = self.client.sync.ports
+        ahead_ms = ports.clock.wall_ms() - ports.catalog.now_ms()
+        if abs(ahead_ms - self._ahead_ms) > CLOCKS_MS:
+            self._ahead_ms = ahead_ms
+        return catalog_ms + self._ahead_ms
+
+    # --- queues ---------------------------------------------------------------------------------
+
+    async def hosted(self, request: Request) -> HostedQueue:
+        """The queue that a request is for. Raises ActionError."""
+        return await self.find(self.named(request))
+
+    async def find(self, name: str) -> HostedQueue:
+        """The queue with this name. Raises ActionError. Cost: none for one in use."""
+        now = self._loop.time()
+        found = self._hosted.get(name)
+        if found is not None:
+            if found.is_watched or now - found.read_at < KNOWN_SECONDS:
+                try:
+                    _ = found.policy
+                except QueueNotFoundError:
+                    await self.forget(name)  # another one may have its name by now
+                else:
+                    found.used_at = now
+                    return found
+            else:
+                del self._hosted[name]
+        try:
+            queue = await self.client.queue(name)
+        except QueueNotFoundError as exc:
+            raise no_queue(name) from exc
+        groups = await self.client.call(self.client.sync.ports.catalog.queues.groups, queue.id)
+        group_id = next((group.id for group in groups if group.name == DEFAULT_GROUP), "")
+        return self._keep(queue, group_id)
+
+    def _keep(self, queue: Queue, group_id: str) -> HostedQueue:
+        """Keep a queue that was just read, unless another request was faster."""
+        found = self._hosted.get(queue.name)
+        if found is None or found.queue.id != queue.id:
+            found = self._hosted[queue.name] = HostedQueue(self.client, queue, group_id)
+        found.used_at = found.read_at = self._loop.time()
+        if self._tidying is None:
+            self._tidying = self._loop.create_task(self._tidy())
+        return found
+
+    async def counted(self, row: QueueRow, count: Callable[[], dict[str, str]]) -> dict[str, str]:
+        """How many messages a queue has, as `count` found it within the last second."""
+        now = self._loop.time()
+        known = self._counts.get(row.id)
+        if known is None or now - known[0] >= COUNTED_SECONDS:
+            known = self._counts[row.id] = now, await self.client.call(count)
+        return known[1]
+
+    async def forget(self, name: str) -> None:
+        """End the threads of a queue that is gone."""
+        found = self._hosted.pop(name, None)
+        if found is not None:
+            await found.close()
+
+    async def _tidy(self) -> None:
+        while True:
+            await asyncio.sleep(IDLE_SECONDS / 2)
+            before = self._loop.time() - IDLE_SECONDS
+            self._counts.clear()
+            for name, hosted in list(self._hosted.items()):
+                if hosted.used_at < before and hosted.is_idle:
+                    await self.forget(name)
+
+    def start(self, run: Callable[[], None], stop: Callable[[], None]) -> None:
+        """Run a job in a thread of its own; `stop` has it end soon."""
+        job = self._loop.run_in_executor(None, run)
+        self._jobs[job] = stop
+        job.add_done_callback(self._jobs.pop)
+
+    async def close(self) -> None:
+        """End all jobs and threads."""
+        for stop in self._jobs.values():
+            stop()
+        await asyncio.gather(*self._jobs)
+        if self._tidying is not None:
+            self._tidying.cancel()
+        for name in list(self._hosted):
+            await self.forget(name)

@@ -1,0 +1,201 @@
+"""Messages: sending, receiving, deleting them and changing their visibility, one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import md5
+from typing import Any
+
+from cassq.consumer.delivery import Message
+from cassq.errors import GroupNotFoundError, QueueNotFoundError, UsageError
+from cassq.gateway.actions.attributes import number
+from cassq.gateway.actions.contents import (
+    Content,
+    Received,
+    checksum,
+    chosen,
+    content_of,
+    received,
+)
+from cassq.gateway.actions.faults import fault, unserved, wrong_value
+from cassq.gateway.actions.host import Host, HostedQueue
+from cassq.gateway.errors import ActionError
+from cassq.gateway.request import Answer, Request
+from cassq.message.message_ids import as_uuid
+from cassq.model.receipts import parsed
+
+DELAY_SECONDS_MAX = 900
+VISIBILITY_SECONDS_MAX = 43_200
+WAIT_SECONDS_MAX = 20
+RECEIVED_MAX = 10
+DEDUP_LENGTH_MAX = 128
+
+
+def ranged(name: str, value: int, most: int, least: int = 0) -> int:
+    """A number within its limits, else raises ActionError."""
+    if not least <= value <= most:
+        raise wrong_value(name, value, f"must be between {least} and {most}, if provided")
+    return value
+
+
+# --- sending ------------------------------------------------------------------------------------
+
+
+async def send_message(host: Host, request: Request) -> Answer:
+    hosted = await host.hosted(request)
+    parameters = request.parameters
+    content = content_of(parameters)
+    check_size(hosted, content.size)
+    message_id = await pushed(hosted, parameters, content)
+    return Answer(content.answer(message_id))
+
+
+def check_size(hosted: HostedQueue, size: int) -> None:
+    """Raise ActionError for a message that is larger than its queue takes."""
+    most = number(hosted.policy, "MaximumMessageSize")
+    if size > most:
+        raise fault(
+            "InvalidParameterValue",
+            f"One or more parameters are invalid. Reason: Message must be shorter than {most}"
+            f" bytes.",
+        )
+
+
+async def pushed(hosted: HostedQueue, parameters: Mapping[str, Any], content: Content) -> str:
+    """Push a message; its id, once it is durable. Raises ActionError."""
+    if parameters.get("MessageGroupId") is not None:
+        raise unserved(
+            "MessageGroupId on standard queues", "leave it out, or consume by a group with `fair`"
+        )
+    if parameters.get("MessageDeduplicationId") is not None:
+        raise wrong_value(
+            "MessageDeduplicationId",
+            parameters["MessageDeduplicationId"],
+            "The request includes a parameter that is not valid for this queue type",
+        )
+    delay = parameters.get("DelaySeconds")
+    if delay is None:
+        delay = number(hosted.policy, "DelaySeconds")
+    else:
+        ranged("DelaySeconds", delay, DELAY_SECONDS_MAX)
+    message_id = await hosted.pusher.push(
+        content.payload, headers=content.headers, delay=delay or None
+    )
+    return as_uuid(message_id)
+
+
+# --- receiving ----------------------------------------------------------------------------------
+
+
+async def receive_message(host: Host, request: Request) -> Answer:
+    hosted = await host.hosted(request)
+    parameters, policy = request.parameters, hosted.policy
+    most = ranged("MaxNumberOfMessages", parameters.get("MaxNumberOfMessages", 1), RECEIVED_MAX, 1)
+    visible = parameters.get("VisibilityTimeout")
+    if visible is None:
+        visible = number(policy, "VisibilityTimeout")
+    ranged("VisibilityTimeout", visible, VISIBILITY_SECONDS_MAX)
+    wait = parameters.get("WaitTimeSeconds")
+    if wait is None:
+        wait = number(policy, "ReceiveMessageWaitTimeSeconds")
+    ranged("WaitTimeSeconds", wait, WAIT_SECONDS_MAX)
+    deliveries = hosted.deliveries
+    try:
+        found = await deliveries.receive(most, visible * 1000, float(wait))
+    except (QueueNotFoundError, GroupNotFoundError):
+        raise
+    except UsageError as exc:
+        raise fault("UnsupportedOperation", str(exc)) from exc
+    if not found:
+        return Answer({})
+
+    async def give_back() -> None:
+        await deliveries.release([message.receipt for message in found])
+
+    shown = [_shown(host, hosted.name, message, parameters) for message in found]
+    return Answer({"Messages": shown}, give_back)
+
+
+def _shown(
+    host: Host, name: str, message: Message, parameters: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A message of a queue as the answer holds it."""
+    content = received(message.payload, message.headers)
+    members: dict[str, Any] = {
+        "MessageId": as_uuid(message.id),
+        "ReceiptHandle": message.receipt,
+        "MD5OfBody": md5(content.body.encode(), usedforsecurity=False).hexdigest(),
+        "Body": content.body,
+    }
+    names = [
+        *(parameters.get("MessageSystemAttributeNames") or ()),
+        *(parameters.get("AttributeNames") or ()),
+    ]
+    if names:
+        system = _system(host, name, message, content)
+        if "All" not in names:
+            system = {name: value for name, value in system.items() if name in names}
+        if system:
+            members["Attributes"] = system
+    attributes = chosen(parameters.get("MessageAttributeNames") or (), content.attributes)
+    if attributes:
+        members["MessageAttributes"] = attributes
+        members["MD5OfMessageAttributes"] = checksum(attributes)
+    return members
+
+
+def _system(host: Host, name: str, message: Message, content: Received) -> dict[str, str]:
+    first_ms = message.first_received_ms
+    now_ms = host.client.sync.ports.catalog.now_ms()
+    found = {
+        "SenderId": host.account,
+        "SentTimestamp": str(message.pushed_ms),
+        "ApproximateReceiveCount": str(message.attempts),
+        "ApproximateFirstReceiveTimestamp": str(host.wall_ms(first_ms or now_ms)),
+        **content.system,
+    }
+    source = content.death.get("queue")
+    if isinstance(source, str) and source != name:
+        found["DeadLetterQueueSourceArn"] = host.arn(source)
+    return found
+
+
+# --- settling -----------------------------------------------------------------------------------
+
+
+def receipt_of(hosted: HostedQueue, handle: str) -> str:
+    """A receipt handle, checked. Raises ActionError for what is not one of this queue."""
+    try:
+        is_ours = parsed(handle).group_id == hosted.group_id
+    except UsageError:
+        is_ours = False
+    if not is_ours:
+        raise fault(
+            "ReceiptHandleIsInvalid", f"The input receipt handle {handle!r:.100} is not valid."
+        )
+    return handle
+
+
+async def delete_message(host: Host, request: Request) -> Answer:
+    hosted = await host.hosted(request)
+    await hosted.deliveries.delete([receipt_of(hosted, request.parameters["ReceiptHandle"])])
+    return Answer({})
+
+
+async def change_message_visibility(host: Host, request: Request) -> Answer:
+    hosted = await host.hosted(request)
+    seconds = ranged(
+        "VisibilityTimeout", request.parameters["VisibilityTimeout"], VISIBILITY_SECONDS_MAX
+    )
+    handle = receipt_of(hosted, request.parameters["ReceiptHandle"])
+    if await hosted.deliveries.hide([handle], seconds):
+        raise not_in_flight(handle)
+    return Answer({})
+
+
+def not_in_flight(handle: str) -> ActionError:
+    """Nobody has the message of a receipt handle any more, or another has it."""
+    return fault(
+        "MessageNotInflight",
+        f"The message with the receipt handle {handle!r:.100} is not in flight.",
+    )

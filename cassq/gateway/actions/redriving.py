@@ -1,0 +1,294 @@
+"""Redriving: tasks that move dead letters back to the queues that they came from, or to another.
+
+A task runs in a thread of the gateway that started it. Its record is kept with the queue of dead
+letters, and written every second: so any gateway lists and cancels it, and one whose gateway ended
+is seen to have failed. What it had moved by then stays moved; to start it again goes on.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from cassq.base.clock import Stopwatch
+from cassq.client.client import Client
+from cassq.client.queue import Queue
+from cassq.dead_letters.bulk_job import BulkOutcome
+from cassq.dead_letters.letters import Filter
+from cassq.dead_letters.merging import Merging
+from cassq.errors import CassqError, QueueNotFoundError
+from cassq.gateway.actions import attributes as attrs
+from cassq.gateway.actions.faults import fault, wrong_value
+from cassq.gateway.actions.host import Host
+from cassq.gateway.request import Answer, Request
+from cassq.inspect.stats import group_stats
+from cassq.model.queues import DEFAULT_GROUP, QueuePolicy
+from cassq.model.rows import GroupRow
+from cassq.settings import QueueSettings
+
+logger: logging.Logger = logging.getLogger("cassq")
+
+RATE_MAX = 500
+LISTED_MAX = 10
+KEPT = 10  # records of tasks that a queue keeps
+WRITE_SECONDS = 1.0
+GONE_MS = 15_000  # a task that was not written for so long has ended with its gateway
+RUNNING, COMPLETED, CANCELLING, CANCELLED, FAILED = (
+    *("RUNNING", "COMPLETED", "CANCELLING", "CANCELLED", "FAILED"),
+)
+_ACTIVE = (RUNNING, CANCELLING)
+
+Record = dict[str, Any]
+
+
+@dataclass(slots=True)
+class _Task:
+    """A task in its thread. target: the queue to move to; None: to where each came from."""
+
+    client: Client
+    source: Queue
+    target: Queue | None
+    rate: int | None
+    id: str
+    moved: int = 0
+    stopping: bool = False
+
+    def stop(self) -> None:
+        """Have it end soon, as its gateway does."""
+        self.stopping = True
+
+    def run(self) -> None:
+        """Move the letters, and write how it ended."""
+        status, reason = COMPLETED, ""
+        try:
+            for complete in self._moves():
+                if not complete:
+                    status = FAILED if self.stopping else CANCELLED
+                    reason = "its gateway was stopped" if self.stopping else ""
+                    break
+        except CassqError as exc:
+            status, reason = FAILED, str(exc)
+            logger.warning("dead letters of %s were not all moved: %s", self.source.name, exc)
+        try:
+            self._write(status, reason)
+        except CassqError as exc:
+            logger.warning("the end of a move from %s is not recorded: %s", self.source.name, exc)
+
+    def _moves(self) -> Iterator[bool]:
+        """Move the letters for each destination; whether each came to its end."""
+        letters = _default_group(self.client, self.source)
+        if self.target is not None:
+            yield self._move(letters, Filter(), None, self.target)
+            return
+        for queue in self.client.queues():
+            if queue.policy.dead_letters == self.source.name:
+                for group in self.client.ports.catalog.queues.groups(queue.id):
+                    where = Filter(died_in=(queue.name, group.name))
+                    yield self._move(letters, where, group, queue)
+
+    def _move(self, letters: GroupRow, where: Filter, group: GroupRow | None, to: Queue) -> bool:
+        """Move letters to a group of a queue, or to all of its groups."""
+        before, watch = self.moved, Stopwatch()
+
+        def wants_end(outcome: BulkOutcome) -> bool:
+            nonlocal watch
+            self.moved = before + outcome.messages
+            if watch.seconds() < WRITE_SECONDS or self.stopping:
+                return self.stopping
+            watch = Stopwatch()
+            return self._write(RUNNING) == CANCELLING
+
+        with to.pusher_for("" if group is None else group.id) as pusher:
+            job = Merging(
+                self.client.ports,
+                letters,
+                where,
+                group=group,
+                append=pusher.push_intended,
+                ring=self.client.runtime.doorbell(to.id).ring,
+                anew=True,
+                rate=self.rate,
+                watch=wants_end,
+            )
+            outcome = job.run()
+        self.moved = before + outcome.messages
+        return outcome.complete
+
+    def _write(self, status: str, reason: str = "") -> str:
+        """Write the record; the status that it has then, as another gateway may have cancelled."""
+        now_ms = self.client.ports.clock.wall_ms()
+
+        def change(record: Record) -> Record:
+            ends = status not in _ACTIVE
+            kept = record["status"] if not ends else status
+            return {
+                **record,
+                "status": kept,
+                "reason": reason,
+                "moved": self.moved,
+                "beat_ms": now_ms,
+            }
+
+        policy = self.source.update_by(_changing(self.id, change))
+        return next((r["status"] for r in attrs.moves(policy) if r["id"] == self.id), CANCELLING)
+
+
+def _default_group(client: Client, queue: Queue) -> GroupRow:
+    groups = client.ports.catalog.queues.groups(queue.id)
+    return next(group for group in groups if group.name == DEFAULT_GROUP)
+
+
+def _changing(
+    task_id: str, change: Callable[[Record], Record]
+) -> Callable[[QueuePolicy], QueueSettings]:
+    """Changes the record of one task, if it is kept."""
+
+    def changed(policy: QueuePolicy) -> QueueSettings:
+        records = [change(r) if r["id"] == task_id else r for r in attrs.moves(policy)]
+        return {"attributes": attrs.packed(policy, **{attrs.MOVES: records})}
+
+    return changed
+
+
+# --- actions ------------------------------------------------------------------------------------
+
+
+async def start_message_move_task(host: Host, request: Request) -> Answer:
+    parameters = request.parameters
+    arn: str = parameters["SourceArn"]
+    destination: str | None = parameters.get("DestinationArn")
+    rate: int | None = parameters.get("MaxNumberOfMessagesPerSecond")
+    if rate is not None and not 1 <= rate <= RATE_MAX:
+        raise wrong_value("MaxNumberOfMessagesPerSecond", rate, f"must be between 1 and {RATE_MAX}")
+    name = host.name_in_arn(arn)
+    host.check(request, name)
+    target_name = None
+    if destination is not None:
+        target_name = host.name_in_arn(destination)
+        host.check(request, target_name)
+    task = await host.client.call(lambda: _begun(host, arn, name, target_name, rate))
+    host.start(task.run, task.stop)
+    return Answer({"TaskHandle": _handle(task.id, arn)})
+
+
+def _begun(host: Host, arn: str, name: str, target_name: str | None, rate: int | None) -> _Task:
+    """A task whose record is written. Raises ActionError."""
+    client = host.client.sync
+    source = _queue(client, "SourceArn", name)
+    if not any(queue.policy.dead_letters == name for queue in client.queues()):
+        raise wrong_value("SourceArn", arn, "it must be the dead-letter queue of another queue")
+    target = None
+    if target_name is not None:
+        target = _queue(client, "DestinationArn", target_name)
+        if target_name == name:
+            raise wrong_value("DestinationArn", target_name, "it is the source")
+    row = source.row
+    stats = group_stats(client.ports, row, _default_group(client, source))
+    task = _Task(client, source, target, rate, uuid4().hex)
+    now_ms = client.ports.clock.wall_ms()
+    record = {
+        "id": task.id,
+        "to": target_name,
+        "rate": rate,
+        "status": RUNNING,
+        "reason": "",
+        "started_ms": now_ms,
+        "beat_ms": now_ms,
+        "moved": 0,
+        "total": stats.waiting + stats.pending,
+    }
+
+    def change(policy: QueuePolicy) -> QueueSettings:
+        records = attrs.moves(policy)
+        if any(_status(each, now_ms)[0] in _ACTIVE for each in records):
+            raise fault(
+                "UnsupportedOperation",
+                "There is already a task running. Only one active task is allowed for a source"
+                " queue arn at a given time.",
+            )
+        return {"attributes": attrs.packed(policy, **{attrs.MOVES: [record, *records][:KEPT]})}
+
+    source.update_by(change)
+    return task
+
+
+def _queue(client: Client, parameter: str, name: str) -> Queue:
+    try:
+        return client.queue(name)
+    except QueueNotFoundError as exc:
+        raise fault(
+            "ResourceNotFoundException",
+            f"The resource that you specified for the {parameter} parameter doesn't exist.",
+        ) from exc
+
+
+def _handle(task_id: str, arn: str) -> str:
+    return base64.b64encode(json.dumps({"taskId": task_id, "sourceArn": arn}).encode()).decode()
+
+
+def _status(record: Record, now_ms: int) -> tuple[str, str]:
+    """The status of a task, and why it failed, if it did."""
+    status: str = record["status"]
+    if status in _ACTIVE and now_ms - record["beat_ms"] > GONE_MS:
+        return FAILED, "the gateway that ran it has ended"
+    return status, record["reason"]
+
+
+async def list_message_move_tasks(host: Host, request: Request) -> Answer:
+    arn: str = request.parameters["SourceArn"]
+    most = request.parameters.get("MaxResults", 1)
+    if not 1 <= most <= LISTED_MAX:
+        raise wrong_value("MaxResults", most, f"must be between 1 and {LISTED_MAX}")
+    name = host.name_in_arn(arn)
+    host.check(request, name)
+    client = host.client.sync
+    policy = await host.client.call(lambda: _queue(client, "SourceArn", name).policy)
+    now_ms = client.ports.clock.wall_ms()
+    results: list[dict[str, Any]] = []
+    for record in attrs.moves(policy)[:most]:
+        status, reason = _status(record, now_ms)
+        found = {
+            "TaskHandle": _handle(record["id"], arn) if status == RUNNING else None,
+            "Status": status,
+            "SourceArn": arn,
+            "DestinationArn": host.arn(record["to"]) if record["to"] else None,
+            "MaxNumberOfMessagesPerSecond": record["rate"],
+            "ApproximateNumberOfMessagesMoved": record["moved"],
+            "ApproximateNumberOfMessagesToMove": record["total"],
+            "FailureReason": reason or None,
+            "StartedTimestamp": record["started_ms"],
+        }
+        results.append({name: value for name, value in found.items() if value is not None})
+    return Answer({"Results": results} if results else {})
+
+
+async def cancel_message_move_task(host: Host, request: Request) -> Answer:
+    handle: str = request.parameters["TaskHandle"]
+    try:
+        told = json.loads(base64.b64decode(handle.encode(), validate=True))
+        task_id, arn = str(told["taskId"]), str(told["sourceArn"])
+    except (binascii.Error, ValueError, TypeError, KeyError) as exc:
+        raise wrong_value("TaskHandle", handle, "it is not one that was returned") from exc
+    name = host.name_in_arn(arn)
+    host.check(request, name)
+    client = host.client.sync
+    now_ms = client.ports.clock.wall_ms()
+    found: list[Record] = []
+
+    def cancel(record: Record) -> Record:
+        if _status(record, now_ms)[0] not in _ACTIVE:
+            raise wrong_value("TaskHandle", handle, "only active tasks can be cancelled")
+        found[:] = [record]
+        return {**record, "status": CANCELLING}
+
+    queue = await host.client.call(lambda: _queue(client, "TaskHandle", name))
+    await host.client.call(lambda: queue.update_by(_changing(task_id, cancel)))
+    if not found:
+        raise fault("ResourceNotFoundException", "Task does not exist.")
+    return Answer({"ApproximateNumberOfMessagesMoved": found[0]["moved"]})
