@@ -128,6 +128,12 @@ class Pusher:
             )
         )
 
+    async def push_each(self, pushes: Sequence[Push]) -> list[MessageId | Exception]:
+        """Push messages, each with arguments of its own; returns what became of each, as
+        `cassq.Pusher.push_each` does. Cancelled, it pushes nevertheless."""
+        self._check()
+        return await self._call(lambda: self._opened().push_each(pushes))
+
     async def close(self) -> None:
         """Push what waits, and seal the pipe. Later pushes raise ClosedError. Repeatable."""
         self._life.check()
