@@ -34,7 +34,6 @@ from cassq.gateway.plain.openapi import document
 from cassq.gateway.plain.request import LINES, PlainAnswer, PlainError, PlainRequest
 from cassq.model.queues import OWN
 from cassq.model.receipts import parsed_all
-from cassq.producer.pusher import Push
 
 WAIT_SECONDS_MAX: Final = 20.0
 VISIBLE_SECONDS: Final = 30.0
