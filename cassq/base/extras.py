@@ -12,6 +12,8 @@ CASSANDRA = ("cassandra: URLs need", "cassandra-driver", "cassandra")
 # What a URL with store=sidecar needs, and what running a sidecar needs.
 SIDECAR = ("store=sidecar needs", "msgspec", "sidecar")
 SIDECAR_SERVER = ("a sidecar needs", "rocksdict", "sidecar-server")
+# What `cassq gateway` needs.
+GATEWAY = ("the gateway needs", "httptools", "gateway")
 
 
 @contextmanager

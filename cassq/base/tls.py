@@ -1,8 +1,9 @@
-"""TLS: encryption of connections to servers, from a URL's options."""
+"""TLS: encryption of connections to servers, from a URL's options; and where it matters."""
 
 from __future__ import annotations
 
 import errno
+import ipaddress
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -39,6 +40,16 @@ def tls_of(options: Mapping[str, str], prefix: str = "") -> ssl.SSLContext | Non
         if cert in files:
             load_own(context, files[cert], files.get(key))
     return context
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the host."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def load_own(context: ssl.SSLContext, cert: str | Path, key: str | Path | None) -> None:

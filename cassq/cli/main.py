@@ -25,6 +25,7 @@ COMMANDS = {
     "completion": ("completion", "Write a shell's completion script."),
     "dead": ("queues.dead", "List, look at, merge, purge, export and import dead letters."),
     "explain": ("queues.explain", "Show where a message is, and what happens to it next."),
+    "gateway": ("gateway.command", "Serve the queues to SQS clients in any language."),
     "group": ("queues.group", "Create, list, change and delete consumer groups."),
     "outbox": ("ops.outbox", "Forward messages written in transactions of your own database."),
     "peek": ("queues.peek", "Look at messages without affecting them."),

@@ -289,7 +289,7 @@ class Client:
                 return
             except QueueNotFoundError:
                 logger.warning("queue %s was deleted: it is created again for a dead letter", name)
-        pusher = self._letter_pushers[name] = own_queue(self.runtime, name).new_pusher()
+        pusher = self._letter_pushers[name] = own_queue(self.runtime, name).pusher_for("")
         pusher.push_intended(batch, intend)
 
     def _push_to(self, queue: QueueRow, batch: Batch, intend: Intend) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -10,6 +10,7 @@ from typing import Any, NoReturn, Unpack
 
 from cassq.base.arguments import check_count, check_seconds, refuse_pickling
 from cassq.client.embedded import default_group
+from cassq.client.policy_change import CHANGE_TRIES, change_policy
 from cassq.client.runtime import Runtime
 from cassq.client.settlement import Act, Settlement
 from cassq.client.watched import WatchedQueue
@@ -66,7 +67,6 @@ from cassq.settings import GroupSettings, QueueSettings, Start, State, Step, Wor
 from cassq.worker.choosing import AnyHandler, AnyWorker, worker_of
 from cassq.worker.loop import GRACE_SECONDS, Settings, Source
 
-CHANGE_TRIES = 50
 SETTLERS_MS = 2_000  # how long policies are taken for the present ones
 PEEK_MAX = 100_000
 DRAIN_SECONDS_MAX = 365 * 86400.0
@@ -320,20 +320,13 @@ class Queue:
         return self._update(policy)
 
     def _update(self, policy: QueueSettings) -> QueuePolicy:
-        for _ in range(CHANGE_TRIES):
-            row = self._load()
-            new = changed(row.policy, policy)
-            if new.consistency != row.policy.consistency:
-                raise ConfigError(
-                    "consistency cannot be changed", hint="create another queue and use that one"
-                )
-            check_compression(new.compression)
-            if new == row.policy:
-                return new
-            if self._ports.catalog.queues.update(row.id, row.version, new):
-                self._runtime.changed(replace(row, policy=new, version=row.version + 1))
-                return new
-        raise BackendTimeoutError(f"queue {self.name!r} is constantly changed by other clients")
+        return change_policy(self._runtime, self._load, lambda _: policy)
+
+    @operation
+    def update_by(self, change: Callable[[QueuePolicy], QueueSettings]) -> QueuePolicy:
+        """`update` with settings that depend on the present policy. change: called with it, again
+        if another client changes it at the same time."""
+        return change_policy(self._runtime, self._load, change)
 
     @operation
     def create_group(

@@ -29,6 +29,7 @@ from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.sealing import live_pipe, seen_end
 from cassq.message.frames import Place
 from cassq.message.importance import importance_of
+from cassq.message.message_ids import from_uuid
 from cassq.model.queues import dead_letter_name, is_dead_letter_name, origin_of, rules_of
 from cassq.model.rows import (
     Claim,
@@ -107,6 +108,7 @@ def explain(ports: Ports, message_id: str, queue: QueueRow | None = None) -> Exp
 
     Raises UsageError for an invalid id, MessageNotFoundError if no queue knows the message.
     """
+    message_id = from_uuid(message_id)
     spot = parse_id(message_id)
     catalog = ports.catalog
     now_ms = catalog.now_ms()
@@ -310,9 +312,10 @@ class _Tracer:
             pairs.append(origin_of(queue.name))
         pipes: list[PipeRow] = []
         for name, group_name in pairs:
-            letters = self._catalog.queues.named(dead_letter_name(name, group_name))
-            pipes += self._catalog.pipes.live(letters.id) if letters else []
             own = self._catalog.queues.named(name)
+            named = {dead_letter_name(name, group_name), own.policy.dead_letters if own else ""}
+            for letters in map(self._catalog.queues.named, filter(None, named)):
+                pipes += self._catalog.pipes.live(letters.id) if letters else []
             pipes += [p for p in self._catalog.pipes.live(own.id) if p.group_id] if own else []
         by_id = {pipe.id: pipe for pipe in pipes}
         return sorted(by_id.values(), key=lambda pipe: pipe.ordinal, reverse=True)

@@ -98,8 +98,20 @@ def _kind(death: Mapping[str, Any]) -> tuple[Any, ...]:
     return death.get("queue"), death.get("group"), death.get("reason")
 
 
+def letters_of(queue: QueueRow, group: GroupRow) -> str:
+    """The name of the queue that dead letters of a group move to. Pure.
+
+    It is one of the group's own if its letters hold their keys, which are looked for there; and
+    where a queue names itself, as its letters would be delivered again without end.
+    """
+    named = queue.policy.dead_letters
+    if not named or named == queue.name or group.policy.on_dead == "hold":
+        return dead_letter_name(queue.name, group.name)
+    return named
+
+
 class DeadLetters:
-    """Moves spent messages to their group's dead-letter queue.
+    """Moves spent messages to the dead-letter queue of their group, or that of their queue.
 
     append_to: creates the queue if it does not exist.
     """
@@ -164,7 +176,7 @@ class DeadLetters:
                 raise OwnershipError(f"another process is moving message {claim.pipe_id}:{seq}")
             intents.append(move)
 
-        self._append_to(dead_letter_name(queue.name, group.name), letter, intend)
+        self._append_to(letters_of(queue, group), letter, intend)
         move = intents[-1]
         assert move is not None
         logger.warning(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import os
 import ssl
@@ -10,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from cassq.base.tls import load_own, loading, tls_of
+from cassq.base.tls import is_loopback, load_own, loading, tls_of
 from cassq.client.sidecar_options import TOKEN, TOKEN_CHARACTERS_MAX, TOKEN_VARIABLE
 from cassq.errors import BackendError, ConfigError
 from cassq.extents.sidecar.net.connection import Access, host_and_port
@@ -96,16 +95,6 @@ def _tokens(path: Path | None) -> tuple[str, ...]:
             " may have two tokens, one per line",
         )
     return tokens
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the host."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def check_exposure(listen: str, *, token: bool, tls: bool, ca: bool, insecure: bool) -> None:

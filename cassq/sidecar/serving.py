@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cassq.base.clock import Clock, SystemClock
+from cassq.base.tls import is_loopback
 from cassq.catalog.port import Catalog
 from cassq.errors import BackendError, ConfigError
+from cassq.eventloop.loops import loop_factory, raised_files
 from cassq.extents.sidecar.net.connection import host_and_port
 from cassq.model.sidecar_rows import ReplicaAt, SidecarRow, SidecarState
 from cassq.sidecar.care.orphan_collector import SAFE_MS, OrphanCollector, ScrubPass
@@ -26,7 +28,7 @@ from cassq.sidecar.care.reopening import Reopening, damage_of
 from cassq.sidecar.catalog_thread import CatalogThread
 from cassq.sidecar.catalogs import open_catalog
 from cassq.sidecar.engine.port import Engine
-from cassq.sidecar.exposure import Credentials, check_exposure, is_loopback, read_credentials
+from cassq.sidecar.exposure import Credentials, check_exposure, read_credentials
 from cassq.sidecar.memory import keep_memory
 from cassq.sidecar.registration import LEASE_MS, Registration
 from cassq.sidecar.running import Sidecar
@@ -100,7 +102,7 @@ def serve(
     clock = clock or SystemClock()
     # One that comes before it can be taken would end the process.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
-    connections_max = connections_allowed(_raised_files())
+    connections_max = connections_allowed(raised_files())
     keep_memory()
     credentials = read_credentials(options.token_file, options.tls)
     check_exposure(
@@ -132,36 +134,11 @@ def serve(
         running.engine.close()
 
 
-def _raised_files() -> int:
-    """Raise the limit of open files to the hard limit; return what it is then."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == hard:
-        return hard
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (ValueError, OSError) as exc:  # the hard limit may be above what the system allows
-        logger.warning(
-            "the limit of open files could not be raised, and stays at %d: %s", soft, exc
-        )
-        return soft
-    return hard
-
-
 def connections_allowed(files_max: int) -> int:
     """How many connections of clients there may be at once. files_max: the limit of open files."""
     if files_max == resource.RLIM_INFINITY:
         return CONNECTIONS_MAX
     return min(CONNECTIONS_MAX, max(files_max - FILES_RESERVED, files_max // 4))
-
-
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's loop if it is installed: it halves the cost of a request."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
 
 
 def _identify(options: Options, opener: Opener, clock: Clock) -> tuple[Catalog | None, str, str]:

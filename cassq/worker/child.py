@@ -4,7 +4,8 @@ Each is started anew, not forked: it opens a client of its own, loads the handle
 now, and shares no thread or lock with the supervisor. It is in a process group of its own, so a
 terminal's Ctrl-C reaches the supervisor alone, which then ends it.
 
-It reads what to do from its standard input, which stays open as long as the supervisor lives.
+It reads what to do from its standard input, which stays open as long as the supervisor lives. Of
+the supervisor's files it has those that its orders name, as numbers, in "inherits".
 """
 
 from __future__ import annotations
@@ -33,7 +34,11 @@ class Child:
         read_end, write_end = os.pipe()
         try:
             self._process = subprocess.Popen(
-                command, bufsize=0, stdin=subprocess.PIPE, pass_fds=(write_end,), process_group=0
+                command,
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                pass_fds=(write_end, *orders.get("inherits", ())),
+                process_group=0,
             )
         except BaseException:
             os.close(read_end)

@@ -46,13 +46,15 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 
 class Plan(NamedTuple):
     """What to run. command: starts a process. orders: for each process, what it reads from its
-    standard input; "queue" is the one that it takes from. The rest: options of `cassq worker`."""
+    standard input; "queue" is the one that it takes from. crash_costs: what a crash means, for the
+    log. The rest: options of `cassq worker`."""
 
     command: Sequence[str]
     orders: Sequence[Mapping[str, Any]]
     grace: float
     time_limit: float | None = None
     reload: bool = False
+    crash_costs: str = "what it had comes again, counted"
 
 
 def pause_after(crashes: int) -> float:
@@ -238,10 +240,11 @@ class Supervisor:
         if child.failed is not None:
             _log_failure(child.failed)
         logger.warning(
-            "process %d %s%s: what it had comes again, counted; another starts %s",
+            "process %d %s%s: %s; another starts %s",
             child.pid,
             how(code),
             f" ({child.killed})" if child.killed else "",
+            self._plan.crash_costs,
             f"in {pause:g} s" if pause else "now",
         )
 

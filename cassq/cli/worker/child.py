@@ -1,12 +1,10 @@
 """The program of one process of `cassq worker`: `python -m cassq.cli.worker.child`.
 
-Its first line of standard input says what to do, as JSON. The input stays open as long as the
-supervisor lives: when it ends, the process ends as after SIGTERM.
+When its supervisor ends, the process ends as after SIGTERM.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -16,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from cassq.base.clock import wait_event
+from cassq.cli.orders import end_process, read_orders
 from cassq.cli.worker.logs import log_tasks
 from cassq.client.client import Client
 from cassq.client.connecting import DEFAULT_URL, connect
@@ -33,7 +32,7 @@ BEAT_SECONDS = 1.0
 
 def main() -> NoReturn:
     """Do what standard input says."""
-    orders, lifeline = _orders()
+    orders, lifeline = read_orders()
     reporter = Reporter(orders["report_fd"])
     describe = orders.get("describe", False)
     if not describe:
@@ -45,7 +44,7 @@ def main() -> NoReturn:
     except BaseException as exc:  # a module may raise anything, SystemExit too
         files = own_sources(files_of(exc), Path.cwd()) | loaded_sources(Path.cwd())
         reporter.failed(exc, files)
-        _end(2)
+        end_process(2)
     try:
         if describe:
             _describe(handler, orders["url"], reporter)
@@ -55,23 +54,7 @@ def main() -> NoReturn:
     except CassqError as exc:
         reporter.failed(exc, loaded_sources(Path.cwd()))
         code = exc.exit_code
-    _end(code)
-
-
-def _orders() -> tuple[dict[str, Any], int]:
-    """The orders, and a descriptor that ends with the supervisor. The handler's own standard input
-    is empty."""
-    line = b""
-    while not line.endswith(b"\n"):
-        more = os.read(0, 65_536)
-        if not more:
-            _end(1)  # the supervisor is gone already
-        line += more
-    lifeline = os.dup(0)
-    nowhere = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nowhere, 0)
-    os.close(nowhere)
-    return json.loads(line), lifeline
+    end_process(code)
 
 
 def _describe(handler: AnyHandler, url: str | None, reporter: Reporter) -> None:
@@ -101,7 +84,7 @@ def _work(handler: AnyHandler, orders: dict[str, Any], reporter: Reporter, lifel
         sent: dict[str, State] = {}
         began: list[str] = []
         # Outside of the worker's run: nothing is lost before it; after it the end must be finished.
-        signal.signal(signal.SIGTERM, lambda *_: None if began else _end(0))
+        signal.signal(signal.SIGTERM, lambda *_: None if began else end_process(0))
 
         def sources() -> dict[str, State]:
             """What was loaded since the last report."""
@@ -169,16 +152,6 @@ def _stop_when_alone(worker: AnyWorker, lifeline: int) -> None:
     while os.read(lifeline, 4096):
         continue
     worker.stop()
-
-
-def _end(code: int) -> NoReturn:
-    """End at once, whatever threads still run."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError):
-            continue  # nobody reads it, or the handler closed it
-    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -8,10 +8,15 @@ read.
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
+from cassq.gateway.actions.faults import fault
+from cassq.gateway.errors import ActionError
 from cassq.model.queues import QueuePolicy
+from cassq.settings import QueueSettings
 
 MAX_RECEIVE_COUNT = 1000
 UNLIMITED = 1_000_000  # deliveries, of a queue without a redrive policy
@@ -35,8 +40,24 @@ CHOICES = {
 REDRIVE, REDRIVE_ALLOW = "RedrivePolicy", "RedriveAllowPolicy"
 OF_FIFO = ("FifoQueue", "ContentBasedDeduplication", *CHOICES)
 SETTABLE = (*NUMBERS, *FLAGS, *TEXTS, *CHOICES, REDRIVE, REDRIVE_ALLOW)
+# Those that are settings, but for a visibility timeout of 0.
+SETTINGS = ("VisibilityTimeout", "MessageRetentionPeriod")
+LEAST_TIMEOUT = 0.05
+SOURCES_MAX = 10
 # The keys of the JSON in a policy.
 SET, TAGS, CHANGED = "set", "tags", "changed"
+
+
+class Names(Protocol):
+    """What knows the ARNs of queues."""
+
+    def arn(self, name: str) -> str:
+        """The ARN of a queue."""
+        ...
+
+    def name_in_arn(self, arn: str) -> str:
+        """The name of the queue with an ARN. Raises ActionError."""
+        ...
 
 
 @lru_cache(_KEPT)
@@ -65,8 +86,164 @@ def number(policy: QueuePolicy, name: str) -> int:
     """An attribute that is a number, as it is now."""
     if name == "VisibilityTimeout":
         own = _parsed(policy.attributes).get(SET, {}).get(name)
-        return 0 if own == "0" else max(1, round(policy.claim_timeout))
+        if own == "0" and policy.claim_timeout == LEAST_TIMEOUT:
+            return 0
+        return max(1, round(policy.claim_timeout))
     if name == "MessageRetentionPeriod" and policy.retain_unconsumed is not None:
         return max(1, round(policy.retain_unconsumed))
     own = _parsed(policy.attributes).get(SET, {}).get(name)
     return NUMBERS[name][2] if own is None else int(own)
+
+
+def shown(policy: QueuePolicy, name: str, host: Names | None = None) -> str | None:
+    """A settable attribute as it is now; None if the queue has none. host: knows the ARNs of queues
+    in policies."""
+    if name in NUMBERS:
+        return str(number(policy, name))
+    if name == REDRIVE:
+        if not policy.dead_letters:
+            return None
+        target = policy.dead_letters if host is None else host.arn(policy.dead_letters)
+        found = {"deadLetterTargetArn": target, "maxReceiveCount": policy.max_deliveries}
+        return json.dumps(found, separators=(",", ":"))
+    own = kept(policy).get(name)
+    return own or ("false" if name == "SqsManagedSseEnabled" else None)
+
+
+def changed_ms(policy: QueuePolicy) -> int | None:
+    """When SQS clients last changed a queue, in catalog time; None if none did."""
+    found = _parsed(policy.attributes).get(CHANGED)
+    return found if isinstance(found, int) else None
+
+
+def defaults() -> QueueSettings:
+    """The settings of a queue that SQS clients create, if they name none."""
+    return {
+        "claim_timeout": 30.0,
+        "retain_unconsumed": float(NUMBERS["MessageRetentionPeriod"][2]),
+        "max_deliveries": UNLIMITED,
+        "sick_check": False,
+    }
+
+
+# --- changing -----------------------------------------------------------------------------------
+
+
+def changing(
+    host: Names, name: str, wanted: Mapping[str, str], policies: Mapping[str, QueuePolicy]
+) -> Callable[[QueuePolicy], QueueSettings]:
+    """What gives a queue the attributes in `wanted`, which are checked at once. policies: of all
+    queues. Raises ActionError."""
+    settings: QueueSettings = {}
+    own: dict[str, str] = {}
+    for each, value in wanted.items():
+        if each not in SETTABLE or each in OF_FIFO:
+            raise fault("InvalidAttributeName", f"Unknown Attribute {each}.")
+        if each == REDRIVE:
+            settings.update(_redrive(host, name, value, policies))
+            continue
+        own[each] = _checked(host, each, value)
+        if each == "VisibilityTimeout":
+            settings["claim_timeout"] = max(LEAST_TIMEOUT, float(value))
+        elif each == "MessageRetentionPeriod":
+            settings["retain_unconsumed"] = float(value)
+
+    def change(policy: QueuePolicy) -> QueueSettings:
+        changed = {each: value for each, value in {**kept(policy), **own}.items() if value}
+        for each in SETTINGS:
+            if each in own and own[each] != "0":
+                del changed[each]  # the setting says it
+        return {**settings, "attributes": packed(policy, **{SET: changed})}
+
+    return change
+
+
+def _checked(host: Names, name: str, value: str) -> str:
+    """A value of an attribute in the form in which it is kept. Raises ActionError."""
+    if name in NUMBERS:
+        least, most, _ = NUMBERS[name]
+        if not re.fullmatch(r"\d{1,9}", value) or not least <= int(value) <= most:
+            raise _wrong(name, f"it must be a whole number from {least} to {most}")
+        return str(int(value))
+    if name in FLAGS:
+        if value.lower() not in ("true", "false"):
+            raise _wrong(name, "it must be true or false")
+        return value.lower()
+    if name == "Policy" and value:
+        _object(name, value)
+    if name == REDRIVE_ALLOW and value:
+        return _redrive_allow(host, value)
+    return value
+
+
+def _wrong(name: str, reason: str) -> ActionError:
+    return fault(
+        "InvalidAttributeValue", f"Invalid value for the parameter {name}. Reason: {reason}."
+    )
+
+
+def _object(name: str, value: str) -> dict[str, Any]:
+    try:
+        found = json.loads(value)
+    except ValueError as exc:
+        raise _wrong(name, "it is not JSON") from exc
+    if not isinstance(found, dict):
+        raise _wrong(name, "it must be a JSON object")
+    return found
+
+
+def _redrive(
+    host: Names, name: str, value: str, policies: Mapping[str, QueuePolicy]
+) -> QueueSettings:
+    """The settings of a redrive policy. Raises ActionError."""
+    if not value:
+        return {"dead_letters": "", "max_deliveries": UNLIMITED}
+    found = _object(REDRIVE, value)
+    if found.keys() != {"deadLetterTargetArn", "maxReceiveCount"}:
+        raise _refused(value, "it must have deadLetterTargetArn and maxReceiveCount")
+    count = found["maxReceiveCount"]
+    if not re.fullmatch(r"\d{1,4}", str(count)) or not 1 <= int(count) <= MAX_RECEIVE_COUNT:
+        raise _refused(value, f"maxReceiveCount must be from 1 to {MAX_RECEIVE_COUNT}")
+    target = host.name_in_arn(str(found["deadLetterTargetArn"]))
+    if target not in policies:
+        raise _refused(value, "Dead letter target does not exist")
+    if target == name:
+        raise _refused(value, "a queue cannot be its own dead letter target")
+    if policies[target].strict:
+        raise _refused(value, "Dead-letter queue must be same type of queue as the source")
+    if not _allows(host, policies[target], name):
+        raise _refused(value, "the redrive allow policy of the target does not allow this queue")
+    return {"dead_letters": target, "max_deliveries": int(count), "sick_check": False}
+
+
+def _refused(value: str, reason: str) -> ActionError:
+    return fault(
+        "InvalidParameterValue",
+        f"Value {value:.500} for parameter RedrivePolicy is invalid. Reason: {reason}.",
+    )
+
+
+def _redrive_allow(host: Names, value: str) -> str:
+    found = _object(REDRIVE_ALLOW, value)
+    permission, sources = found.get("redrivePermission"), found.get("sourceQueueArns")
+    if permission not in ("allowAll", "denyAll", "byQueue"):
+        raise _wrong(REDRIVE_ALLOW, "redrivePermission must be allowAll, denyAll or byQueue")
+    if permission != "byQueue" and sources is not None:
+        raise _wrong(REDRIVE_ALLOW, "sourceQueueArns go with byQueue")
+    if permission == "byQueue":
+        if not isinstance(sources, list) or not 1 <= len(sources) <= SOURCES_MAX:
+            raise _wrong(REDRIVE_ALLOW, f"sourceQueueArns must be 1 to {SOURCES_MAX} ARNs")
+        for arn in sources:
+            host.name_in_arn(str(arn))
+    return value
+
+
+def _allows(host: Names, target: QueuePolicy, source: str) -> bool:
+    """Whether a queue takes the dead letters of another."""
+    stored = kept(target).get(REDRIVE_ALLOW)
+    if not stored:
+        return True
+    found = json.loads(stored)
+    if found["redrivePermission"] == "byQueue":
+        return any(host.name_in_arn(str(arn)) == source for arn in found["sourceQueueArns"])
+    return bool(found["redrivePermission"] == "allowAll")

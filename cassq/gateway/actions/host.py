@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from urllib.parse import quote, unquote, urlsplit
 
 from cassq.aio.client import Client
@@ -14,18 +15,22 @@ from cassq.gateway.actions.deliveries import Deliveries
 from cassq.gateway.actions.faults import fault, no_queue
 from cassq.gateway.request import Request
 from cassq.model.queues import DEFAULT_GROUP, QueuePolicy
+from cassq.model.rows import QueueRow
 
 ACCOUNT = "000000000000"
 REGION = "us-east-1"
 KNOWN_SECONDS = 1.0  # how long a row is taken for the present one while nothing watches it
+COUNTED_SECONDS = 1.0
 IDLE_SECONDS = 60.0  # after this, the threads of a queue that is not used end
 
 
 class HostedQueue:
-    """A queue that SQS clients use. used_at: when it was last, by the loop's clock."""
+    """A queue that SQS clients use. group_id: of the group that they consume for. used_at: when it
+    was used last, by the loop's clock; read_at: when its row was read."""
 
-    def __init__(self, client: Client, queue: Queue) -> None:
+    def __init__(self, client: Client, queue: Queue, group_id: str) -> None:
         self.queue: Queue = queue
+        self.group_id: str = group_id
         self.name: str = queue.name
         self.used_at: float = 0.0
         self.read_at: float = 0.0
@@ -87,6 +92,7 @@ class Host:
         self.account: str = account
         self._loop = asyncio.get_running_loop()
         self._hosted: dict[str, HostedQueue] = {}
+        self._counts: dict[str, tuple[float, dict[str, str]]] = {}  # by queue id
         self._tidying: asyncio.Task[None] | None = None
 
     # --- names ----------------------------------------------------------------------------------
@@ -145,17 +151,27 @@ class Host:
             queue = await self.client.queue(name)
         except QueueNotFoundError as exc:
             raise no_queue(name) from exc
-        return self._keep(queue)
+        groups = await self.client.call(self.client.sync.ports.catalog.queues.groups, queue.id)
+        group_id = next((group.id for group in groups if group.name == DEFAULT_GROUP), "")
+        return self._keep(queue, group_id)
 
-    def _keep(self, queue: Queue) -> HostedQueue:
+    def _keep(self, queue: Queue, group_id: str) -> HostedQueue:
         """Keep a queue that was just read, unless another request was faster."""
         found = self._hosted.get(queue.name)
         if found is None or found.queue.id != queue.id:
-            found = self._hosted[queue.name] = HostedQueue(self.client, queue)
+            found = self._hosted[queue.name] = HostedQueue(self.client, queue, group_id)
         found.used_at = found.read_at = self._loop.time()
         if self._tidying is None:
             self._tidying = self._loop.create_task(self._tidy())
         return found
+
+    async def counted(self, row: QueueRow, count: Callable[[], dict[str, str]]) -> dict[str, str]:
+        """How many messages a queue has, as `count` found it within the last second."""
+        now = self._loop.time()
+        known = self._counts.get(row.id)
+        if known is None or now - known[0] >= COUNTED_SECONDS:
+            known = self._counts[row.id] = now, await self.client.call(count)
+        return known[1]
 
     async def forget(self, name: str) -> None:
         """End the threads of a queue that is gone."""
@@ -167,6 +183,7 @@ class Host:
         while True:
             await asyncio.sleep(IDLE_SECONDS / 2)
             before = self._loop.time() - IDLE_SECONDS
+            self._counts.clear()
             for name, hosted in list(self._hosted.items()):
                 if hosted.used_at < before and hosted.is_idle:
                     await self.forget(name)

@@ -19,6 +19,7 @@ from cassq.gateway.actions.contents import (
 )
 from cassq.gateway.actions.faults import fault, wrong_value
 from cassq.gateway.actions.host import Host, HostedQueue
+from cassq.gateway.errors import ActionError
 from cassq.gateway.request import Answer, Request
 from cassq.message.message_ids import as_uuid
 from cassq.model.receipts import parsed
@@ -44,12 +45,13 @@ async def send_message(host: Host, request: Request) -> Answer:
     hosted = await host.hosted(request)
     parameters = request.parameters
     content = content_of(parameters)
-    _check_size(hosted, content.size)
+    check_size(hosted, content.size)
     message_id = await pushed(hosted, parameters, content)
     return Answer(content.answer(message_id))
 
 
-def _check_size(hosted: HostedQueue, size: int) -> None:
+def check_size(hosted: HostedQueue, size: int) -> None:
+    """Raise ActionError for a message that is larger than its queue takes."""
     most = number(hosted.policy, "MaximumMessageSize")
     if size > most:
         raise fault(
@@ -152,11 +154,13 @@ def _system(host: Host, message: Message, content: Received, to_wall_ms: int) ->
 def receipt_of(hosted: HostedQueue, handle: str) -> str:
     """A receipt handle, checked. Raises ActionError for what is not one of this queue."""
     try:
-        parsed(handle)
-    except UsageError as exc:
+        is_ours = parsed(handle).group_id == hosted.group_id
+    except UsageError:
+        is_ours = False
+    if not is_ours:
         raise fault(
             "ReceiptHandleIsInvalid", f"The input receipt handle {handle!r:.100} is not valid."
-        ) from exc
+        )
     return handle
 
 
@@ -173,8 +177,13 @@ async def change_message_visibility(host: Host, request: Request) -> Answer:
     )
     handle = receipt_of(hosted, request.parameters["ReceiptHandle"])
     if await hosted.deliveries.hide([handle], seconds):
-        raise fault(
-            "MessageNotInflight",
-            f"The message with the receipt handle {handle!r:.100} is not in flight.",
-        )
+        raise not_in_flight(handle)
     return Answer({})
+
+
+def not_in_flight(handle: str) -> ActionError:
+    """Nobody has the message of a receipt handle any more, or another has it."""
+    return fault(
+        "MessageNotInflight",
+        f"The message with the receipt handle {handle!r:.100} is not in flight.",
+    )

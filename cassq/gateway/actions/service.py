@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import cassq.aio
 from cassq.errors import QueueFullError, QueueNotFoundError, UsageError
-from cassq.gateway.actions import messages
+from cassq.gateway.actions import batches, messages, queues
 from cassq.gateway.actions.faults import fault, no_queue
 from cassq.gateway.actions.host import ACCOUNT, REGION, Host
 from cassq.gateway.request import Answer, Request
@@ -15,10 +15,26 @@ from cassq.gateway.request import Answer, Request
 Handler = Callable[[Host, Request], Awaitable[Answer]]
 
 HANDLERS: Mapping[str, Handler] = {
+    "AddPermission": queues.add_permission,
     "ChangeMessageVisibility": messages.change_message_visibility,
+    "ChangeMessageVisibilityBatch": batches.change_message_visibility_batch,
+    "CreateQueue": queues.create_queue,
     "DeleteMessage": messages.delete_message,
+    "DeleteMessageBatch": batches.delete_message_batch,
+    "DeleteQueue": queues.delete_queue,
+    "GetQueueAttributes": queues.get_queue_attributes,
+    "GetQueueUrl": queues.get_queue_url,
+    "ListDeadLetterSourceQueues": queues.list_dead_letter_source_queues,
+    "ListQueueTags": queues.list_queue_tags,
+    "ListQueues": queues.list_queues,
+    "PurgeQueue": queues.purge_queue,
     "ReceiveMessage": messages.receive_message,
+    "RemovePermission": queues.remove_permission,
     "SendMessage": messages.send_message,
+    "SendMessageBatch": batches.send_message_batch,
+    "SetQueueAttributes": queues.set_queue_attributes,
+    "TagQueue": queues.tag_queue,
+    "UntagQueue": queues.untag_queue,
 }
 
 
@@ -49,7 +65,17 @@ async def open_service(
 ) -> AsyncIterator[ActionService]:
     """A service for the queues at `url`, in the event loop that runs; closed at the end of the
     block. region, account: as in the ARNs and URLs of queues. Raises as `cassq.connect` does."""
-    async with cassq.aio.connect(url) as client:
+    async with service_of(cassq.aio.connect(url), region=region, account=account) as service:
+        yield service
+
+
+@asynccontextmanager
+async def service_of(
+    connecting: cassq.aio.Connecting, *, region: str = REGION, account: str = ACCOUNT
+) -> AsyncIterator[ActionService]:
+    """A service for the queues of a client that is about to be opened; otherwise as
+    `open_service`."""
+    async with connecting as client:
         host = Host(client, region=region, account=account)
         try:
             yield ActionService(host)

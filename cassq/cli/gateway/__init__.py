@@ -1,0 +1,1 @@
+"""`cassq gateway`: the command, and the program of its processes."""

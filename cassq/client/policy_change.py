@@ -1,0 +1,43 @@
+"""Changing a queue's policy while other clients may change it too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from cassq.client.runtime import Runtime
+from cassq.errors import BackendTimeoutError, ConfigError
+from cassq.message.compression import check_compression
+from cassq.model.queues import QueuePolicy, changed
+from cassq.model.rows import QueueRow
+from cassq.settings import QueueSettings
+
+CHANGE_TRIES = 50
+
+
+def change_policy(
+    runtime: Runtime,
+    load: Callable[[], QueueRow],
+    change: Callable[[QueuePolicy], QueueSettings],
+) -> QueuePolicy:
+    """Change settings of a queue; returns its new policy. load: reads its row. change: returns the
+    settings to change of the policy that it is given.
+
+    Raises ConfigError for a setting that does not exist or cannot be changed. Cost: a read, and a
+    conditional write if anything changes.
+    """
+    row = load()
+    for _ in range(CHANGE_TRIES):
+        new = changed(row.policy, change(row.policy))
+        if new.consistency != row.policy.consistency:
+            raise ConfigError(
+                "consistency cannot be changed", hint="create another queue and use that one"
+            )
+        check_compression(new.compression)
+        if new == row.policy:
+            return new
+        if runtime.ports.catalog.queues.update(row.id, row.version, new):
+            runtime.changed(replace(row, policy=new, version=row.version + 1))
+            return new
+        row = load()
+    raise BackendTimeoutError(f"queue {row.name!r} is constantly changed by other clients")

@@ -1,0 +1,193 @@
+"""Serving: one process of the gateway, from its options to its end.
+
+On a signal it accepts nothing more, answers what was asked, ends waits for messages with their
+answers, and closes its client. The files of credentials and certificates are read again when they
+change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import NamedTuple
+
+from cassq.base.arguments import split_address
+from cassq.base.clock import Clock, SystemClock
+from cassq.base.tls import is_loopback, load_own, loading
+from cassq.errors import ConfigError, UsageError
+from cassq.eventloop.loops import raised_files
+from cassq.gateway.request import Service
+from cassq.gateway.wire.answering import Answering, Health
+from cassq.gateway.wire.counts import Counts
+from cassq.gateway.wire.credentials import Credentials
+from cassq.gateway.wire.listening import CONNECTIONS_MAX, Listener, listening_sockets
+from cassq.gateway.wire.signatures import Verifier
+
+logger: logging.Logger = logging.getLogger("cassq")
+
+# Open files that connections leave to the client: its catalog, pipes and locks.
+FILES_RESERVED = 512
+
+
+class Options(NamedTuple):
+    """How to serve. cert, key: for TLS; None: without. grace: how long requests may go on after a
+    signal, in seconds."""
+
+    credentials: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+    grace: float = 30.0
+
+
+class Place(NamedTuple):
+    """Where a process serves. sockets: they listen. counts_fd, slot: see `Counts`."""
+
+    sockets: Sequence[socket.socket]
+    counts_fd: int
+    slot: int
+
+
+class Signals(NamedTuple):
+    """What ends a process. stop: once it has answered what was asked. now: at once."""
+
+    stop: asyncio.Event
+    now: asyncio.Event
+
+
+def check_exposure(listen: str, *, credentials: bool, insecure: bool) -> tuple[str, int]:
+    """The host and port; checks that strangers cannot get in. insecure: the user accepts the risk
+    explicitly. Raises UsageError for what is not an address, or ConfigError."""
+    address = split_address(listen)
+    if address is None:
+        raise UsageError(
+            f"--listen: {listen!r} is not an address", hint="write HOST:PORT, as in 127.0.0.1:9324"
+        )
+    if not (is_loopback(address[0]) or credentials or insecure):
+        raise ConfigError(
+            "a gateway without credentials listens on loopback addresses only, not on"
+            f" {address[0]}: anyone could use its queues",
+            hint="give --credentials FILE; in a network that you trust: --insecure",
+        )
+    return address
+
+
+def open_sockets(listen: str, processes: int) -> list[list[socket.socket]]:
+    """For each process, sockets that listen at this address. Raises ConfigError, or UsageError."""
+    address = split_address(listen)
+    assert address is not None, "it was checked"
+    try:
+        return listening_sockets(*address, processes)
+    except OSError as exc:
+        raise ConfigError(
+            f"the gateway cannot listen at {listen}: {exc.strerror or exc}",
+            hint="choose another port with --listen; is another gateway running there?",
+        ) from exc
+
+
+def server_tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    """How to encrypt; None for not at all. Raises ConfigError."""
+    if cert is None and key is None:
+        return None
+    if cert is None or key is None:
+        raise ConfigError("TLS needs both --tls-cert and --tls-key")
+    with loading({f"--tls-cert {cert}": cert, f"--tls-key {key}": key}):
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        load_own(context, cert, key)
+    return context
+
+
+class Certificate:
+    """What a process encrypts with, as its files are now. Raises ConfigError."""
+
+    def __init__(self, cert: Path | None, key: Path | None) -> None:
+        self._files = [each for each in (cert, key) if each is not None]
+        self._state = self._times()
+        self._cert, self._key = cert, key
+        self.tls: ssl.SSLContext | None = server_tls(cert, key)
+
+    def refresh(self) -> None:
+        """Read the files again if they have changed; files that cannot be used change nothing."""
+        state = self._times()
+        if state == self._state:
+            return
+        self._state = state
+        try:
+            self.tls = server_tls(self._cert, self._key)
+        except ConfigError as exc:
+            logger.error("the former certificate stays in use: %s", exc)
+            return
+        logger.warning("new connections use the certificate that was read again")
+
+    def _times(self) -> list[int]:
+        return [os.stat(each).st_mtime_ns if each.exists() else 0 for each in self._files]
+
+
+async def serve(
+    opening: AbstractAsyncContextManager[Service],
+    options: Options,
+    place: Place,
+    signals: Signals,
+    *,
+    ready: Callable[[], None],
+    each_second: Callable[[], object] = lambda: None,
+    clock: Clock | None = None,
+) -> bool:
+    """Serve until a signal. opening: opens the service. ready: called once it serves. Returns
+    whether all that was asked was answered. Raises ConfigError for files that cannot be used, and
+    what `opening` raises."""
+    clock = clock or SystemClock()
+    credentials = None if options.credentials is None else Credentials(options.credentials)
+    certificate = Certificate(options.cert, options.key)
+    counts = Counts(place.counts_fd, place.slot)
+    files_max = raised_files()
+    connections_max = min(CONNECTIONS_MAX, max(files_max - FILES_RESERVED, files_max // 4))
+    async with opening as service:
+        answering = Answering(
+            service,
+            counts,
+            clock,
+            verifier=None if credentials is None else Verifier(credentials),
+            scheme="http" if certificate.tls is None else "https",
+            health=lambda: Health(
+                not listener.closing,
+                {
+                    "pid": os.getpid(),
+                    "connections": listener.connections,
+                    "stopping": listener.closing,
+                },
+            ),
+        )
+
+        def look() -> None:
+            if credentials is not None:
+                credentials.refresh()
+            certificate.refresh()
+            listener.tls = certificate.tls
+            answering.flush()
+            counts.connections(listener.connections, listener.refused)
+            listener.refused = 0
+            each_second()
+
+        listener = Listener(
+            answering,
+            clock,
+            tls=certificate.tls,
+            connections_max=connections_max,
+            each_second=look,
+        )
+        listener.open(place.sockets)
+        try:
+            ready()
+            await signals.stop.wait()
+        finally:
+            well = await listener.stop(options.grace, signals.now.wait())
+            counts.connections(0, listener.refused)
+        if not well:
+            logger.warning("the gateway stops while requests are being answered")
+    return well

@@ -1,0 +1,151 @@
+"""Requests are held to the tables of SQS: types, required members, and names.
+
+What is checked is the JSON encoding's form. Each shape is made into one function, once.
+"""
+
+from __future__ import annotations
+
+import binascii
+from base64 import b64decode
+from collections.abc import Callable
+from typing import Any
+
+from cassq.gateway.errors import ActionError
+from cassq.gateway.wire.sqs import ACTIONS, LISTS, MAPS, SCALARS, STRUCTURES
+
+# Takes a value and its place in the request; returns it, with bytes for base64.
+Check = Callable[[Any, str], Any]
+INTEGERS = {"integer": 2**31, "long": 2**63}
+
+
+def missing(name: str) -> ActionError:
+    """A required parameter is missing."""
+    return ActionError("MissingParameter", f"The request must contain the parameter {name}.")
+
+
+def unknown(name: str, where: str) -> ActionError:
+    """A parameter that the action, or a part of it, does not have."""
+    action = where.partition(".")[0]
+    return ActionError(
+        "InvalidParameterValue",
+        f"The parameter {_at(where, name)!r:.200} is invalid. Reason: {action} has no parameter of"
+        " this name.",
+    )
+
+
+def _wrong(where: str, wanted: str) -> ActionError:
+    name = where.partition(".")[2] or where
+    return ActionError(
+        "SerializationException", f"The parameter {name} is invalid. Reason: Must be {wanted}."
+    )
+
+
+def _at(where: str, name: str) -> str:
+    """The place of a member, without the action."""
+    rest = where.partition(".")[2]
+    return f"{rest}.{name}" if rest else name
+
+
+def _text(value: Any, where: str) -> Any:
+    if type(value) is not str:
+        raise _wrong(where, "a string")
+    return value
+
+
+def _boolean(value: Any, where: str) -> Any:
+    if type(value) is not bool:
+        raise _wrong(where, "true or false")
+    return value
+
+
+def _bytes(value: Any, where: str) -> Any:
+    if type(value) is not str:
+        raise _wrong(where, "a string of base64")
+    try:
+        return b64decode(value, validate=True)
+    except (binascii.Error, ValueError) as exc:
+        raise _wrong(where, "a string of base64") from exc
+
+
+def _integer(kind: str) -> Check:
+    most = INTEGERS[kind]
+
+    def check(value: Any, where: str) -> Any:
+        if type(value) is not int or not -most <= value < most:
+            raise _wrong(where, f"an integer of {32 if kind == 'integer' else 64} bits")
+        return value
+
+    return check
+
+
+def _list(item: str) -> Check:
+    check_item = _check_of(item)
+
+    def check(value: Any, where: str) -> Any:
+        if type(value) is not list:
+            raise _wrong(where, "a list")
+        return [check_item(each, f"{where}.{at}") for at, each in enumerate(value, 1)]
+
+    return check
+
+
+def _map(item: str) -> Check:
+    check_item = _check_of(item)
+
+    def check(value: Any, where: str) -> Any:
+        if type(value) is not dict:
+            raise _wrong(where, "a map")
+        return {key: check_item(each, f"{where}.{key}"[:200]) for key, each in value.items()}
+
+    return check
+
+
+def _structure(name: str) -> Check:
+    members = {member: _check_of(its[0]) for member, its in STRUCTURES[name].items()}
+    required = [member for member, its in STRUCTURES[name].items() if its[2]]
+
+    def check(value: Any, where: str) -> Any:
+        if type(value) is not dict:
+            raise _wrong(where, "a structure")
+        found = {}
+        for member, each in value.items():
+            check_member = members.get(member)
+            if check_member is None:
+                raise unknown(member, where)
+            if each is not None:  # JSON's null: as if it were not there
+                found[member] = check_member(each, f"{where}.{member}")
+        for member in required:
+            if member not in found:
+                raise missing(_at(where, member))
+        return found
+
+    return check
+
+
+_SIMPLE: dict[str, Check] = {
+    "string": _text,
+    "boolean": _boolean,
+    "blob": _bytes,
+    **{kind: _integer(kind) for kind in INTEGERS},
+}
+
+
+def _check_of(shape: str) -> Check:
+    if shape in SCALARS:
+        return _SIMPLE[SCALARS[shape]]
+    if shape in LISTS:
+        return _list(LISTS[shape])
+    if shape in MAPS:
+        return _map(MAPS[shape][1])
+    return _structure(shape)
+
+
+_CHECKS = {action: _check_of(shapes[0]) for action, shapes in ACTIONS.items()}
+
+
+def checked(action: str, parameters: Any) -> dict[str, Any]:
+    """The parameters of an action, as `Request.parameters` has them. Raises ActionError, which
+    names the parameter: MissingParameter, InvalidParameterValue for one that is unknown, and
+    SerializationException for one of another type. Cost: a microsecond per member."""
+    found: dict[str, Any] = _CHECKS[action](parameters, action)
+    return found
