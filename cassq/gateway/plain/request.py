@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from cassq.gateway.request import Caller
 
@@ -44,11 +44,9 @@ class PlainRequest:
 
 @dataclass(slots=True)
 class PlainAnswer:
-    """An answer. undelivered: as of `cassq.gateway.request.Answer`. allow: the methods there are,
-    for status 405."""
+    """An answer. undelivered: as of `cassq.gateway.request.Answer`."""
 
     status: int
     body: bytes
     content_type: str = JSON
     undelivered: Callable[[], Awaitable[None]] | None = None
-    allow: tuple[str, ...] = field(default=())

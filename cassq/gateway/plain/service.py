@@ -58,12 +58,18 @@ class PlainService:
         try:
             return await _handler(request)(self.host, request)
         except PlainError as exc:
-            return _refused(exc)
+            return refused(exc)
         except CassqError as exc:
-            return _refused(error_of(exc))
+            return refused(error_of(exc))
+
+    def nothing(self, request: PlainRequest) -> PlainAnswer:
+        """The answer to a wait for messages that is ended."""
+        kind = _accepted(request)
+        return PlainAnswer(200, shown((), kind), kind)
 
 
-def _refused(error: PlainError, **more: object) -> PlainAnswer:
+def refused(error: PlainError, **more: object) -> PlainAnswer:
+    """The answer that says so. more: what else it says."""
     return PlainAnswer(error.status, orjson.dumps({"error": error.as_dict(), **more}))
 
 
@@ -195,12 +201,16 @@ def _pushed(outcomes: Sequence[str | Exception]) -> PlainAnswer:
             raise outcome
     if first is None:
         return PlainAnswer(200, orjson.dumps({"ids": ids}))
-    return _refused(first, ids=ids, errors=errors)
+    return refused(first, ids=ids, errors=errors)
+
+
+def _accepted(request: PlainRequest) -> str:
+    return kind_of(request.accept.partition(",")[0], LINES)
 
 
 async def receive_messages(host: Host, request: PlainRequest) -> PlainAnswer:
     _known(request, "max", "wait", "visible")
-    kind = kind_of(request.accept.partition(",")[0], LINES)
+    kind = _accepted(request)
     most = _number(request, "max", RECEIVED, 1, RECEIVE_MAX)
     wait = _number(request, "wait", 0, 0, WAIT_SECONDS_MAX)
     visible = _number(request, "visible", VISIBLE_SECONDS, 0, VISIBLE_SECONDS_MAX)

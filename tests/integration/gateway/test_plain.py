@@ -5,18 +5,28 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import tempfile
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import msgpack
 import pytest
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials as Credential
 
 import cassq
+from cassq.base.clock import SystemClock
 from cassq.gateway.actions.service import open_service
+from cassq.gateway.plain.answering import PlainAnswering
 from cassq.gateway.plain.openapi import document
 from cassq.gateway.plain.request import LINES, MSGPACK, PlainAnswer, PlainRequest
 from cassq.gateway.plain.service import ROUTES, PlainService
 from cassq.gateway.request import Caller
+from cassq.gateway.wire.counts import Counts, counts_bytes
+from cassq.gateway.wire.credentials import Credentials
+from cassq.gateway.wire.http import HttpRequest
 from tests.integration.deadlines import DEADLINE_SECONDS
 from tests.integration.stage import Connect, drain, payloads
 
@@ -337,3 +347,91 @@ def test_the_document_has_every_route_and_no_other(run: Run) -> None:
         assert await curl.get("openapi.json") == document()
 
     run(main)
+
+
+# --- as HTTP --------------------------------------------------------------------------------------
+
+KEYS = """
+[keys.WORKER]
+secret = "its secret"
+queues = ["jobs"]
+actions = ["ReceiveMessage", "DeleteMessage"]
+"""
+
+
+def http(method: str, target: str, body: bytes = b"", **headers: str) -> HttpRequest:
+    lines = {name.replace("_", "-").encode(): text.encode() for name, text in headers.items()}
+    request = HttpRequest(method.encode(), target.encode(), {b"host": b"localhost", **lines})
+    request.body = body
+    return request
+
+
+def basic(name: str, secret: str) -> str:
+    return f"Basic {base64.b64encode(f'{name}:{secret}'.encode()).decode()}"
+
+
+@pytest.fixture
+def over_http(
+    queue: cassq.Queue, url: str, tmp_path: Path
+) -> Callable[[Callable[[PlainAnswering], Awaitable[None]]], None]:
+    """Runs with credentials in force."""
+    (tmp_path / "keys").write_text(KEYS)
+
+    def run_main(main: Callable[[PlainAnswering], Awaitable[None]]) -> None:
+        async def whole() -> None:
+            async with asyncio.timeout(DEADLINE_SECONDS), open_service(url) as service:
+                with tempfile.TemporaryFile() as file:
+                    file.truncate(counts_bytes(1))
+                    counts = Counts(file.fileno(), 0)
+                    keys = Credentials(tmp_path / "keys")
+                    await main(
+                        PlainAnswering(PlainService(service.host), counts, SystemClock(), keys)
+                    )
+
+        asyncio.run(whole())
+
+    return run_main
+
+
+def test_a_caller_names_its_key_and_its_secret(
+    over_http: Callable[[Callable[[PlainAnswering], Awaitable[None]]], None],
+) -> None:
+    async def main(answering: PlainAnswering) -> None:
+        target, right = "/v1/queues/jobs/messages?max=5", basic("WORKER", "its secret")
+        reply = await answering(http("GET", target, authorization=right))
+        assert reply.status == 200
+        reply = await answering(http("POST", target, b'"a"', authorization=right))
+        assert reply.status == 400  # there is no parameter max
+        reply = await answering(http("POST", target[:-6], b'"a"', authorization=right))
+        assert reply.status == 403
+        for wrong in (
+            basic("WORKER", "another"),
+            basic("NOBODY", "its secret"),
+            basic("WORKER", ""),
+            "Basic !",
+            "Bearer WORKER",
+            "",
+        ):
+            reply = await answering(http("GET", target, authorization=wrong))
+            assert reply.status == 401, wrong
+            assert b"WWW-Authenticate: Basic" in reply.headers
+        assert (await answering(http("GET", target))).status == 401
+
+    over_http(main)
+
+
+def test_a_caller_may_sign_instead(
+    over_http: Callable[[Callable[[PlainAnswering], Awaitable[None]]], None],
+) -> None:
+    def signed(secret: str) -> HttpRequest:
+        url = "http://localhost/v1/queues/jobs/messages?max=5"
+        asked = AWSRequest("GET", url)
+        SigV4Auth(Credential("WORKER", secret), "sqs", "eu-west-1").add_auth(asked)
+        headers = {name.lower(): text for name, text in asked.headers.items()}
+        return http("GET", "/v1/queues/jobs/messages?max=5", **headers)
+
+    async def main(answering: PlainAnswering) -> None:
+        assert (await answering(signed("its secret"))).status == 200
+        assert (await answering(signed("another"))).status == 401
+
+    over_http(main)
