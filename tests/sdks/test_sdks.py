@@ -1,4 +1,4 @@
-"""Each SDK goes through the scenario against a gateway that runs as a process, one after another."""
+"""Each SDK goes through the scenario against a gateway that runs as a process."""
 
 from __future__ import annotations
 

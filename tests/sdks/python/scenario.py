@@ -67,7 +67,7 @@ for _ in range(2):
     ]
 assert "Messages" not in sqs.receive_message(QueueUrl=url, WaitTimeSeconds=1)
 (letter,) = sqs.receive_message(QueueUrl=dead, WaitTimeSeconds=20)["Messages"]
-assert letter["Body"] == "poison" and letter["MessageId"] == poison["MessageId"], letter
+assert letter["MessageId"] == poison["MessageId"], letter
 
 # Errors have their types.
 sqs.send_message(QueueUrl=url, MessageBody="left")
