@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from itertools import groupby
+from itertools import groupby, islice
 from typing import NoReturn, TypeVar
 
 from cassq.base.arguments import refuse_pickling
@@ -38,6 +38,22 @@ class _Pending:
         self.begun: bool = False
 
 
+class _Several:
+    """Pushes that a task waits for together."""
+
+    __slots__ = ("future", "pushes", "size")
+
+    def __init__(
+        self,
+        pushes: Sequence[Push],
+        size: int,
+        future: asyncio.Future[list[MessageId | Exception]],
+    ) -> None:
+        self.pushes: Sequence[Push] = pushes
+        self.size: int = size
+        self.future: asyncio.Future[list[MessageId | Exception]] = future
+
+
 class Pusher:
     """Pushes to one queue, for the tasks of one event loop; get one from `Queue.pusher`.
 
@@ -55,7 +71,7 @@ class Pusher:
         self._life = life
         self._open = open_pusher
         self._pusher: ThreadPusher | None = None  # the thread's
-        self._courier: Courier[_Pending | Call] = Courier(
+        self._courier: Courier[_Pending | _Several | Call] = Courier(
             loop, "pusher", self._work, wanted=self._begin, put_away=self._close_now
         )
         self._bytes = 0
@@ -85,7 +101,7 @@ class Pusher:
         """
         self._check()
         push = Push(payload, headers, key, delay, due, dedup_id, importance, priority)
-        size = OVERHEAD_BYTES + (len(payload) if isinstance(payload, bytes) else 0)
+        size = _size(payload)
         try:
             await self._room_for(size)
         except asyncio.CancelledError as exc:
@@ -128,6 +144,19 @@ class Pusher:
             )
         )
 
+    async def push_each(self, pushes: Sequence[Push]) -> list[MessageId | Exception]:
+        """Push messages, each with arguments of its own; returns what became of each, as
+        `cassq.Pusher.push_each` does. Cancelled, it may push nevertheless.
+
+        Cost: that of one `push`, shared with all pushes that wait meanwhile.
+        """
+        self._check()
+        size = sum(_size(push.payload) for push in pushes)
+        await self._room_for(size)
+        several = _Several(pushes, size, self._loop.create_future())
+        self._courier.send(several)
+        return await several.future
+
     async def close(self) -> None:
         """Push what waits, and seal the pipe. Later pushes raise ClosedError. Repeatable."""
         self._life.check()
@@ -166,7 +195,7 @@ class Pusher:
         self._courier.send(Call(act, into(future)))
         return future
 
-    def _begin(self, job: _Pending | Call) -> bool:
+    def _begin(self, job: _Pending | _Several | Call) -> bool:
         """Whether a job is still wanted, as the thread is about to get it."""
         if isinstance(job, _Pending):
             if job.future.cancelled():
@@ -225,29 +254,49 @@ class Pusher:
         if self._pusher is not None:
             self._pusher.close()
 
-    def _work(self, jobs: list[_Pending | Call]) -> bool:
+    def _work(self, jobs: list[_Pending | _Several | Call]) -> bool:
         for calls, some in groupby(jobs, key=lambda job: isinstance(job, Call)):
             if calls:
                 told: list[Told] = [(job, *done(job)) for job in some if isinstance(job, Call)]
                 self._courier.post(partial(tell, told))
             else:
-                self._push([job for job in some if isinstance(job, _Pending)])
+                self._push([job for job in some if not isinstance(job, Call)])
         return False
 
-    def _push(self, some: list[_Pending]) -> None:
+    def _push(self, some: list[_Pending | _Several]) -> None:
+        pushes: list[Push] = []
+        for pending in some:
+            if isinstance(pending, _Pending):
+                pushes.append(pending.push)
+            else:
+                pushes += pending.pushes
         outcomes: Sequence[MessageId | Exception]
         try:
-            outcomes = self._opened().push_each([pending.push for pending in some])
+            outcomes = self._opened().push_each(pushes)
         except Exception as exc:
-            outcomes = [exc] * len(some)
+            outcomes = [exc] * len(pushes)
         self._courier.post(lambda: self._pushed(some, outcomes))
 
-    def _pushed(self, some: list[_Pending], outcomes: Sequence[MessageId | Exception]) -> None:
-        for pending, outcome in zip(some, outcomes, strict=True):
+    def _pushed(
+        self, some: list[_Pending | _Several], outcomes: Sequence[MessageId | Exception]
+    ) -> None:
+        left = iter(outcomes)
+        for pending in some:
             self._free(pending.size)
+            if isinstance(pending, _Several):
+                its = list(islice(left, len(pending.pushes)))
+                if not pending.future.done():  # otherwise its task left
+                    pending.future.set_result(its)
+                continue
+            outcome = next(left)
             if pending.future.done():
-                continue  # its task left
+                continue
             if isinstance(outcome, Exception):
                 pending.future.set_exception(outcome)
             else:
                 pending.future.set_result(outcome)
+
+
+def _size(payload: object) -> int:
+    """What a push takes of the room there is."""
+    return OVERHEAD_BYTES + (len(payload) if isinstance(payload, bytes) else 0)

@@ -22,7 +22,9 @@ from cassq.base.clock import Clock, SystemClock
 from cassq.base.tls import is_loopback, load_own, loading
 from cassq.errors import ConfigError, UsageError
 from cassq.eventloop.loops import raised_files
-from cassq.gateway.request import Service
+from cassq.gateway.actions.service import ActionService
+from cassq.gateway.plain.answering import PlainAnswering
+from cassq.gateway.plain.service import PlainService
 from cassq.gateway.wire.answering import Answering, Health
 from cassq.gateway.wire.counts import Counts
 from cassq.gateway.wire.credentials import Credentials
@@ -122,7 +124,7 @@ class Certificate:
 
 
 async def serve(
-    opening: AbstractAsyncContextManager[Service],
+    opening: AbstractAsyncContextManager[ActionService],
     options: Options,
     place: Place,
     stop: asyncio.Event,
@@ -145,6 +147,7 @@ async def serve(
             service,
             counts,
             clock,
+            plain=PlainAnswering(PlainService(service.host), counts, clock, credentials),
             verifier=None if credentials is None else Verifier(credentials),
             scheme="http" if certificate.tls is None else "https",
             health=lambda: Health(

@@ -13,7 +13,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
 from cassq.base.clock import Clock
@@ -22,7 +22,7 @@ from cassq.gateway.errors import ActionError
 from cassq.gateway.request import Answer, Caller, Request, Service
 from cassq.gateway.wire import json_codec, query_codec
 from cassq.gateway.wire.counts import DONE, FAILED, GONE, OTHER, REFUSED, Counts
-from cassq.gateway.wire.http import HttpRequest, Reply, Undelivered
+from cassq.gateway.wire.http import PLAIN_PREFIX, HttpRequest, Reply, Undelivered
 from cassq.gateway.wire.signatures import Verifier, access_key_of
 from cassq.inspect.prometheus import as_text
 from cassq.sidecar.sessions.rare_log import RareLog
@@ -59,8 +59,8 @@ class Health(NamedTuple):
 
 
 class Answering:
-    """Answers requests. verifier: None takes all callers. scheme: by which clients reach this.
-    health: see `Health`."""
+    """Answers requests. plain: answers those below /v1/. verifier: None takes all callers. scheme:
+    by which clients reach this. health: see `Health`."""
 
     def __init__(
         self,
@@ -68,6 +68,7 @@ class Answering:
         counts: Counts,
         clock: Clock,
         *,
+        plain: Callable[[HttpRequest], Awaitable[Reply]] | None = None,
         verifier: Verifier | None = None,
         scheme: str = "http",
         health: Callable[[], Health] = lambda: Health(True, {}),
@@ -75,6 +76,7 @@ class Answering:
         self._service = service
         self._counts = counts
         self._clock = clock
+        self._plain = plain
         self._verifier = verifier
         self._scheme = scheme
         self._health = health
@@ -88,6 +90,8 @@ class Answering:
 
     async def __call__(self, request: HttpRequest) -> Reply:
         """The answer. Raises CancelledError alone."""
+        if self._plain is not None and request.path.startswith(PLAIN_PREFIX):
+            return await self._plain(request)
         method = request.method
         target = request.headers.get(b"x-amz-target")
         if method != b"POST" or target is None:

@@ -17,7 +17,10 @@ from cassq.gateway.wire.sqs import ACTIONS
 from cassq.inspect.metrics import COUNTER, GAUGE, Histogram, Metric
 
 OTHER = "other"  # requests that name no action
-NAMES: Sequence[str] = (*ACTIONS, IDENTITY, OTHER)
+# Requests of plain HTTP.
+PLAIN_PUSH, PLAIN_RECEIVE, PLAIN_SETTLE, PLAIN_OTHER = "v1 push", "v1 receive", "v1 settle", "v1"
+_PLAIN = (PLAIN_PUSH, PLAIN_RECEIVE, PLAIN_SETTLE, PLAIN_OTHER)
+NAMES: Sequence[str] = (*ACTIONS, IDENTITY, OTHER, *_PLAIN)
 PLACES = {name: at for at, name in enumerate(NAMES)}
 # How a request ended: done, refused for what it asked, failed for what the gateway could not do, or
 # its client went away.

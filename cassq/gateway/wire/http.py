@@ -23,6 +23,8 @@ from typing import Protocol, cast
 import httptools
 
 BODY_BYTES_MAX = 1_153_433  # 1.1 MiB
+PLAIN_BODY_BYTES_MAX = 16 * 1024 * 1024  # of batches
+PLAIN_PREFIX = b"/v1/"
 HEAD_BYTES_MAX = 32 * 1024
 HEADERS_MAX = 100
 REQUEST_BYTES_MAX = 4 * BODY_BYTES_MAX  # with all that is around chunks of a body
@@ -34,11 +36,14 @@ REASONS = {
     200: "OK",
     204: "No Content",
     400: "Bad Request",
+    401: "Unauthorized",
     403: "Forbidden",
     404: "Not Found",
     405: "Method Not Allowed",
     408: "Request Timeout",
     413: "Content Too Large",
+    415: "Unsupported Media Type",
+    429: "Too Many Requests",
     431: "Request Header Fields Too Large",
     500: "Internal Server Error",
     501: "Not Implemented",
@@ -135,7 +140,7 @@ class Connection(asyncio.Protocol):
         self._bytes = 0
         self._head_read = False
         self._chunks: list[bytes] = []
-        self._body_bytes = 0
+        self._body_bytes, self._body_bytes_max = 0, BODY_BYTES_MAX
         self._reading = False
         self._reading_since = 0.0
         self._continue = False
@@ -228,7 +233,9 @@ class Connection(asyncio.Protocol):
         if len(self._target) + sum(map(len, self._headers.values())) > HEAD_BYTES_MAX:
             self._refuse(431, f"the head has more than {HEAD_BYTES_MAX} bytes")
         length = self._headers.get(b"content-length", b"0")
-        if len(length) > 9 or int(length) > BODY_BYTES_MAX:
+        if self._target.startswith(PLAIN_PREFIX):
+            self._body_bytes_max = PLAIN_BODY_BYTES_MAX
+        if len(length) > 9 or int(length) > self._body_bytes_max:
             self._refuse_body()
         elif b"expect" in self._headers:
             self._continue = self._headers[b"expect"].lower() == b"100-continue"
@@ -236,7 +243,7 @@ class Connection(asyncio.Protocol):
     def on_body(self, body: bytes) -> None:
         """More of the body."""
         self._body_bytes += len(body)
-        if self._body_bytes > BODY_BYTES_MAX:
+        if self._body_bytes > self._body_bytes_max:
             self._refuse_body()
         elif self._refusal is None:
             self._chunks.append(body)
@@ -257,7 +264,7 @@ class Connection(asyncio.Protocol):
     # --- requests ---------------------------------------------------------------------------------
 
     def _refuse_body(self) -> None:
-        self._refuse(413, f"a body has at most {BODY_BYTES_MAX} bytes")
+        self._refuse(413, f"a body has at most {self._body_bytes_max} bytes")
 
     def _refuse(self, status: int, why: str) -> None:
         """Answer this after what was asked before, and close."""

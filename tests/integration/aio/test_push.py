@@ -11,6 +11,7 @@ import pytest
 import cassq.aio
 from cassq.errors import ClosedError, InvalidPayloadError, QueueFullError, UsageError
 from cassq.message.message_ids import MessageId
+from cassq.producer.pusher import Push
 from tests.integration.aio.loops import GateDisk, in_loop, on_disk, run, until
 from tests.integration.stage import drain, numbers
 
@@ -31,6 +32,35 @@ def test_a_thousand_pushes_share_their_syncs_and_threads(directory: Path) -> Non
             found = await popper.pop(2000)
             assert [message.id for message in found[1:]] == ids
             assert [message.payload for message in found[1:]] == numbers(1000)
+
+    run(on_disk(directory, disk), main)
+
+
+@pytest.mark.embedded_only(reason="it counts syncs")
+def test_several_pushed_together_share_a_sync_with_others_and_have_outcomes_of_their_own(
+    directory: Path,
+) -> None:
+    disk = GateDisk()
+
+    async def main(client: cassq.aio.Client) -> None:
+        queue = await client.create_queue("jobs")
+        await queue.push(b"first")
+        syncs = disk.syncs
+        async with queue.pusher() as pusher:
+            one, several, none, two = await asyncio.gather(
+                pusher.push(b"one"),
+                pusher.push_each([Push(b"a"), Push(b"b", priority=10), Push(b"c", key=b"k")]),
+                pusher.push_each([]),
+                pusher.push(b"two"),
+            )
+        assert disk.syncs - syncs <= 2  # a new pipe, and the messages
+        assert (none, type(several[1])) == ([], UsageError)
+        found: list[cassq.aio.Message] = []
+        while len(found) < 5:
+            found += await queue.pop(10, wait=100)
+        ids = [message.id for message in found[1:]]
+        assert ids == [one, several[0], several[2], two]
+        assert [message.payload for message in found[1:]] == [b"one", b"a", b"c", b"two"]
 
     run(on_disk(directory, disk), main)
 

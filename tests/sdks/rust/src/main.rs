@@ -1,0 +1,158 @@
+//! The scenario with aws-sdk-sqs.
+
+use aws_sdk_sqs::primitives::Blob;
+use aws_sdk_sqs::types::{
+    DeleteMessageBatchRequestEntry, Message, MessageAttributeValue, MessageSystemAttributeName,
+    QueueAttributeName, SendMessageBatchRequestEntry,
+};
+use aws_sdk_sqs::{Client, Error};
+
+async fn receive(client: &Client, url: &str, most: i32, wait: i32) -> Result<Vec<Message>, Error> {
+    let answer = client
+        .receive_message()
+        .queue_url(url)
+        .max_number_of_messages(most)
+        .wait_time_seconds(wait)
+        .message_attribute_names("All")
+        .message_system_attribute_names(MessageSystemAttributeName::All)
+        .send()
+        .await?;
+    Ok(answer.messages.unwrap_or_default())
+}
+
+async fn show(client: &Client, url: &str, message: &Message) -> Result<(), Error> {
+    client
+        .change_message_visibility()
+        .queue_url(url)
+        .receipt_handle(message.receipt_handle().unwrap())
+        .visibility_timeout(0)
+        .send()
+        .await?;
+    Ok(())
+}
+
+fn count(message: &Message) -> &str {
+    let name = MessageSystemAttributeName::ApproximateReceiveCount;
+    &message.attributes().unwrap()[&name]
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Error> {
+    let client = Client::new(&aws_config::load_from_env().await);
+    let created = client
+        .create_queue()
+        .queue_name("sdk-rust")
+        .attributes(QueueAttributeName::VisibilityTimeout, "30")
+        .send()
+        .await?;
+    let url = created.queue_url().unwrap();
+    let named = client.get_queue_url().queue_name("sdk-rust").send().await?;
+    assert_eq!(named.queue_url(), Some(url));
+
+    // Attributes of each type come as they were sent.
+    let value = |kind: &str| MessageAttributeValue::builder().data_type(kind);
+    let text = value("String").string_value("grüß").build().unwrap();
+    let number = value("Number").string_value("7.5").build().unwrap();
+    let bytes = value("Binary").binary_value(Blob::new([0, 255])).build().unwrap();
+    client
+        .send_message()
+        .queue_url(url)
+        .message_body("one")
+        .message_attributes("text", text.clone())
+        .message_attributes("number", number.clone())
+        .message_attributes("bytes", bytes.clone())
+        .send()
+        .await?;
+    let one = &receive(&client, url, 1, 20).await?[0];
+    assert_eq!(one.body(), Some("one"));
+    let attributes = one.message_attributes().unwrap();
+    assert_eq!(attributes["text"], text);
+    assert_eq!(attributes["number"], number);
+    assert_eq!(attributes["bytes"], bytes);
+    assert_eq!(count(one), "1");
+    client
+        .delete_message()
+        .queue_url(url)
+        .receipt_handle(one.receipt_handle().unwrap())
+        .send()
+        .await?;
+
+    // Of a batch each message succeeds or fails for itself.
+    let entries = (0..10).map(|n| {
+        SendMessageBatchRequestEntry::builder()
+            .id(n.to_string())
+            .message_body(format!("batch {n}"))
+            .set_delay_seconds((n == 7).then_some(901))
+            .build()
+            .unwrap()
+    });
+    let sent = client
+        .send_message_batch()
+        .queue_url(url)
+        .set_entries(Some(entries.collect()))
+        .send()
+        .await?;
+    assert_eq!(sent.successful().len(), 9);
+    assert_eq!(sent.failed()[0].id(), "7");
+    let mut found = Vec::new();
+    while found.len() < 9 {
+        found.extend(receive(&client, url, 10, 20).await?);
+    }
+
+    // A message that is made visible comes again, and is counted.
+    let again = found.pop().unwrap();
+    show(&client, url, &again).await?;
+    let second = receive(&client, url, 1, 20).await?.remove(0);
+    assert_eq!(second.message_id(), again.message_id());
+    assert_eq!(count(&second), "2");
+    found.push(second);
+    let entries = found.iter().enumerate().map(|(n, message)| {
+        DeleteMessageBatchRequestEntry::builder()
+            .id(n.to_string())
+            .receipt_handle(message.receipt_handle().unwrap())
+            .build()
+            .unwrap()
+    });
+    let deleted = client
+        .delete_message_batch()
+        .queue_url(url)
+        .set_entries(Some(entries.collect()))
+        .send()
+        .await?;
+    assert_eq!(deleted.successful().len(), 9);
+
+    // What is received too often moves to the queue of dead letters.
+    let created = client.create_queue().queue_name("sdk-rust-dead").send().await?;
+    let dead = created.queue_url().unwrap();
+    let name = QueueAttributeName::QueueArn;
+    let known = client
+        .get_queue_attributes()
+        .queue_url(dead)
+        .attribute_names(name.clone())
+        .send()
+        .await?;
+    let arn = &known.attributes().unwrap()[&name];
+    let policy = format!(r#"{{"deadLetterTargetArn": "{arn}", "maxReceiveCount": 2}}"#);
+    client
+        .set_queue_attributes()
+        .queue_url(url)
+        .attributes(QueueAttributeName::RedrivePolicy, policy)
+        .send()
+        .await?;
+    let poison = client.send_message().queue_url(url).message_body("poison").send().await?;
+    for _ in 0..2 {
+        let message = &receive(&client, url, 1, 20).await?[0];
+        assert_eq!(message.message_id(), poison.message_id());
+        show(&client, url, message).await?;
+    }
+    assert!(receive(&client, url, 1, 1).await?.is_empty());
+    let letter = &receive(&client, dead, 1, 20).await?[0];
+    assert_eq!(letter.message_id(), poison.message_id());
+
+    // Errors have their types.
+    client.delete_queue().queue_url(url).send().await?;
+    let late = client.send_message().queue_url(url).message_body("late").send().await;
+    assert!(late.unwrap_err().into_service_error().is_queue_does_not_exist());
+    println!("rust: all as expected");
+    Ok(())
+}

@@ -1,0 +1,81 @@
+"""Each SDK goes through the scenario against a gateway that runs as a process."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import cassq
+
+HERE = Path(__file__).parent
+BUILD_SECONDS = 1500  # Rust, on a busy machine
+# The tools that a language needs, and how its program is fetched, built and run.
+PROGRAMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "python": ((), (f"{sys.executable} scenario.py",)),
+    "javascript": (
+        ("node", "npm"),
+        ("npm install --no-audit --no-fund --loglevel=error", "node scenario.mjs"),
+    ),
+    "go": (("go",), ("go mod tidy", "go run .")),
+    "rust": (("cargo",), ("cargo run --quiet",)),
+    "java": (("java", "mvn"), ("mvn --quiet --batch-mode compile exec:java",)),
+}
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[str]:
+    """The address of a gateway over a directory."""
+    command = [sys.executable, "-m", "cassq", "gateway", "--listen", "127.0.0.1:0"]
+    command += ["--url", f"file://{tmp_path / 'queues'}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            shown = re.search(r"AWS_ENDPOINT_URL_SQS=(\S+)", process.stdout.readline())
+            assert shown is not None
+            yield shown[1]
+        finally:
+            process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+
+
+@pytest.mark.long(reason="SDKs come from their registries, and Rust is compiled for minutes")
+@pytest.mark.parametrize("language", PROGRAMS)
+def test_an_sdk_finds_everything_as_sqs_has_it(
+    language: str, gateway: str, tmp_path: Path, needs: Callable[[str], str]
+) -> None:
+    tools, commands = PROGRAMS[language]
+    paths = [str(Path(needs(tool)).parent) for tool in tools]
+    program = shutil.copytree(HERE / language, tmp_path / language)
+    environ = {
+        **os.environ,
+        "PATH": os.pathsep.join([*paths, os.environ["PATH"]]),
+        "AWS_ENDPOINT_URL_SQS": gateway,
+        "AWS_REGION": "us-east-1",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ACCESS_KEY_ID": "any",
+        "AWS_SECRET_ACCESS_KEY": "any",
+    }
+    for command in commands:
+        done = subprocess.run(
+            command.split(),
+            cwd=program,
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=BUILD_SECONDS,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command}:\n{done.stdout}\n{done.stderr}"
+    assert f"{language}: all as expected" in done.stdout
+    with cassq.connect(f"file://{tmp_path / 'queues'}") as client:
+        dead = client.queue(f"sdk-{language}-dead")
+        assert dead.stats().groups["default"].pending == 1
+        assert dead.audit().findings == []
