@@ -18,7 +18,7 @@ Flights = Callable[..., subprocess.CompletedProcess[str]]
 def run_example(
     script: str, *options: str | Path, seconds: float, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command of the examples."""
+    """Run a command of the examples. script: in the folder of the flights, or a whole path."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     return subprocess.run(
         [sys.executable, str(ROOT / "examples" / "flights" / script), *map(str, options)],
