@@ -250,10 +250,18 @@ def dated(claim: Claim, seqs: RangeSet, due_ms: int, version: Version) -> list[C
     return _laid_out(claim, [*parts, (rest, claim)] if rest else parts, version)
 
 
+def is_dated(claim: Claim) -> bool:
+    """Whether a row is that of a message with a deadline of its own, whose popper leaves it
+    alone."""
+    return claim.state is ClaimState.HELD and claim.holder.endswith(DATED)
+
+
 def is_delivery(claim: Claim, seq: int, holder: str) -> bool:
     """Whether a row is the delivery of a message to this holder, and the message is not settled."""
     held = claim.state is ClaimState.HELD and claim.start <= seq < claim.end
-    return held and claim.holder.removesuffix(DATED) == holder and seq not in claim.acked
+    if not held or (claim.tried is not None and seq not in claim.tried):
+        return False
+    return claim.holder.removesuffix(DATED) == holder and seq not in claim.acked
 
 
 def is_spent(claim: Claim, max_deliveries: int) -> bool:

@@ -197,10 +197,16 @@ class Hand:
         """Leave the receipts of some to whoever comes, and do something with some that were left,
         of this process and others, of late and long ago."""
         left = self._world.receipts[self._name]
-        if not (some[0].group.exclusive or some[0].group.keyed):
-            left += [(d.message.receipt, d) for d in some if d.message._delivery.rows]
-            del left[:-RECEIPTS_KEPT]
         rng, settle = self._process.rng, self._client.queue(self._name).settle
+        if not some[0].group.exclusive:
+            for delivery in some:
+                with suppress(ClaimLostError):
+                    left.append((delivery.message.receipt, delivery))
+            del left[:-RECEIPTS_KEPT]
+            if some[0].group.keyed and rng.random() < 0.7:
+                self._out = [delivery for delivery in self._out if delivery not in some]
+                for delivery in some if rng.random() < 0.3 else []:
+                    self._give([delivery], delivery.message.release, uncounted=True)
         for receipt, delivery in rng.sample(left, min(len(left), rng.randint(0, 3))):
             verb = rng.choice(("ack", "ack", "nack", "release", "extend", "extend"))
             try:
