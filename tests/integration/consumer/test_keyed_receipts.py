@@ -128,9 +128,28 @@ def test_what_comes_again_comes_before_the_next_of_its_key(
     assert strict.audit().findings == []
 
 
+def test_what_failed_and_is_due_is_not_taken_for_another_message(
+    strict: cassq.Queue, clock: ManualClock
+) -> None:
+    """Its row is found among those that are due, before its popper looks what receipts did."""
+    push(strict, ["a1", "a2", "b1", "c1", "d1"])
+    popper = strict.popper("keyed")
+    receipt = popper.pop(1)[0].receipt
+    assert texts(popper.pop(1)) == ["b1"]
+    strict.settle(receipt).nack(delay=0)
+    clock.advance((LOOK_MS - 5) / 1000)
+    assert texts(popper.pop(1)) == ["c1"]
+    clock.advance(1)
+    found = popper.pop(2)
+    assert {(m.payload, m.attempts) for m in found} == {(b"a1", 2), (b"d1", 1)}
+    popper.commit(found)
+    assert drained(popper) == ["a2"]
+
+
 @pytest.mark.parametrize("on_dead", ["continue", "hold"])
+@pytest.mark.parametrize("dated", [False, True], ids=["in hand", "dated"])
 def test_a_dead_letter_by_receipt_holds_its_key_or_lets_it_go_on(
-    timed: cassq.Client, clock: ManualClock, on_dead: str
+    timed: cassq.Client, clock: ManualClock, on_dead: str, dated: bool
 ) -> None:
     queue = timed.create_queue("jobs", sick_check=False)
     queue.create_group("keyed", order="key", on_dead=on_dead)  # type: ignore[arg-type]
@@ -138,8 +157,9 @@ def test_a_dead_letter_by_receipt_holds_its_key_or_lets_it_go_on(
     popper = queue.popper("keyed")
     a1, b1 = popper.pop(10)
     receipt = a1.receipt
-    queue.settle(receipt).extend(600)
-    assert seen(clock, popper) == []
+    if dated:
+        queue.settle(receipt).extend(600)
+        assert seen(clock, popper) == []
     queue.settle(receipt).dead("no good")
     (letter,) = queue.dead_letters("keyed").peek()
     assert letter.payload == b"a1"
