@@ -64,8 +64,8 @@ class ReceiptSettler:
 
     def settle(self, receipts: Sequence[Receipt], back: NackOptions | None) -> list[Receipt]:
         """Ack messages, or give them back; durable on return. Returns the receipts that are not
-        valid, which change nothing. Cost: a read for each run of messages, one synced transaction
-        for all of them."""
+        valid, which change nothing. Cost: a read for each run of messages, two in a keyed group;
+        one synced transaction for all of them, there for those of each epoch."""
         with self._lock:
             self._check()
             return self._until_done(receipts, lambda found: self._settled(found, back))

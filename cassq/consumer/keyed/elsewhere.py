@@ -29,7 +29,9 @@ from cassq.model.rows import Claim, ClaimState
 LOOK_MS = 50  # how often to look while consumers find other messages ...
 LOOK_BESIDE_MS = 200  # ... and where that takes round trips
 AT_ONCE_MS = 5  # while a consumer waits, who may have been woken for what a receipt did
-PAUSE = 10  # between two looks pass at least so many times as long as the last one took
+# Between two looks pass at least so many times as long as the last one took, within a limit.
+PAUSE = 10
+PAUSE_MS_MAX = 500
 
 
 class Elsewhere:
@@ -61,7 +63,7 @@ class Elsewhere:
 
     def clear(self) -> None:
         """Nothing is in line any more."""
-        self.active = False
+        self.active, self._again_ms = False, None
         self.acks.clear()
 
     # --- what the popper's own consumers say ----------------------------------------------------
@@ -118,6 +120,7 @@ class Elsewhere:
         """
         line = self._line()
         if not (self.active or line.away):
+            self._again_ms = None
             return []
         gap_ms = max(AT_ONCE_MS if at_once else self._look_ms, self._pause_ms)
         if now_ms - self._looked_ms < gap_ms:
@@ -136,7 +139,7 @@ class Elsewhere:
                 if versions[row.pipe_id].get(row.start) != row.version:
                     self._settler.look_again(delivery, row)
             lost = lost or delivery.lost
-        self._pause_ms = PAUSE * (self._clock.boot_ms() - now_ms)
+        self._pause_ms = min(PAUSE_MS_MAX, PAUSE * (self._clock.boot_ms() - now_ms))
         if lost:
             return None
         changed = [s for s in away if versions[s.row.pipe_id].get(s.row.start) != s.row.version]

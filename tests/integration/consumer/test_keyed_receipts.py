@@ -422,10 +422,10 @@ def test_poppers_and_receipts_settle_everything_once_in_the_order_of_keys(
     chance = random.Random(7)
     queue = client.create_queue("jobs", sick_check=False, consistency="cp")
     queue.create_group("keyed", order="key")
-    push(queue, [f"{'abcdef'[number % 6]}{number:03}" for number in range(240)])
+    push(queue, [f"{'abcdef'[number % 6]}{number:03}" for number in range(120)])
     popper, done = queue.popper("keyed"), defaultdict[str, list[str]](list)
     dated: list[tuple[str, Settlement]] = []
-    while sum(map(len, done.values())) < 240:
+    while sum(map(len, done.values())) < 120:
         for message in popper.pop(chance.randint(1, 6)):
             text = message.payload.decode()
             match chance.randint(0, 6):
@@ -453,5 +453,5 @@ def test_poppers_and_receipts_settle_everything_once_in_the_order_of_keys(
             popper = queue.popper("keyed")
     popper.close()
     assert all(found == sorted(found) for found in done.values())
-    assert counts(queue) == (0, 240, 0)
+    assert counts(queue) == (0, 120, 0)
     assert queue.audit().findings == []
