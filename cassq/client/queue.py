@@ -260,9 +260,9 @@ class Queue:
 
             queue.settle(receipt).ack()
 
-        Cost: none yet; of its methods, a read for each run of messages, and one synced transaction
-        for all of a group; every two seconds two reads more. Raises UsageError for what is not a
-        receipt, or is one of another queue.
+        Cost: none yet; of its methods, a read for each run of messages, two in a keyed group, and
+        one synced transaction for all of a group; every two seconds two reads more. Raises
+        UsageError for what is not a receipt, or is one of another queue.
         """
         found = parsed_all(receipts)
         return Settlement(lambda act: self._act_on(found, act))

@@ -59,7 +59,7 @@ def _free_claims(ports: Ports, queue: QueueRow, group: GroupRow, popper: str) ->
     count = 0
     for row in catalog.claims.overdue(group.id, until_ms, _DELIVERIES, LISTED_MAX):
         is_theirs = row.state is ClaimState.HELD and claims.consumer_of(row.holder) == popper
-        if not is_theirs or row.holder.endswith(claims.DATED):
+        if not is_theirs or claims.is_dated(row):
             continue
         count += catalog.claims.replace(row, freed(row, now_ms, rules, health, ports.ids.version))
     return count

@@ -6,7 +6,6 @@ open, and the claim rows as last written. It does no I/O: the popper writes.
 
 from __future__ import annotations
 
-import abc
 import math
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
@@ -16,6 +15,7 @@ from threading import Thread
 from typing import ClassVar, NamedTuple, NoReturn, overload
 
 from cassq.base.arguments import error_text, milliseconds, refuse_pickling
+from cassq.consumer.hold import Hold
 from cassq.errors import ClaimLostError, UsageError
 from cassq.locks.port import Lock
 from cassq.message.bundles import Bundle, BundleSlice
@@ -55,44 +55,6 @@ class Acknowledger(NamedTuple):
     extend: Callable[[Delivery, float, int], None]
 
 
-class Hold(abc.ABC):
-    """How a keyed group keeps what one claim row holds: only some of it is in a consumer's hands,
-    and what is settled makes room for more of its key."""
-
-    @abc.abstractmethod
-    def check(self, seqs: RangeSet) -> None:
-        """Raise ClaimLostError unless these messages are in a consumer's hands, or acked."""
-
-    @abc.abstractmethod
-    def acked(self, seqs: RangeSet) -> None:
-        """Messages were acked, which is not written yet."""
-
-    @abc.abstractmethod
-    def released(self, seqs: RangeSet) -> None:
-        """Messages were given back untried: they can be handed out again, in their old place."""
-
-    @abc.abstractmethod
-    def failed(self, seqs: RangeSet) -> None:
-        """Messages were given back, which is not written yet."""
-
-    @abc.abstractmethod
-    def tried(self, row: Claim) -> RangeSet | None:
-        """Which of a row's messages are handed out, if that is not what the row says. It must say
-        so before they are, and as soon as they are not any more."""
-
-    @abc.abstractmethod
-    def due_ms(self, row: Claim) -> int:
-        """Until when a row must be held if some of it is handed out now."""
-
-    @abc.abstractmethod
-    def written(self, free: Sequence[Claim]) -> None:
-        """Some of what was noted is written. free: the rows of what was given back."""
-
-    @abc.abstractmethod
-    def over(self) -> None:
-        """All messages are settled or given back, and that is written; or the claim is lost."""
-
-
 class Delivery:
     """Messages of one pipe that a popper claimed together and holds.
 
@@ -101,8 +63,8 @@ class Delivery:
     pending: those acked and not yet written. backs: seqs given back and not yet written, by their
     options. given and given_singly: all seqs given back. missed: those that a receipt took from
     us. last_nack: its arguments, and the options that they make. pieces: its messages, as handed
-    out. consumers: the threads that received some of them. hold: in a keyed group, what of it is
-    in hand.
+    out. consumers: the threads that received some of them. keyed: whether it is of a keyed group.
+    hold: what of it is in hand there, until the popper leaves the lane.
     """
 
     __slots__ = (
@@ -119,6 +81,7 @@ class Delivery:
         "group_id",
         "hold",
         "holder",
+        "keyed",
         "last_nack",
         "left",
         "lock",
@@ -168,6 +131,7 @@ class Delivery:
         self.last_nack: tuple[float | None, Error, NackOptions] | None = None
         self.pieces: Sequence[BundleSlice] = ()
         self.consumers: tuple[Thread, ...] = ()
+        self.keyed: bool = False
         self.hold: Hold | None = None
 
     def taken_by(self, thread: Thread) -> None:
@@ -270,18 +234,21 @@ class Delivery:
 
     def find_again(self, old: Claim, rows: Sequence[Claim]) -> bool:
         """A row is not as it was last written: keep what is ours of the rows that are there now.
-        False if nothing is, as the claim was lost.
+        False if nothing is, as the claim was lost; in a keyed group, where only receipts can have
+        changed it while the epoch is ours, if that cannot be.
 
         Messages that are not ours any more were settled by a receipt, or have a deadline of their
         own: they are missed, but for those that were acked, which an ack of ours cannot change.
         """
         ours = [row for row in rows if self._is_ours(row)]
-        if not ours:
+        if not (ours or self.keyed):
+            return False
+        gone = old.left - RangeSet.joined([EMPTY, *(row.left for row in ours)])
+        acked = gone & RangeSet.joined([EMPTY, *(row.acked for row in ours)])
+        if self.hold is not None and not self.hold.gone(gone, acked, rows):
             return False
         self.rows.remove(old)
         self.rows += ours
-        gone = old.left - RangeSet.joined([row.left for row in ours])
-        acked = gone & RangeSet.joined([row.acked for row in ours])
         self.missed |= gone - acked
         self.pending -= gone
         self.left -= len(gone - self.settled - self.given_seqs())
@@ -416,13 +383,20 @@ class Message:
         it a deadline of its own, from any process. Anybody who has it can do so.
 
         It is valid until the message is settled, or delivered again. Raises UsageError for a
-        message of an exclusive or keyed group, whose order only its popper can keep.
+        message of an exclusive group, of which one popper has everything; in a keyed group
+        ClaimLostError for a message that is settled, or whose receipt was used.
         """
         delivery = self._delivery
+        if delivery.keyed:
+            if delivery.hold is None:
+                raise ClaimLostError(pipe_id=delivery.pipe_id)
+            delivery.hold.give_receipt(self.seq)
+            return Receipt(delivery.group_id, delivery.pipe_id, self.seq, delivery.holder).text
         if delivery.epoch is not None:
             raise UsageError(
-                "messages of exclusive and keyed groups have no receipts",
-                hint="settle them through the popper that delivered them",
+                "messages of exclusive groups have no receipts",
+                hint="settle them through the popper that delivered them, or use a group with"
+                " order='key', and a key for each message",
             )
         if not delivery.rows:
             raise ClaimLostError(pipe_id=delivery.pipe_id)

@@ -8,6 +8,9 @@ A message that gets a deadline of its own moves to a row of its own, with a hold
 The popper that delivered it leaves such rows alone: it neither extends them nor gives them back,
 whether it closes or dies. Of a row that a receipt changed, it finds out what is still its own when
 it writes the row next; see `Delivery.find_again`.
+
+In a keyed group the epoch of the pipe is a condition, too, so that nobody sees what a receipt did
+before it is durable: the key goes on then. See `cassq.consumer.keyed.elsewhere`.
 """
 
 from __future__ import annotations
@@ -16,12 +19,12 @@ import threading
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from cassq.consumer.claimer import Claimer
 from cassq.consumer.delivery import Acknowledger, Delivery, NackOptions
-from cassq.consumer.settling import TRIES_MAX, Settler
-from cassq.errors import BackendTimeoutError, UsageError
+from cassq.consumer.settling import TRIES_MAX, Settler, contended
+from cassq.errors import UsageError
 from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.retries import DeadLetterFn
 from cassq.message.ranges import RangeSet
@@ -30,6 +33,14 @@ from cassq.model.receipts import Receipt
 from cassq.model.rows import Claim, ClaimState, GroupRow, QueueRow
 
 SPAN_MAX = 1024  # seqs of a pipe between two receipts whose rows are read together
+SOON_MS = 1000  # with a deadline sooner than that, poppers that wait are woken
+
+
+class Found(NamedTuple):
+    """The row of a receipt's delivery. epoch: of its pipe, in a keyed group."""
+
+    row: Claim
+    epoch: int | None
 
 
 class ReceiptSettler:
@@ -47,6 +58,7 @@ class ReceiptSettler:
         self._version = ports.ids.version
         self._claimer = Claimer(ports, queue, group, dead_letter)
         self._settler = Settler(ports, self._claimer, lambda: None, group().name)
+        self._keyed = group().policy.keyed
         self._ring = ring
         self._lock = threading.Lock()
 
@@ -67,12 +79,12 @@ class ReceiptSettler:
             self._check()
             invalid: list[Receipt] = []
 
-            def act(found: dict[Receipt, Claim]) -> list[Receipt]:
+            def act(found: dict[Receipt, Found]) -> list[Receipt]:
                 now_ms = self._catalog.now_ms()
-                out = [r for r, row in found.items() if _is_out(row, None if overdue else now_ms)]
-                invalid.extend(found.keys() - out)
-                found = {receipt: found[receipt] for receipt in out}
-                return self._dated(found, now_ms + ms) if found else []
+                until_ms = None if overdue else now_ms
+                out = {r: each for r, each in found.items() if _is_out(each.row, until_ms)}
+                invalid.extend(found.keys() - out.keys())
+                return self._dated(out, now_ms + ms) if out else []
 
             return self._until_done(receipts, act) + invalid
 
@@ -80,14 +92,15 @@ class ReceiptSettler:
         if self._claimer.exclusive:
             raise UsageError(
                 "messages of an exclusive group have no receipts",
-                hint="settle them through the popper that delivered them",
+                hint="settle them through the popper that delivered them, or use a group with"
+                " order='key'",
             )
         self._claimer.look()
 
     def _until_done(
         self,
         receipts: Sequence[Receipt],
-        act: Callable[[dict[Receipt, Claim]], list[Receipt]],
+        act: Callable[[dict[Receipt, Found]], list[Receipt]],
     ) -> list[Receipt]:
         """Act on the rows of receipts until each is done or not valid. act: returns those whose
         rows were changed meanwhile."""
@@ -99,34 +112,35 @@ class ReceiptSettler:
             left = act(found) if found else []
             if not left:
                 return invalid
-        raise BackendTimeoutError(
-            f"claims of pipe {left[0].pipe_id} are constantly changed by other clients"
-        )
+        raise contended(left[0].pipe_id)
 
-    def _rows(self, receipts: Sequence[Receipt]) -> dict[Receipt, Claim]:
+    def _rows(self, receipts: Sequence[Receipt]) -> dict[Receipt, Found]:
         """The rows by which receipts are valid."""
-        found: dict[Receipt, Claim] = {}
+        found: dict[Receipt, Found] = {}
         ordered = sorted(receipts, key=attrgetter("pipe_id", "seq"))
         for _, some in groupby(ordered, key=lambda each: (each.pipe_id, each.seq // SPAN_MAX)):
             near = list(some)
             seqs = range(near[0].seq, near[-1].seq + 1)
-            rows = self._catalog.claims.rows(near[0].group_id, near[0].pipe_id, seqs)
+            key = near[0].group_id, near[0].pipe_id
+            rows = self._catalog.claims.rows(*key, seqs)
+            cursor = self._catalog.claims.find_cursor(*key) if self._keyed and rows else None
             for receipt in near:
                 for row in rows:
                     if claims.is_delivery(row, receipt.seq, receipt.holder):
-                        found[receipt] = row
+                        found[receipt] = Found(row, None if cursor is None else cursor.epoch)
         return found
 
-    def _settled(self, found: dict[Receipt, Claim], back: NackOptions | None) -> list[Receipt]:
+    def _settled(self, found: dict[Receipt, Found], back: NackOptions | None) -> list[Receipt]:
         settler, now_ms = self._settler, self._catalog.now_ms()
         deliveries: dict[str, Delivery] = {}
-        for version, (row, seqs) in _by_row(found).items():
-            delivery = deliveries[version] = Delivery(NOBODY, [row], now_ms, None, None)
+        for version, ((row, epoch), seqs) in _by_row(found).items():
+            delivery = deliveries[version] = Delivery(NOBODY, [row], now_ms, None, epoch)
+            delivery.keyed = self._keyed
             settler.deliveries[delivery] = None
             if back is None:
                 settler.note(delivery, seqs, now_ms)
             else:
-                settler.give(delivery, seqs, back)
+                settler.give_up(delivery, seqs, back)
         try:
             free = settler.flush()
             if settler.failure is not None:
@@ -136,24 +150,27 @@ class ReceiptSettler:
             settler.deliveries.clear()
         self._claimer.follow_up(free, succeeded=settler.acks_written)
         self._claimer.health.record_success()
-        if free:
+        if free or self._keyed:
             self._ring()
         again: list[Receipt] = []
-        for receipt, row in found.items():
+        for receipt, (row, _) in found.items():
             delivery = deliveries[row.version]
             if delivery.lost or receipt.seq in delivery.missed:
                 again.append(receipt)
         return again
 
-    def _dated(self, found: dict[Receipt, Claim], due_ms: int) -> list[Receipt]:
-        rows = _by_row(found)
-        changes = [
-            (row, claims.dated(row, seqs, due_ms, self._version)) for row, seqs in rows.values()
-        ]
-        done = self._catalog.claims.replace_many(changes)
-        self._ring()  # it may be due earlier than poppers that wait know
-        changed = {version for version, is_done in zip(rows, done, strict=True) if not is_done}
-        return [receipt for receipt, row in found.items() if row.version in changed]
+    def _dated(self, found: dict[Receipt, Found], due_ms: int) -> list[Receipt]:
+        changed: set[str] = set()
+        by_row = sorted(_by_row(found).values(), key=lambda each: each[0].epoch or 0)
+        for epoch, some in groupby(by_row, lambda each: each[0].epoch):
+            changes = [
+                (row, claims.dated(row, seqs, due_ms, self._version)) for (row, _), seqs in some
+            ]
+            done = self._catalog.claims.replace_many(changes, epoch=epoch)
+            changed |= {row.version for (row, _), ok in zip(changes, done, strict=True) if not ok}
+        if due_ms < self._catalog.now_ms() + SOON_MS:
+            self._ring()  # before that they look by themselves
+        return [receipt for receipt, (row, _) in found.items() if row.version in changed]
 
 
 def _is_out(row: Claim, now_ms: int | None) -> bool:
@@ -161,13 +178,13 @@ def _is_out(row: Claim, now_ms: int | None) -> bool:
     return row.state is ClaimState.HELD and (now_ms is None or row.due_ms > now_ms)
 
 
-def _by_row(found: dict[Receipt, Claim]) -> dict[str, tuple[Claim, RangeSet]]:
+def _by_row(found: dict[Receipt, Found]) -> dict[str, tuple[Found, RangeSet]]:
     """By version, each row and the seqs in it that are named."""
-    rows = {row.version: row for row in found.values()}
+    rows = {each.row.version: each for each in found.values()}
     seqs: dict[str, list[int]] = {version: [] for version in rows}
-    for receipt, row in found.items():
-        seqs[row.version].append(receipt.seq)
-    return {version: (row, RangeSet.of(sorted(seqs[version]))) for version, row in rows.items()}
+    for receipt, each in found.items():
+        seqs[each.row.version].append(receipt.seq)
+    return {version: (each, RangeSet.of(sorted(seqs[version]))) for version, each in rows.items()}
 
 
 def _refuse(*_: object) -> NoReturn:

@@ -168,9 +168,7 @@ class Settler:
                     break
             for delivery in left:
                 del whole[delivery]  # it stays noted, for the next time
-                self.failure = BackendTimeoutError(
-                    f"claims of pipe {delivery.pipe_id} are constantly changed by other clients"
-                )
+                self.failure = contended(delivery.pipe_id)
             for delivery, gives_too in whole.items():
                 self._written(delivery, gives_too=gives_too)
         return free
@@ -202,17 +200,22 @@ class Settler:
         epoch."""
         self._clear_up()
         for epoch, some in _by_epoch(deliveries):
-            changes: list[Change] = []
-            for delivery in some:
-                for row in delivery.rows:
-                    tried, due_ms = _tried(delivery, row)
-                    if tried is not None:
-                        new = claims.resolved(
-                            row, EMPTY, [], self._version, tried=tried, due_ms=due_ms
-                        )
-                        changes.append((delivery, row, new))
-            if changes:
-                self._write(changes, epoch, [], synced=synced)
+            left = list(some)
+            for _ in range(TRIES_MAX):
+                changes = [change for delivery in left for change in self._tries_of(delivery)]
+                left = self._write(changes, epoch, [], synced=synced) if changes else []
+                if not left:
+                    break
+            else:
+                raise contended(left[0].pipe_id)
+
+    def _tries_of(self, delivery: Delivery) -> Iterator[Change]:
+        """The replacement of each row of which more is handed out, or less."""
+        for row in delivery.rows:
+            tried, due_ms = _tried(delivery, row)
+            if tried is not None:
+                new = claims.resolved(row, EMPTY, [], self._version, tried=tried, due_ms=due_ms)
+                yield delivery, row, new
 
     def will_write(self, delivery: Delivery) -> None:
         """Write with the next flush what a keyed group hands out of a claim, or does no more."""
@@ -276,14 +279,30 @@ class Settler:
 
     def _find_again(self, delivery: Delivery, old: Claim) -> bool:
         """Whether a row that is not as it was last written was changed by receipts only; otherwise
-        the claim is lost. Cost: a read, in groups that are not exclusive."""
-        if delivery.epoch is None:
+        the claim is lost. Cost: a read, in keyed groups two; none in exclusive ones."""
+        if delivery.epoch is None or delivery.keyed:
             seqs = range(old.start, old.end)
             rows = self._catalog.claims.rows(old.group_id, old.pipe_id, seqs)
-            if delivery.find_again(old, rows):
+            if not self._is_fenced(delivery) and delivery.find_again(old, rows):
                 return True
         self._lose(delivery, old)
         return False
+
+    def _is_fenced(self, delivery: Delivery) -> bool:
+        """Whether another popper has taken the pipe of an exclusive or keyed group's claim."""
+        if delivery.epoch is None:
+            return False
+        cursor = self._catalog.claims.find_cursor(delivery.group_id, delivery.pipe_id)
+        return cursor is None or cursor.epoch != delivery.epoch
+
+    def look_again(self, delivery: Delivery, row: Claim) -> None:
+        """A row of a keyed group's claim was seen to be not as it was last written: find out what
+        receipts did. The claim is lost if that was not all. Cost: as `_find_again`."""
+        self._clear_up()
+        if row not in delivery.rows or delivery.lost:
+            return
+        if self._find_again(delivery, row) and delivery not in self.unwritten:
+            self._drop_if_over(delivery)
 
     def _clear_up(self) -> None:
         """Read back the writes of unknown outcome: each applied, did not, or came after the claim
@@ -350,10 +369,11 @@ class Settler:
         if delivery.hold is not None:
             delivery.hold.check(seqs)
             if not back.counted:
-                delivery.hold.released(seqs)
+                released, seqs = seqs, delivery.hold.released(seqs)
                 self.will_write(delivery)
-                self.tally.given(len(seqs), counted=False, doomed=False)
-                return
+                self.tally.given(len(released) - len(seqs), counted=False, doomed=False)
+                if not seqs:
+                    return
             delivery.hold.failed(seqs)
         self.give_up(delivery, seqs, back)
         if delivery.epoch is not None and delivery.hold is None:
@@ -507,6 +527,11 @@ class Settler:
                     self.extend(delivery, ms)
                 except ClaimLostError:
                     continue  # its consumer learns of it when it acks
+
+
+def contended(pipe_id: str) -> BackendTimeoutError:
+    """The error for claims that others change faster than they can be written."""
+    return BackendTimeoutError(f"claims of pipe {pipe_id} are constantly changed by other clients")
 
 
 def _by_epoch(deliveries: Sequence[Delivery]) -> Iterator[tuple[int, Iterator[Delivery]]]:

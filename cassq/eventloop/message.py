@@ -82,7 +82,8 @@ class Message:
     @property
     def receipt(self) -> str:
         """A string by which `cassq.Queue.settle` settles this delivery, from any process. Raises
-        UsageError for a message of an exclusive or keyed group."""
+        UsageError for a message of an exclusive group, ClaimLostError in a keyed group for one
+        that is settled."""
         return self.delivered.receipt
 
     @property

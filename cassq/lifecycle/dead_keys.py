@@ -24,6 +24,7 @@ from cassq.errors import BackendTimeoutError, CorruptionError, UsageError
 from cassq.extents.port import ExtentMissingError
 from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.retries import DEATH_HEADER, MAXLEN
+from cassq.lifecycle.sealing import sealed_end
 from cassq.message.frames import Place
 from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model.ledger import unfinished
@@ -132,7 +133,8 @@ class DeadKeys:
 
     def _read_on(self, pipe: PipeRow, read: _PipeRead) -> None:
         with closing(self._ports.store.reader(pipe.id)) as reader:
-            end_seq = (pipe.end or reader.published()).seq
+            end = sealed_end(self._catalog, self._ports.store, pipe)
+            end_seq = (end or reader.published()).seq
             while read.next.seq < end_seq:
                 slices = reader.read(read.next, end_seq, READ_MESSAGES, READ_BYTES)
                 for frame, first, last in slices:

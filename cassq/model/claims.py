@@ -275,10 +275,18 @@ def dated(claim: Claim, seqs: RangeSet, due_ms: int, version: Version) -> list[C
     return _laid_out(claim, [*parts, (rest, claim)] if rest else parts, version)
 
 
+def is_dated(claim: Claim) -> bool:
+    """Whether a row is that of a message with a deadline of its own, whose popper leaves it
+    alone."""
+    return claim.state is ClaimState.HELD and claim.holder.endswith(DATED)
+
+
 def is_delivery(claim: Claim, seq: int, holder: str) -> bool:
     """Whether a row is the last delivery of a message, made to this holder, and the message is not
     settled. holder: with or without the mark of a deadline of its own."""
     if claim.state is ClaimState.DONE or not claim.start <= seq < claim.end:
+        return False
+    if claim.tried is not None and seq not in claim.tried:
         return False
     same = claim.holder.removesuffix(DATED) == holder.removesuffix(DATED)
     return same and seq not in claim.acked

@@ -198,13 +198,20 @@ class FairReady:
         found.noisy = False
         return found
 
+    def begun(self, keys: Iterable[bytes | None]) -> None:
+        """Messages are in consumers' hands that were not taken from here."""
+        self._change(keys, 1)
+
     def finished(self, keys: Iterable[bytes | None]) -> None:
         """Messages are in consumers' hands no more."""
+        self._change(keys, -1)
+
+    def _change(self, keys: Iterable[bytes | None], each: int) -> None:
         self._look()
         for key in keys:
-            tenant = self._tenants[key]
-            tenant.add(-1, self._now_ms)
-            self._all.add(-1, self._now_ms)
+            tenant = self._tenant_of(key)
+            tenant.add(each, self._now_ms)
+            self._all.add(each, self._now_ms)
             if tenant.number:
                 self._list(tenant)
 

@@ -10,18 +10,16 @@ Pure bookkeeping in memory. Cost: constant for each message, however long the li
 
 from __future__ import annotations
 
-import abc
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from cassq.consumer.delivery import Delivery, Hold
+from cassq.consumer.delivery import Delivery
 from cassq.consumer.keyed.fairness import FairReady
 from cassq.consumer.keyed.segments import Entry, ReadyByPriority, Segment
-from cassq.errors import ClaimLostError
 from cassq.message.bundles import Bundle, BundleSlice
-from cassq.message.ranges import EMPTY, RangeSet
+from cassq.message.ranges import RangeSet
 from cassq.model.rows import Claim
 
 PACED_KEPT = 10_000  # keys of which times are kept before those that are over are dropped
@@ -55,6 +53,7 @@ class Line:
         self.fair: FairReady | None = fair
         self.ready: deque[Entry] | ReadyByPriority | FairReady = deque() if fair is None else fair
         self.count: int = 0  # how many are in line, ready ones included
+        self.away: int = 0  # how many segments are `away`
         self._limit = limit
         self._ordered = ordered
         self._behind: dict[bytes, deque[Entry] | None] = {}  # by key, while some of it is unsettled
@@ -70,6 +69,8 @@ class Line:
             self.ready = ReadyByPriority(self.ready)
         if segment.delivery is None:
             self.wait(segment, segment.row.due_ms)
+            if segment.away:
+                self._count_away(segment)
             if not self._ordered:
                 return
         for bundle, seqs in segment.pieces:
@@ -90,6 +91,19 @@ class Line:
                     self._deal((segment, bundle, seq))
                 else:
                     self._stand_behind(key, (segment, bundle, seq))
+
+    def _count_away(self, segment: Segment) -> None:
+        """The message of a segment is in a consumer's hands, and was not taken from this line."""
+        keys = segment.keys()
+        self.away += 1
+        self.begun(keys)
+        if self._ordered:
+            return
+        for key in keys:
+            if key is not None and key in self._behind:
+                self._unsettled[key] = self._unsettled.get(key, 1) + 1
+            elif key is not None:
+                self._behind[key] = None
 
     def turn(self, *, upward: bool) -> None:
         """From now on the most urgent ready messages come first; upward: the least urgent."""
@@ -177,6 +191,11 @@ class Line:
             segment.until_ms.pop(seq, None)
         self.ready.extendleft(reversed(entries))
         self.count += len(entries)
+
+    def begun(self, keys: Iterable[bytes | None]) -> None:
+        """Messages of these keys are in consumers' hands, though not taken from here."""
+        if self.fair is not None:
+            self.fair.begun(keys)
 
     def finished(self, keys: Iterable[bytes | None]) -> None:
         """Messages of these keys are in consumers' hands no more."""
@@ -271,6 +290,28 @@ class Line:
                 self.settled(bundle.key_at(seq - bundle.base_seq))
         self.wait(segment, segment.row.due_ms)
 
+    def apart(self, segment: Segment) -> None:
+        """A message in hand is in a row of its own now, that of `segment`, as its receipt was used.
+        It counts as in hand until it is `back`, or gone."""
+        segment.away = True
+        self.away += 1
+        if self._ordered:
+            entries = [(segment, bundle, seq) for bundle, seqs in segment.pieces for seq in seqs]
+            self.count += len(entries)
+            segment.heads += entries
+
+    def back(self, segment: Segment) -> None:
+        """The message of a segment is in a consumer's hands no more, if it was."""
+        if not segment.away:
+            return
+        segment.away = False
+        self.away -= 1
+        keys = segment.keys()
+        self.finished(keys)
+        if not self._ordered:
+            for key in keys:
+                self.settled(key)
+
     def due(self, now_ms: int) -> list[Segment]:
         """The segments that waited and are due: no longer waiting."""
         found: list[Segment] = []
@@ -299,6 +340,8 @@ class Line:
     def gone(self, segment: Segment, seqs: RangeSet) -> None:
         """Messages that waited are settled by somebody else: dead letters, or removed."""
         segment.gone |= seqs
+        if seqs:
+            self.back(segment)
         if not self._ordered:
             return
         heads, segment.heads = segment.heads, []
@@ -318,93 +361,3 @@ class Says(NamedTuple):
     flush: Callable[[], None]
     wake: Callable[[], None]
     ring: Callable[[], None]
-
-
-class Keeper(abc.ABC):
-    """Keeps the messages of a keyed group, and follows what becomes of them."""
-
-    @abc.abstractmethod
-    def acked(self, segment: Segment, keys: Sequence[bytes | None]) -> None:
-        """Messages of a segment were acked, which is not written yet."""
-
-    @abc.abstractmethod
-    def finished(self, count: int, since_ms: int) -> None:
-        """All messages that were handed out of a row are settled."""
-
-    @abc.abstractmethod
-    def put_back(self, entries: list[Entry]) -> None:
-        """Messages were not used: they are ready again."""
-
-    @abc.abstractmethod
-    def failed(self, row: Claim, entries: list[Entry]) -> None:
-        """Messages were given back, and are in a free row now."""
-
-    @abc.abstractmethod
-    def over(self, delivery: Delivery) -> None:
-        """All messages of a row are settled or given back, which is written."""
-
-    @abc.abstractmethod
-    def due_ms(self, row: Claim) -> int:
-        """Until when a row must be held if some of it is handed out now."""
-
-
-class SegmentHold(Hold):
-    """What of a claim row is in consumers' hands."""
-
-    def __init__(self, keeper: Keeper, segment: Segment, delivery: Delivery) -> None:
-        self._keeper = keeper
-        self.segment = segment
-        self._delivery = delivery
-        self._failed: dict[int, Entry] = {}  # given back, and not yet written
-
-    def check(self, seqs: RangeSet) -> None:
-        out, settled = self.segment.out, self._delivery.settled
-        missing = [seq for seq in seqs if seq not in out]
-        if self._delivery.lost or (missing and not all(seq in settled for seq in missing)):
-            raise ClaimLostError(
-                "the message was given back, or taken away, already",
-                hint="unless it was acked, it is, or will be, delivered again",
-                pipe_id=self._delivery.pipe_id,
-            )
-
-    def acked(self, seqs: RangeSet) -> None:
-        segment = self.segment
-        out = segment.out
-        keys = [out.pop(seq) for seq in seqs if seq in out]
-        if segment.until_ms:
-            for seq in seqs:
-                segment.until_ms.pop(seq, None)
-        if not out and segment.handed:
-            count, since_ms = sum(len(each) for _, each in segment.handed), segment.handed[0][0]
-            segment.handed.clear()
-            self._keeper.finished(count, since_ms)
-        self._keeper.acked(segment, keys)
-
-    def released(self, seqs: RangeSet) -> None:
-        segment = self.segment
-        segment.untried |= seqs
-        self._keeper.put_back([(segment, segment.bundle_of(seq), seq) for seq in seqs])
-
-    def failed(self, seqs: RangeSet) -> None:
-        segment = self.segment
-        for seq in seqs:
-            segment.out.pop(seq, None)
-            self._failed[seq] = segment, segment.bundle_of(seq), seq
-
-    def tried(self, row: Claim) -> RangeSet | None:
-        known = EMPTY if row.tried is None else row.tried
-        trying = self.segment.trying.within(row.start, row.end) - known
-        untried = self.segment.untried & known
-        return (known | trying) - untried if trying or untried else None
-
-    def over(self) -> None:
-        self._keeper.over(self._delivery)
-
-    def due_ms(self, row: Claim) -> int:
-        return self._keeper.due_ms(row)
-
-    def written(self, free: Sequence[Claim]) -> None:
-        for row in free:
-            failed = [self._failed.pop(seq) for seq in row.left if seq in self._failed]
-            if failed:
-                self._keeper.failed(row, failed)

@@ -29,11 +29,14 @@ from threading import current_thread
 from cassq.consumer.candidates import REFRESH_MS, UNREADABLE, PipeView
 from cassq.consumer.claimer import DUE_LISTED, LOOK_BESIDE_MS, LOOK_MS, Claimer
 from cassq.consumer.delivery import Acknowledger, DeliveredRun, Delivery, Messages, NackOptions
+from cassq.consumer.keyed.elsewhere import Elsewhere
 from cassq.consumer.keyed.fairness import FairReady
 from cassq.consumer.keyed.holding import Holding
-from cassq.consumer.keyed.keys import Keeper, Line, Says, SegmentHold
+from cassq.consumer.keyed.keys import Line, Says
+from cassq.consumer.keyed.segment_hold import Keeper, SegmentHold
 from cassq.consumer.keyed.segments import Entry, Segment, delivery_of, runs_of
 from cassq.consumer.keyed.take_over import HELD_FOR, TakeOver, lane_lock
+from cassq.consumer.keyed.waiting import Waiting
 from cassq.consumer.keyed.watching import Watch
 from cassq.consumer.new_claims import ClaimRequest
 from cassq.consumer.settling import Settler
@@ -42,7 +45,6 @@ from cassq.lifecycle.ports import Ports
 from cassq.locks.port import Lock
 from cassq.message.bundles import BundleSlice
 from cassq.message.ranges import EMPTY, RangeSet
-from cassq.model import claims
 from cassq.model.rows import Claim, ClaimState, Cursor, GroupRow, PipeRow, QueueRow
 
 ROW_MESSAGES = 8192
@@ -57,7 +59,6 @@ AHEAD_IDLE_MS = 200
 IDLE_MS = 2000  # how long a popper that takes nothing keeps the lane
 IN_LINE_SECONDS = 0.1  # how often a popper without the lane tries to get it
 HANDED_MAX = 64  # how many pops from a row are remembered before those that are over are dropped
-LATER_MS = 1000  # when to look again at a message that somebody else is moving
 _NEVER = 3600.0
 
 
@@ -97,6 +98,12 @@ class Lane(Keeper):
         self._unread: list[PipeRow] = []  # pipes with unsettled messages that are not in line yet
         self._held_up: set[str] = set()  # the chains that they hold up
         self._epochs: dict[str, int] = {}  # what each pipe's epoch was raised to
+        parts = self._take_over, self._holding
+        self._elsewhere = Elsewhere(ports, settler, *parts, lambda: self._line)
+        self._waiting = Waiting(
+            ports, claimer, (*parts, self._elsewhere), lambda: self._line, self._epochs,
+            self._own, self._forget,
+        )  # fmt: skip
         self._segments: dict[Delivery, Segment] = {}
         self._bytes = 0  # of their messages
         self._after: list[tuple[Segment, bytes]] = []  # where acks are not written, and their keys
@@ -136,7 +143,7 @@ class Lane(Keeper):
         self._holding.look_again(self._line, now_ms)
         self._take_due(now_ms)
         self._fill(limit, now_ms)
-        if self._after and len(self._line.ready) < limit:
+        if (self._after or self._elsewhere.acks) and len(self._line.ready) < limit:
             self._go_on(limit)
             self._fill(limit, now_ms)
         entries = self._line.take(limit, self._catalog.now_ms())
@@ -148,7 +155,9 @@ class Lane(Keeper):
         are in the same row, without a flush, as one write then says both that a message is acked,
         and that the next of its key is tried."""
         before = len(self._line.ready)
-        one_row = all(len(delivery_of(segment).rows) == 1 for segment, _ in self._after)
+        one_row = not self._elsewhere.acks and all(
+            len(delivery_of(segment).rows) == 1 for segment, _ in self._after
+        )
         if one_row:
             self._after = self._line.go_on(self._after, limit)
         if one_row and len(self._line.ready) > before:
@@ -300,7 +309,7 @@ class Lane(Keeper):
         return False
 
     def _own(self, segment: Segment, delivery: Delivery) -> None:
-        delivery.lock = None
+        delivery.lock, delivery.keyed = None, True
         delivery.hold = SegmentHold(self, segment, delivery)
         segment.delivery = delivery
         reader = self._claimer.window.readers.get(delivery.pipe_id)
@@ -431,6 +440,7 @@ class Lane(Keeper):
         self._bytes = 0
         self._epochs.clear()
         self._after.clear()
+        self._elsewhere.clear()
         self._goes_on = False
         self._line = Line()
         self._claimer.window.forget_cursors()
@@ -439,12 +449,16 @@ class Lane(Keeper):
 
     def _take_due(self, now_ms: int) -> None:
         """Take the free rows that are due: failed messages, and delayed ones."""
-        self._take_waiting(self._line.due(self._catalog.now_ms()))
+        changed = self._elsewhere.look(self._segments, now_ms, at_once=self._hungry)
+        if changed is None:
+            self._forget()
+            return
+        self._waiting.take(changed + self._line.due(self._catalog.now_ms()))
         beside = self._ports.sharing is not None
         if now_ms - self._looked_ms < (LOOK_BESIDE_MS if beside else LOOK_MS):
             return
         self._looked_ms = now_ms
-        self._take_waiting(self._watch.changed(self._line, now_ms))
+        self._waiting.take(self._watch.changed(self._line, now_ms))
         if not self._known:
             return
         timers = self._claimer.timers
@@ -463,7 +477,7 @@ class Lane(Keeper):
                     self._adopt(pipe_id, timed=timers.owns(pipe_id))
                     continue
                 free = [row for row in some if row.state is ClaimState.FREE]
-                new = [row for row in free if self._line.waiting_at(row) is None]
+                new = [row for row in free if not self._is_known(row)]
                 self._line_up([self._take_over.segment(row) for row in new])
             except UNREADABLE as exc:
                 self._claimer.window.pass_over(pipe_id, exc)
@@ -471,78 +485,21 @@ class Lane(Keeper):
                     self._forget()
                     return
 
-    def _take_waiting(self, due: Sequence[Segment]) -> None:
-        """Segments are due: take them, unless they are dead letters by now, or gone."""
-        if not due:
-            return
-        try:
-            self._take_or_see_off(due)
-        except BaseException:
-            self._forget()  # they are in line no more
-            raise
-
-    def _take_or_see_off(self, due: Sequence[Segment]) -> None:
-        wanted: list[Segment] = []
-        for segment in due:
-            row = segment.row
-            left = row.left - segment.gone
-            if not left:
-                continue
-            if claims.is_leaving(row) or self._claimer.is_spent(row):
-                self._see_off(segment)
-            elif self._claimer.expired(row, self._epochs.get(row.pipe_id)):
-                self._look_again(segment)
-            else:
-                wanted.append(segment)
-        taken = self._take_over.taken(wanted, self._epochs)
-        for segment in wanted:
-            if segment in taken:
-                self._own(segment, taken[segment])
-                self._line.taken(segment, taken[segment])
-            else:
-                self._look_again(segment)
-
-    def _see_off(self, segment: Segment) -> None:
-        """Make a dead letter of a segment's message, or see whether somebody else did."""
-        row = segment.row
-        try:
-            done = not claims.is_leaving(row) and self._claimer.dead_letter(row)
-        except UNREADABLE as exc:
-            self._claimer.window.pass_over(row.pipe_id, exc)
-            done = False
-        if done:
-            self._holding.gone(self._line, segment, row.left)
-        else:
-            self._look_again(segment)
-
-    def _look_again(self, segment: Segment) -> None:
-        """A row that waited is not as it was: read what there is now."""
-        row = segment.row
-        cursor = self._catalog.claims.cursor(row.group_id, row.pipe_id)
-        if cursor is None or cursor.epoch != self._epochs.get(row.pipe_id):
-            self._forget()
-            return
-        rows = self._catalog.claims.rows(row.group_id, row.pipe_id, range(row.start, row.end))
-        found = [each for each in rows if each.state is not ClaimState.DONE]
-        left = RangeSet.joined([EMPTY, *(each.left for each in found)]).within(row.start, row.end)
-        self._holding.gone(self._line, segment, row.left - left)
-        if not left:
-            return
-        if len(found) == 1 and found[0].left == left:
-            segment.row = found[0]
-            free = found[0].state is ClaimState.FREE and not claims.is_leaving(found[0])
-            again = free and found[0].version != row.version
-            later_ms = self._catalog.now_ms() + LATER_MS
-            self._line.wait(segment, found[0].due_ms if again else later_ms)
-        else:
-            self._forget()  # somebody cut it up
+    def _is_known(self, row: Claim) -> bool:
+        """Whether the messages of a free row are, or will be, in line without it."""
+        known = self._line.waiting_at(row) is not None
+        return known or self._elsewhere.has_receipts(self._segments.values(), row)
 
     # --- what the consumers say -----------------------------------------------------------------
+
+    @property
+    def elsewhere(self) -> Elsewhere:
+        return self._elsewhere
 
     def acked(self, segment: Segment, keys: Sequence[bytes | None]) -> None:
         self._line.finished(keys)
         self._after += [(segment, key) for key in keys if key is not None]
-        if self._hungry and self._after:
+        if self._hungry and (self._after or self._elsewhere.acks):
             self._hungry = False
             self._wake()
 
@@ -553,7 +510,8 @@ class Lane(Keeper):
     def finished(self, count: int, since_ms: int) -> None:
         self._settler.pace.finished.append((count, self._catalog.now_ms() - since_ms))
 
-    def put_back(self, entries: list[Entry]) -> None:
+    def put_back(self, entries: list[Entry], keys: Sequence[bytes | None]) -> None:
+        self._line.finished(keys)
         self._line.put_back(entries)
         if self._hungry:
             self._hungry = False
@@ -578,13 +536,14 @@ class Lane(Keeper):
         """All that was noted is written. free: the rows of what was given back."""
         after, self._after = self._after, []
         self._goes_on = False
+        self._elsewhere.flushed()
         for _, key in after:
             self._line.settled(key)
         for row in free:
             if self._claimer.is_spent(row):
                 segment = self._line.waiting_at(row)
                 if segment is not None:
-                    self._see_off(segment)
+                    self._waiting.see_off(segment)
 
     def extend(self, delivery: Delivery, seq: int, ms: int) -> None:
         """Give the consumer of a message `ms` milliseconds from now. Raises ClaimLostError."""
@@ -609,7 +568,7 @@ class Lane(Keeper):
             return _NEVER
         now_ms, timeout_ms = self._clock.boot_ms(), self._claimer.rules.claim_timeout_ms
         leave = leave or now_ms - self._used_ms >= IDLE_MS
-        if leave and not self.in_hand():
+        if leave and not any(segment.out for segment in self._segments.values()):
             self.leave({})
             return _NEVER
         self._keep_in_time()
@@ -630,7 +589,8 @@ class Lane(Keeper):
 
     def in_hand(self) -> int:
         """How many messages consumers have. Cost: linear in the rows held."""
-        return sum(len(segment.out) for segment in self._segments.values())
+        count = sum(len(segment.out) for segment in self._segments.values())
+        return count + self._elsewhere.in_hand(self._claimer.name)
 
     def _keep(self, timeout_ms: int) -> None:
         assert self._lock is not None
@@ -688,6 +648,7 @@ class Lane(Keeper):
         if self._lock is None:
             return min(most, IN_LINE_SECONDS)
         most = self._watch.until_due(self._line, self._holding.until_due(self._line, most))
+        most = self._elsewhere.until_due(most)
         due_ms = self._line.due_ms()
         if due_ms is None:
             return most
@@ -697,4 +658,5 @@ class Lane(Keeper):
         """Whether something may be ready. Memory reads only."""
         if self._lock is None:
             return False
-        return bool(self._line.ready or self._after) or self._claimer.has_news()
+        acks = self._after or self._elsewhere.acks
+        return bool(self._line.ready or acks) or self._claimer.has_news()

@@ -9,6 +9,7 @@ from cassq.consumer.delivery import Delivery
 from cassq.message.bitsets import BitSet
 from cassq.message.bundles import Bundle, BundleSlice
 from cassq.message.ranges import EMPTY, RangeSet
+from cassq.model import claims
 from cassq.model.rows import Claim
 
 # A message in the line: what it belongs to, where its bytes are, its seq.
@@ -23,17 +24,21 @@ class Segment:
     catalog time. until_ms: those whose consumer asked for more time, and until when. trying: those
     that are handed out as soon as the row says so. untried: those that were released since. heads:
     while the segment waits, those of its messages that nothing of their key stands before. gone:
-    those settled by somebody else. synced: whether a crash of the machine must not make us forget
-    that they were tried. size: in bytes, once it is ours.
+    those settled by somebody else. receipts: those with a receipt that are not known to be settled,
+    as is written. away: whether its message is in a consumer's hands, and its row not. synced:
+    whether a crash of the machine must not make us forget that they were tried. size: in bytes,
+    once it is ours.
     """
 
     __slots__ = (
+        "away",
         "delivery",
         "gone",
         "handed",
         "heads",
         "out",
         "pieces",
+        "receipts",
         "row",
         "size",
         "synced",
@@ -55,6 +60,8 @@ class Segment:
         self.trying: RangeSet = EMPTY
         self.untried: RangeSet = EMPTY
         self.gone: RangeSet = EMPTY
+        self.receipts: set[int] = set()
+        self.away: bool = delivery is None and claims.is_dated(row)
         self.synced: bool = True
         self.size: int = 0
 
@@ -64,6 +71,12 @@ class Segment:
             if seq in seqs:
                 return bundle
         raise KeyError(seq)
+
+    def keys(self) -> list[bytes | None]:
+        """The keys of all its messages."""
+        return [
+            bundle.key_at(seq - bundle.base_seq) for bundle, seqs in self.pieces for seq in seqs
+        ]
 
     def overdue(self, now_ms: int, timeout_ms: int, kept_ms: float) -> RangeSet:
         """What consumers have had for too long: for the timeout, unless they asked for more time,

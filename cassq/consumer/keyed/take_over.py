@@ -6,7 +6,7 @@ Not thread-safe, as `cassq.consumer.keyed.lane`, which decides what stands in li
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
@@ -14,6 +14,7 @@ from cassq.consumer.claimer import Claimer
 from cassq.consumer.delivery import Acknowledger, Delivery
 from cassq.consumer.keyed.segments import Segment
 from cassq.consumer.redelivery import read_left
+from cassq.consumer.settling import TRIES_MAX, contended
 from cassq.lifecycle.ports import Ports
 from cassq.message.frames import Place
 from cassq.message.ranges import EMPTY
@@ -40,36 +41,67 @@ class TakeOver:
         self._acknowledger = acknowledger
 
     def free_rows(self, cursor: Cursor, now_ms: int) -> list[Claim]:
-        """The free rows of a fenced pipe, in its order, once those that were held are free too, and
-        expired messages are removed. Cost: a query; with held or expired rows a write and a query
-        each."""
+        """The rows of a fenced pipe that wait, in its order: those that are free, once those that
+        were held are free too, and expired messages are removed; and those that keep a deadline of
+        their own. Cost: a query; with held or expired rows a write and a query each."""
         if cursor.ack.seq == cursor.chain.seq:
             return []
-        key = cursor.group_id, cursor.pipe_id
-        rows = self._catalog.claims.rows(*key)
-        held = [row for row in rows if row.state is ClaimState.HELD]
-        if held:
-            self._catalog.claims.replace_many(
-                [(row, self._freed(row, now_ms)) for row in held], epoch=cursor.epoch
-            )
-            rows = self._catalog.claims.rows(*key)
+        rows = self._without_held(cursor, now_ms)
         free = [row for row in rows if row.state is ClaimState.FREE]
         if sum(self._claimer.expired(row, cursor.epoch) for row in free):
-            rows = self._catalog.claims.rows(*key)
-            free = [row for row in rows if row.state is ClaimState.FREE]
-        return free
+            rows = self._catalog.claims.rows(cursor.group_id, cursor.pipe_id)
+        return [row for row in rows if row.state is ClaimState.FREE or _is_kept(row, now_ms)]
+
+    def _without_held(self, cursor: Cursor, now_ms: int) -> list[Claim]:
+        """The rows of a pipe once those that an earlier holder of the lane had are free: again and
+        again, as receipts may change them meanwhile."""
+        for _ in range(TRIES_MAX):
+            rows = self._catalog.claims.rows(cursor.group_id, cursor.pipe_id)
+            held = [row for row in rows if row.state is ClaimState.HELD]
+            held = [row for row in held if not _is_kept(row, now_ms)]
+            if not held:
+                return rows
+            done = self._catalog.claims.replace_many(
+                [(row, self._freed(row, now_ms)) for row in held], epoch=cursor.epoch
+            )
+            if not all(done):
+                now = self._catalog.claims.find_cursor(cursor.group_id, cursor.pipe_id)
+                if now is None or now.epoch != cursor.epoch:
+                    return rows  # another popper has the lane: what is written next is refused
+        raise contended(cursor.pipe_id)
 
     def _freed(self, row: Claim, now_ms: int) -> list[Claim]:
         """The successors of a row that an earlier holder had. If that was this popper, its
         consumers may still have what was handed out."""
         rows = self._claimer.freed(row)
-        if claims.consumer_of(row.holder) != self._claimer.name:
+        if claims.consumer_of(row.holder) != self._claimer.name or claims.is_dated(row):
             return rows
         later_ms = now_ms + self._claimer.rules.claim_timeout_ms
         return [
             replace(each, due_ms=max(each.due_ms, later_ms)) if each.losses > row.losses else each
             for each in rows
         ]
+
+    def freed(
+        self, segments: Iterable[Segment], epochs: Mapping[str, int]
+    ) -> tuple[list[Segment], list[Segment]]:
+        """Free what was kept until now by deadlines of messages' own. Returns the segments that are
+        free, with their rows of now, and those whose rows others changed. epochs: by pipe. Cost: a
+        synced transaction for those of each epoch."""
+        free: list[Segment] = []
+        changed: list[Segment] = []
+        for epoch, some in _by_epoch(segments, epochs):
+            changes = [(each, self._claimer.freed(each.row)) for each in some]
+            done = self._catalog.claims.replace_many(
+                [(segment.row, rows) for segment, rows in changes], epoch=epoch
+            )
+            for (segment, rows), ok in zip(changes, done, strict=True):
+                if ok and len(rows) == 1:
+                    segment.row = rows[0]
+                    free.append(segment)
+                else:
+                    changed.append(segment)
+        return free, changed
 
     def segment(self, row: Claim) -> Segment:
         """A row with its messages, which are read. Raises as the store does."""
@@ -80,7 +112,7 @@ class TakeOver:
     def is_due(self, row: Claim, now_ms: int) -> bool:
         """Whether a free row may be taken now, as its messages do not become dead letters."""
         over = claims.is_leaving(row) or self._claimer.is_spent(row)
-        return row.due_ms <= now_ms and not over
+        return row.state is ClaimState.FREE and row.due_ms <= now_ms and not over
 
     def taken(
         self, segments: Sequence[Segment], epochs: Mapping[str, int]
@@ -89,8 +121,7 @@ class TakeOver:
         taken: dict[Segment, Delivery] = {}
         now_ms = self._catalog.now_ms()
         due_ms = now_ms + HELD_FOR * self._claimer.rules.claim_timeout_ms
-        by_epoch = sorted(segments, key=lambda each: epochs.get(each.row.pipe_id, -1))
-        for epoch, some in groupby(by_epoch, lambda each: epochs.get(each.row.pipe_id, -1)):
+        for epoch, some in _by_epoch(segments, epochs):
             changes: list[tuple[Segment, Claim, list[Claim]]] = []
             for segment in some:
                 row = segment.row
@@ -107,3 +138,19 @@ class TakeOver:
                 if ok:
                     taken[segment] = Delivery(self._acknowledger, [mine], now_ms, None, epoch)
         return taken
+
+
+def _is_kept(row: Claim, now_ms: int) -> bool:
+    """Whether a message has a deadline of its own, which does not depend on who has the lane."""
+    return claims.is_dated(row) and row.due_ms > now_ms
+
+
+def _by_epoch(
+    segments: Iterable[Segment], epochs: Mapping[str, int]
+) -> Iterator[tuple[int, Iterator[Segment]]]:
+    """Segments whose rows can be written together. epochs: by pipe."""
+
+    def epoch(segment: Segment) -> int:
+        return epochs.get(segment.row.pipe_id, -1)
+
+    return groupby(sorted(segments, key=epoch), epoch)

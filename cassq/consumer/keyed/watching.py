@@ -36,6 +36,8 @@ class Watch:
         self._looked_ms = now_ms
         by_pipe: dict[str, list[Segment]] = defaultdict(list)
         for segment in line.waiting():
+            if segment.away:
+                continue  # `cassq.consumer.keyed.elsewhere` looks at these
             by_pipe[segment.row.pipe_id].append(segment)
         pipes = sorted(by_pipe, key=lambda pipe_id: (pipe_id <= self._last, pipe_id))
         found: list[Segment] = []

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -170,12 +170,18 @@ def test_a_message_of_another_client_s_pusher_is_read_together_with_the_end_of_i
             popper.commit(messages)
 
 
+@pytest.mark.parametrize(("order", "more"), [("any", 0), ("key", 1)])
 def test_settling_by_receipt_takes_as_many_round_trips_as_the_docs_say(
-    client: cassq.Client, another: cassq.Client, counting: CountingCql
+    client: cassq.Client,
+    another: cassq.Client,
+    counting: CountingCql,
+    order: Literal["any", "key"],
+    more: int,
 ) -> None:
     """Of the client that settles: one that neither pushes nor pops."""
     queue = another.create_queue("jobs")
-    with queue.pusher() as pusher, queue.popper() as popper:
+    queue.create_group("ordered", order=order)
+    with queue.pusher() as pusher, queue.popper("ordered") as popper:
         pusher.push_many([b"%d" % number for number in range(4)])
         receipts = [message.receipt for message in popper.pop(4)]
         mine = client.queue("jobs")
@@ -187,7 +193,7 @@ def test_settling_by_receipt_takes_as_many_round_trips_as_the_docs_say(
         ):
             before = counting.waited
             verb()
-            assert counting.waited - before == RECEIPT_TRIPS
+            assert counting.waited - before == RECEIPT_TRIPS + more
     assert f"takes {RECEIPT_TRIPS}: a read and an LWT" in TABLE.read_text(encoding="utf-8")
 
 

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 import cassq
 from cassq.base.clock import ManualClock
 from cassq.consumer.delivery import Message
-from cassq.errors import ClaimLostError
+from cassq.errors import ClaimLostError, ReceiptError
 from tests.integration.places import DirectoryPlace
 
 TIMEOUT = 2.0
@@ -26,14 +26,17 @@ KEYS = [None, b"a", b"b", b"c"]
 @dataclass(eq=False)
 class Sent:
     """A message. tries: how often it was handed out and not released. until: while it is in the
-    future, a consumer has it. latest: as it was handed out last. dead: it is a dead letter, which
-    may hold its key."""
+    future, a consumer has it. dated: whatever its popper does. latest: as it was handed out last.
+    back: that delivery is settled, or given back. dead: it is a dead letter, which may hold its
+    key."""
 
     key: bytes | None
     pusher: int
     number: int
     tries: int = 0
     until: float = 0.0
+    dated: bool = False
+    back: bool = False
     done: bool = False
     dead: bool = False
     holds: bool = False
@@ -42,10 +45,11 @@ class Sent:
 
 @dataclass(eq=False)
 class Member:
-    """A popper, and what its consumers have."""
+    """A popper, and what its consumers have. left: to those who have the receipts."""
 
     popper: cassq.Popper
     hands: list[tuple[Message, Sent]] = field(default_factory=list)
+    left: list[tuple[Message, Sent]] = field(default_factory=list)
 
 
 class KeyedGroup(RuleBasedStateMachine):
@@ -60,6 +64,7 @@ class KeyedGroup(RuleBasedStateMachine):
         self.client.runtime.housekeeper.stop()
         self.sent: dict[bytes, Sent] = {}
         self.members: list[Member] = []
+        self.receipts: list[tuple[str, Message, Sent]] = []
         self.by_line: dict[tuple[int, bytes | None], list[Sent]] = defaultdict(list)
 
     @initialize(
@@ -111,7 +116,7 @@ class KeyedGroup(RuleBasedStateMachine):
             self._check(message, sent)
             sent.tries += 1
             sent.until = self._now() + TIMEOUT
-            sent.latest = message
+            sent.latest, sent.dated, sent.back = message, False, False
             member.hands.append((message, sent))
 
     @rule(
@@ -131,11 +136,59 @@ class KeyedGroup(RuleBasedStateMachine):
                 getattr(message, verb)()
             member.popper.flush()
         except ClaimLostError:
-            early = sent.latest is message and sent.until > self._now()
-            assert not early, "it was taken from its consumer too early"
+            assert sent.dated or not self._in_hand(message, sent), "it was taken away too early"
             return
+        if sent.dated or (sent.back and sent.latest is message):
+            return  # its receipt was used: this says nothing any more
         assert sent.latest is message, "an earlier delivery of it was settled"
-        sent.until = 0.0
+        self._settled(sent, verb)
+
+    @rule(at=st.integers(0, 2), kept=st.booleans(), n=st.randoms())
+    def leave_receipt(self, at: int, kept: bool, n: random.Random) -> None:
+        """A consumer writes a receipt down, for others; it may forget the message then."""
+        member = self.members[at % len(self.members)]
+        if not member.hands:
+            return
+        message, sent = found = member.hands[n.randrange(len(member.hands))]
+        try:
+            self.receipts.append((message.receipt, message, sent))
+        except ClaimLostError:
+            assert sent.dated or not self._in_hand(message, sent), "it was taken away too early"
+        if not kept:
+            member.hands.remove(found)
+            member.left.append(found)
+
+    @precondition(lambda self: self.receipts)
+    @rule(
+        verb=st.sampled_from(["ack", "ack", "nack", "release", "dead", "extend", "extend"]),
+        n=st.randoms(),
+    )
+    def settle_by_receipt(self, verb: str, n: random.Random) -> None:
+        """Of late or of long ago."""
+        receipt, message, sent = n.choice(self.receipts[-6:])
+        settlement, seconds = self.queue.settle(receipt), n.choice([0, 1, 5, 30])
+        try:
+            if verb == "extend":
+                settlement.extend(seconds)
+            elif verb == "nack":
+                settlement.nack(delay=n.choice([0, 1, 5]))
+            else:
+                getattr(settlement, verb)()
+        except ReceiptError:
+            assert not self._in_hand(message, sent), "its receipt is valid"
+            return
+        assert sent.latest is message, "the receipt of an earlier delivery was valid"
+        assert not sent.back, "the receipt of a message that was given back was valid"
+        if verb == "extend":
+            sent.dated, sent.until = True, self._now() + seconds
+        else:
+            self._settled(sent, verb)
+
+    def _in_hand(self, message: Message, sent: Sent) -> bool:
+        return sent.latest is message and not sent.back and sent.until > self._now()
+
+    def _settled(self, sent: Sent, verb: str) -> None:
+        sent.until, sent.back, sent.dated = 0.0, True, False
         sent.done |= verb in ("ack", "dead")
         sent.dead |= verb == "dead"
         sent.holds = sent.dead and self.group.get("on_dead") == "hold"
@@ -166,9 +219,13 @@ class KeyedGroup(RuleBasedStateMachine):
         """A popper closes, or is never heard of again."""
         member = self.members.pop(at % len(self.members))
         if not killed:
-            member.popper.close()
-            for _, sent in member.hands:
-                sent.until = 0.0
+            self._close(member)
+
+    def _close(self, member: Member) -> None:
+        member.popper.close()
+        for message, sent in member.hands + member.left:
+            if sent.latest is message and not sent.dated:
+                sent.until, sent.back = 0.0, True
 
     # --- what must hold ---------------------------------------------------------------------------
 
@@ -207,9 +264,7 @@ class KeyedGroup(RuleBasedStateMachine):
 
     def _drain(self) -> None:
         for member in self.members:
-            member.popper.close()
-            for _, sent in member.hands:
-                sent.until = 0.0
+            self._close(member)
         self.members.clear()
         for key in KEYS[1:] if self.group.get("on_dead") == "hold" else []:
             self.queue.release_key("keyed", key or b"")

@@ -414,13 +414,6 @@ def test_a_damaged_pipe_holds_up_its_pusher_and_no_other(
     assert counts(queue) == (0, 9, 0)
 
 
-def test_messages_of_a_keyed_group_have_no_receipts(keyed: cassq.Queue) -> None:
-    push(keyed, ["a1"])
-    (message,) = keyed.popper("keyed").pop(1)
-    with pytest.raises(UsageError, match="keyed"):
-        _ = message.receipt
-
-
 # --- limits and bad input -------------------------------------------------------------------------
 
 

@@ -159,9 +159,13 @@ class Hand:
         rng = self._process.rng
         mine = self._out
         if self._world.scenario.receipts and rng.random() < self._world.scenario.receipts:
-            if not (mine[0].group.exclusive or mine[0].group.keyed):
-                some = rng.sample(mine, rng.randint(1, len(mine)))
-                leave(self._world, self._name, [d for d in some if d.message._delivery.rows])
+            some = rng.sample(mine, rng.randint(1, len(mine)))
+            if not some[0].group.exclusive:
+                leave(self._world, self._name, some)
+                if some[0].group.keyed and rng.random() < 0.7:
+                    self._out = [delivery for delivery in self._out if delivery not in some]
+                    for delivery in some if rng.random() < 0.3 else []:
+                        self._give([delivery], delivery.message.release, uncounted=True)
             settle_some(self._world, self._process, self._client, self._name)
             return
         if rng.random() < 0.3:

@@ -77,6 +77,10 @@ REFUSES: dict[str, Any] = {
 RECEIPTS: dict[str, Any] = {"receipts": 0.7, "clumsiness": 0.9, "catalog_lost": False}
 KEYS: dict[str, Any] = {"keys": 3, "clumsiness": 0.9, "catalog_lost": False, "cuts": 0}
 HELD: dict[str, Any] = KEYS | POISON | {"holding": True, "delayed": 0.0}
+KEYS_BY_RECEIPT: dict[str, Any] = KEYS | RECEIPTS | {
+    "keys": 2, "switches": 1000, "roles": {"popper": 2, "founder": 0, "visitor": 0},
+    "groups": {"ap": []},
+}  # fmt: skip
 LIMITS: dict[str, Any] = {
     "policy": {"rate": "8/s", "concurrency": 2}, "roles": {"popper": 3}, "clumsiness": 0.9,
     "catalog_lost": False, "cuts": 0, "pause_rate": 0.0,
@@ -152,6 +156,12 @@ PLANTS = [
           KEYS, ["ap"], patch=keys.reads_all_pipes_at_once),
     Plant("tried-unwritten", "a keyed group hands out what its rows do not say is tried", 40,
           KEYS | PAUSES | CRASHES, ["ap"], patch=keys.notes_no_try),
+    Plant("key-let-go-while-dated", "a key goes on while its message has a deadline of its own", 60,
+          KEYS_BY_RECEIPT, ["ap"], patch=keys.lets_keys_go_on_while_dated),
+    Plant("receipt-of-an-earlier-keyed-delivery", "a receipt outlives a release", 60,
+          KEYS_BY_RECEIPT, ["ap"], patch=keys.releases_in_place_what_has_a_receipt),
+    Plant("dated-forgotten-at-take-over", "a dated message's key goes on with the next popper", 60,
+          KEYS_BY_RECEIPT | CRASHES, ["ap"], patch=keys.forgets_what_is_dated_at_a_take_over),
     Plant("permits-unread", "a popper counts its own messages alone", 20,
           LIMITS, ["ap"], patch=limits.reads_no_permits),
     Plant("permits-over-early", "a killed popper's permits end before its claims", 20,

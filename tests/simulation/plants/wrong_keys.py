@@ -9,12 +9,17 @@ from unittest.mock import patch
 
 from cassq.consumer.candidates import CandidatePipes, PipeView
 from cassq.consumer.delivery import Delivery
+from cassq.consumer.keyed.elsewhere import Elsewhere
 from cassq.consumer.keyed.holding import Holding
 from cassq.consumer.keyed.keys import Line
 from cassq.consumer.keyed.lane import Lane
-from cassq.consumer.keyed.segments import Segment
+from cassq.consumer.keyed.segment_hold import SegmentHold
+from cassq.consumer.keyed.segments import Entry, Segment
+from cassq.consumer.keyed.take_over import TakeOver
 from cassq.consumer.settling import Settler
-from cassq.message.ranges import RangeSet
+from cassq.message.ranges import EMPTY, RangeSet
+from cassq.model import claims
+from cassq.model.rows import Claim, Cursor
 
 
 def forgets_keys_at_a_take_over() -> AbstractContextManager[Any]:
@@ -77,3 +82,39 @@ def lets_keys_go_on_when_a_message_fails() -> AbstractContextManager[Any]:
         self._ordered = True
 
     return patch.object(Line, "failed", wrong)
+
+
+def lets_keys_go_on_while_dated() -> AbstractContextManager[Any]:
+    """A message that gets a deadline of its own by its receipt lets its key go on."""
+    gone = Elsewhere.gone
+
+    def wrong(
+        self: Elsewhere, entry: Entry, rows: Sequence[Claim], *, in_hand: bool, acked: bool
+    ) -> None:
+        dated = any(claims.is_dated(row) and row.start == entry[2] for row in rows)
+        gone(self, entry, rows, in_hand=in_hand, acked=acked or dated)
+
+    return patch.object(Elsewhere, "gone", wrong)
+
+
+def releases_in_place_what_has_a_receipt() -> AbstractContextManager[Any]:
+    """A released message comes again by the same claim, and so its receipt is valid again."""
+    released = SegmentHold.released
+
+    def wrong(self: SegmentHold, seqs: RangeSet) -> RangeSet:
+        self.segment.receipts.difference_update(seqs)
+        released(self, seqs)
+        return EMPTY
+
+    return patch.object(SegmentHold, "released", wrong)
+
+
+def forgets_what_is_dated_at_a_take_over() -> AbstractContextManager[Any]:
+    """A message with a deadline of its own does not hold its key once another popper has the
+    lane."""
+    free_rows = TakeOver.free_rows
+
+    def wrong(self: TakeOver, cursor: Cursor, now_ms: int) -> list[Claim]:
+        return [row for row in free_rows(self, cursor, now_ms) if not claims.is_dated(row)]
+
+    return patch.object(TakeOver, "free_rows", wrong)

@@ -13,6 +13,7 @@ from cassq.consumer.keyed.keys import Line
 from cassq.consumer.keyed.segments import Entry, Segment
 from cassq.message.bundles import Bundle, BundleSlice
 from cassq.message.ranges import RangeSet
+from cassq.model import claims
 from cassq.model.rows import Claim, ClaimState
 
 NOBODY = Acknowledger(lambda *_: None, lambda *_: None, lambda *_: None)
@@ -34,12 +35,20 @@ class Texts(Bundle):
         return [(self.keys or [])[seq - self.base_seq] or b"" for seq in seqs]
 
 
-def segment(keys: str, *, start: int = 0, due_ms: int | None = None, priority: int = 0) -> Segment:
-    """Messages with these keys ("-": none). due_ms: when they are due, as they wait."""
-    state = ClaimState.HELD if due_ms is None else ClaimState.FREE
-    end = start + len(keys)
+def segment(
+    keys: str,
+    *,
+    start: int = 0,
+    due_ms: int | None = None,
+    priority: int = 0,
+    dated: bool = False,
+) -> Segment:
+    """Messages with these keys ("-": none). due_ms: when they are due, as they wait. dated: it is a
+    deadline of their own."""
+    state = ClaimState.HELD if due_ms is None or dated else ClaimState.FREE
+    end, holder = start + len(keys), "me" + claims.DATED * dated
     row = Claim(
-        "group", "pipe", start, end, 0, state, due_ms or 0, 1, holder="me", priority=priority
+        "group", "pipe", start, end, 0, state, due_ms or 0, 1, holder=holder, priority=priority
     )
     bundle = Texts(start, [None if key == "-" else key.encode() for key in keys])
     delivery = Delivery(NOBODY, [row], 0, None, 1) if due_ms is None else None
@@ -60,6 +69,37 @@ def test_only_the_first_of_each_key_is_ready() -> None:
     line.settled(b"a")
     line.add(segment("a", start=6))
     assert seqs(line.take(10)) == [6], "a key of which nothing is unsettled begins anew"
+
+
+def apart(keys: str, start: int) -> Segment:
+    """A message that a consumer has until a deadline of its own."""
+    return segment(keys, start=start, due_ms=10, dated=True)
+
+
+def test_a_message_with_a_deadline_of_its_own_holds_its_key_until_it_is_gone() -> None:
+    line = Line()
+    line.add(segment("aab"))
+    assert seqs(line.take(10)) == [0, 2]
+    own = apart("a", 0)
+    line.apart(own)
+    line.wait(own, 10)
+    assert seqs(line.take(10)) == []
+    assert (line.away, line.count) == (1, 2)
+    line.gone(own, RangeSet.run(0, 1))
+    assert seqs(line.take(10)) == [1]
+    assert (line.away, line.count) == (0, 0)
+
+
+def test_what_another_popper_handed_out_counts_for_the_limit_of_its_key() -> None:
+    line = Line(2, ordered=False)
+    line.add(apart("a", 0))
+    line.add(apart("a", 1))
+    line.add(segment("aaab", start=2))
+    assert seqs(line.take(10)) == [5]
+    for own in line.waiting():
+        line.back(own)
+    assert seqs(line.take(10)) == [2, 3]
+    assert line.away == 0
 
 
 def test_a_held_key_goes_on_when_it_is_released() -> None:

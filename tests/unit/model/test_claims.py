@@ -474,6 +474,14 @@ def test_a_message_is_dated_again_under_the_same_holder() -> None:
     assert claims.is_delivery(again, 5, "me")
     assert not claims.is_delivery(again, 6, "me")
     assert not claims.is_delivery(again, 5, "you")
+    assert [claims.is_dated(row) for row in (again, a_claim(5, 6))] == [True, False]
+
+
+def test_what_a_keyed_group_has_not_handed_out_was_not_delivered() -> None:
+    claim = replace(a_claim(5, 8), tried=RangeSet.run(6, 7))
+    assert [claims.is_delivery(claim, seq, "me") for seq in (5, 6, 7)] == [False, True, False]
+    own, *_ = (row for row in claims.dated(claim, RangeSet.run(6, 7), 9, versions()) if row.tried)
+    assert (own.start, own.end, own.tried) == (6, 7, RangeSet.run(6, 7))
 
 
 @each_case

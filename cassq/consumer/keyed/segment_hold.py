@@ -1,0 +1,150 @@
+"""What of a claim row of a keyed group consumers have, and what they say of it."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from itertools import compress
+
+from cassq.consumer.delivery import Delivery
+from cassq.consumer.hold import Hold
+from cassq.consumer.keyed.elsewhere import Elsewhere
+from cassq.consumer.keyed.segments import Entry, Segment
+from cassq.errors import ClaimLostError
+from cassq.message.ranges import EMPTY, RangeSet
+from cassq.model.rows import Claim
+
+
+class Keeper(abc.ABC):
+    """Keeps the messages of a keyed group, and follows what becomes of them."""
+
+    @abc.abstractmethod
+    def acked(self, segment: Segment, keys: Sequence[bytes | None]) -> None:
+        """Messages of a segment were acked, which is not written yet."""
+
+    @property
+    @abc.abstractmethod
+    def elsewhere(self) -> Elsewhere:
+        """What follows the messages that have receipts."""
+
+    @abc.abstractmethod
+    def finished(self, count: int, since_ms: int) -> None:
+        """All messages that were handed out of a row are settled."""
+
+    @abc.abstractmethod
+    def put_back(self, entries: list[Entry], keys: Sequence[bytes | None]) -> None:
+        """Messages were not used: they are ready again. keys: of those that were in hand."""
+
+    @abc.abstractmethod
+    def failed(self, row: Claim, entries: list[Entry]) -> None:
+        """Messages were given back, and are in a free row now."""
+
+    @abc.abstractmethod
+    def over(self, delivery: Delivery) -> None:
+        """All messages of a row are settled or given back, which is written."""
+
+    @abc.abstractmethod
+    def due_ms(self, row: Claim) -> int:
+        """Until when a row must be held if some of it is handed out now."""
+
+
+class SegmentHold(Hold):
+    """What of a claim row is in consumers' hands."""
+
+    def __init__(self, keeper: Keeper, segment: Segment, delivery: Delivery) -> None:
+        self._keeper = keeper
+        self.segment = segment
+        self._delivery = delivery
+        self._failed: dict[int, Entry] = {}  # given back, and not yet written
+
+    def check(self, seqs: RangeSet) -> None:
+        out, settled = self.segment.out, self._delivery.settled
+        missing = [seq for seq in seqs if seq not in out]
+        if self._delivery.lost or (missing and not all(seq in settled for seq in missing)):
+            raise ClaimLostError(
+                "the message was given back, or taken away, already",
+                hint="unless it was acked, it is, or will be, delivered again",
+                pipe_id=self._delivery.pipe_id,
+            )
+
+    def acked(self, seqs: RangeSet) -> None:
+        segment = self.segment
+        out = segment.out
+        mine = [seq for seq in seqs if seq in out]
+        keys = [out.pop(seq) for seq in mine]
+        if segment.receipts:  # looked at afterwards: see `give_receipt`
+            told = [seq in segment.receipts for seq in mine]
+            self._keeper.elsewhere.acked(segment, compress(zip(mine, keys, strict=True), told))
+            keys = [key for key, is_told in zip(keys, told, strict=True) if not is_told]
+        if segment.until_ms:
+            for seq in seqs:
+                segment.until_ms.pop(seq, None)
+        if not out and segment.handed:
+            count, since_ms = sum(len(each) for _, each in segment.handed), segment.handed[0][0]
+            segment.handed.clear()
+            self._keeper.finished(count, since_ms)
+        self._keeper.acked(segment, keys)
+
+    def released(self, seqs: RangeSet) -> RangeSet:
+        segment, kept = self.segment, EMPTY
+        keys = {seq: segment.out.pop(seq) for seq in seqs if seq in segment.out}
+        if segment.receipts:  # looked at afterwards: see `give_receipt`
+            kept = RangeSet.of([seq for seq in seqs if seq in segment.receipts])
+            segment.out.update((seq, keys.pop(seq)) for seq in kept)
+            seqs = seqs - kept
+        segment.untried |= seqs
+        for seq in seqs:
+            segment.until_ms.pop(seq, None)
+        back = [(segment, segment.bundle_of(seq), seq) for seq in seqs]
+        self._keeper.put_back(back, list(keys.values()))
+        return kept
+
+    def failed(self, seqs: RangeSet) -> None:
+        segment = self.segment
+        for seq in seqs:
+            segment.out.pop(seq, None)
+            self._failed[seq] = segment, segment.bundle_of(seq), seq
+
+    def tried(self, row: Claim) -> RangeSet | None:
+        known = EMPTY if row.tried is None else row.tried
+        trying = self.segment.trying.within(row.start, row.end) - known
+        untried = self.segment.untried & known
+        return (known | trying) - untried if trying or untried else None
+
+    def over(self) -> None:
+        self._keeper.over(self._delivery)
+
+    def due_ms(self, row: Claim) -> int:
+        return self._keeper.due_ms(row)
+
+    def written(self, free: Sequence[Claim]) -> None:
+        for row in free:
+            failed = [self._failed.pop(seq) for seq in row.left if seq in self._failed]
+            if failed:
+                self.segment.receipts.difference_update(row.left)
+                self._keeper.failed(row, failed)
+
+    def give_receipt(self, seq: int) -> None:
+        # Noted before it is looked whether the message is in hand: one who takes it away looks
+        # afterwards whether it has a receipt.
+        segment = self.segment
+        is_new = seq not in segment.receipts
+        segment.receipts.add(seq)
+        self._keeper.elsewhere.active = True
+        if self._delivery.lost or seq not in segment.out:
+            if is_new:
+                segment.receipts.discard(seq)
+            raise ClaimLostError(pipe_id=self._delivery.pipe_id)
+
+    def gone(self, seqs: RangeSet, acked: RangeSet, rows: Sequence[Claim]) -> bool:
+        segment = self.segment
+        if not all(seq in segment.receipts for seq in seqs):
+            return False
+        for seq in seqs:
+            segment.receipts.discard(seq)
+            segment.until_ms.pop(seq, None)
+            in_hand = seq in segment.out or self._failed.pop(seq, None) is not None
+            segment.out.pop(seq, None)
+            entry = segment, segment.bundle_of(seq), seq
+            self._keeper.elsewhere.gone(entry, rows, in_hand=in_hand, acked=seq in acked)
+        return True

@@ -1,0 +1,122 @@
+"""What waits in a keyed group's line: failed messages, and those with deadlines of their own. They
+are taken when they are due, or become dead letters; and their keys go on when others settled them.
+
+Not thread-safe, as `cassq.consumer.keyed.lane`, which decides what stands in line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from cassq.consumer.candidates import UNREADABLE
+from cassq.consumer.claimer import Claimer
+from cassq.consumer.delivery import Delivery
+from cassq.consumer.keyed.elsewhere import Elsewhere
+from cassq.consumer.keyed.holding import Holding
+from cassq.consumer.keyed.keys import Line
+from cassq.consumer.keyed.segments import Segment
+from cassq.consumer.keyed.take_over import TakeOver
+from cassq.lifecycle.ports import Ports
+from cassq.message.ranges import EMPTY, RangeSet
+from cassq.model import claims
+from cassq.model.rows import ClaimState
+
+LATER_MS = 1000  # when to look again at a message that somebody else is moving
+
+
+class Waiting:
+    """The segments that wait in one lane.
+
+    line: that of the lane, now. epochs: of its pipes. own: makes a segment that was taken one of
+    the lane. forget: begins the lane anew, as it is not as it was thought to be.
+    """
+
+    def __init__(
+        self,
+        ports: Ports,
+        claimer: Claimer,
+        parts: tuple[TakeOver, Holding, Elsewhere],
+        line: Callable[[], Line],
+        epochs: Mapping[str, int],
+        own: Callable[[Segment, Delivery], None],
+        forget: Callable[[], None],
+    ) -> None:
+        self._catalog = ports.catalog
+        self._claimer = claimer
+        self._take_over, self._holding, self._elsewhere = parts
+        self._line = line
+        self._epochs = epochs
+        self._own = own
+        self._forget = forget
+
+    def take(self, due: Sequence[Segment]) -> None:
+        """Segments are due: take them, unless they are dead letters by now, or gone."""
+        if not due:
+            return
+        try:
+            self._take_or_see_off(due)
+        except BaseException:
+            self._forget()  # they are in line no more
+            raise
+
+    def _take_or_see_off(self, due: Sequence[Segment]) -> None:
+        wanted: list[Segment] = []
+        due, changed = self._elsewhere.over(due, self._epochs)
+        for segment in changed:
+            self._look_again(segment)
+        for segment in due:
+            row = segment.row
+            left = row.left - segment.gone
+            if not left:
+                continue
+            if claims.is_leaving(row) or self._claimer.is_spent(row):
+                self.see_off(segment)
+            elif self._claimer.expired(row, self._epochs.get(row.pipe_id)):
+                self._look_again(segment)
+            else:
+                wanted.append(segment)
+        taken = self._take_over.taken(wanted, self._epochs)
+        for segment in wanted:
+            if segment in taken:
+                self._own(segment, taken[segment])
+                self._line().taken(segment, taken[segment])
+            else:
+                self._look_again(segment)
+
+    def see_off(self, segment: Segment) -> None:
+        """Make a dead letter of a segment's message, or see whether somebody else did."""
+        row = segment.row
+        try:
+            done = not claims.is_leaving(row) and self._claimer.dead_letter(row)
+        except UNREADABLE as exc:
+            self._claimer.window.pass_over(row.pipe_id, exc)
+            done = False
+        if done:
+            self._holding.gone(self._line(), segment, row.left)
+        else:
+            self._look_again(segment)
+
+    def _look_again(self, segment: Segment) -> None:
+        """A row that waited is not as it was: read what there is now."""
+        row = segment.row
+        cursor = self._catalog.claims.cursor(row.group_id, row.pipe_id)
+        if cursor is None or cursor.epoch != self._epochs.get(row.pipe_id):
+            self._forget()
+            return
+        rows = self._catalog.claims.rows(row.group_id, row.pipe_id, range(row.start, row.end))
+        found = [each for each in rows if each.state is not ClaimState.DONE]
+        left = RangeSet.joined([EMPTY, *(each.left for each in found)]).within(row.start, row.end)
+        self._holding.gone(self._line(), segment, row.left - left)
+        if not left:
+            return
+        if len(found) == 1 and found[0].left == left:
+            segment.row = found[0]
+            dated = claims.is_dated(found[0])
+            if not dated:
+                self._line().back(segment)
+            free = found[0].state is ClaimState.FREE and not claims.is_leaving(found[0])
+            again = dated or (free and found[0].version != row.version)
+            later_ms = self._catalog.now_ms() + LATER_MS
+            self._line().wait(segment, found[0].due_ms if again else later_ms)
+        else:
+            self._forget()  # somebody cut it up
