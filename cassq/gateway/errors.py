@@ -18,6 +18,6 @@ class ActionError(Exception):
         super().__init__(message)
         self.code = code
         self.message = message
-        self.legacy = legacy or code
+        self.legacy: str = legacy or code
         self.status = status
         self.sender = sender

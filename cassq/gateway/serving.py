@@ -123,6 +123,17 @@ class Certificate:
         return [os.stat(each).st_mtime_ns if each.exists() else 0 for each in self._files]
 
 
+def health_of(listener: Listener) -> Health:
+    """What /health says of a process."""
+    facts = {
+        "pid": os.getpid(),
+        "connections": listener.connections,
+        "requests": listener.requests,
+        "stopping": listener.closing,
+    }
+    return Health(not listener.closing, facts)
+
+
 async def serve(
     opening: AbstractAsyncContextManager[ActionService],
     options: Options,
@@ -150,15 +161,7 @@ async def serve(
             plain=PlainAnswering(PlainService(service.host), counts, clock, credentials),
             verifier=None if credentials is None else Verifier(credentials),
             scheme="http" if certificate.tls is None else "https",
-            health=lambda: Health(
-                not listener.closing,
-                {
-                    "pid": os.getpid(),
-                    "connections": listener.connections,
-                    "requests": listener.requests,
-                    "stopping": listener.closing,
-                },
-            ),
+            health=lambda: health_of(listener),
         )
 
         def look() -> None:

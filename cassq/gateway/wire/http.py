@@ -67,6 +67,7 @@ class HttpRequest:
     def __init__(self, method: bytes, target: bytes, headers: dict[bytes, bytes]) -> None:
         self.method: bytes = method
         self.path: bytes
+        self.query: bytes
         self.path, _, self.query = target.partition(b"?")
         self.headers: dict[bytes, bytes] = headers
         self.body: bytes = b""
