@@ -113,10 +113,12 @@ class Delivery:
         self.rows: list[Claim] = list(rows)
         self.due_ms: int = rows[0].due_ms
         self.settled: RangeSet = EMPTY
-        self.count: int = sum(row.left_count for row in rows)
+        self.count: int = 0
         for row in rows:
+            self.count += row.end - row.start
             if row.acked:
                 self.settled = self.settled | row.acked
+                self.count -= len(row.acked)
         self.left: int = self.count
         self.claimed_ms: int = claimed_ms
         self.taken_ms: int = claimed_ms

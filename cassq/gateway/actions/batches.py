@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cassq.errors import BackendError, QueueFullError
+from cassq.errors import BackendError, QueueFullError, UsageError
 from cassq.gateway.actions.contents import SIZE_MAX, Content, content_of
 from cassq.gateway.actions.faults import fault
 from cassq.gateway.actions.host import Host
@@ -15,12 +14,14 @@ from cassq.gateway.actions.messages import (
     VISIBILITY_SECONDS_MAX,
     check_size,
     not_in_flight,
-    pushed,
+    push_of,
     ranged,
     receipt_of,
 )
 from cassq.gateway.errors import ActionError
 from cassq.gateway.request import Answer, Request
+from cassq.message.message_ids import as_uuid
+from cassq.producer.pusher import Push
 
 ENTRIES_MAX = 10
 _ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
@@ -80,40 +81,41 @@ async def send_message_batch(host: Host, request: Request) -> Answer:
     hosted = await host.hosted(request)
     outcomes = _Outcomes()
     contents: list[tuple[Entry, Content]] = []
+    pushes: list[Push] = []
     size = 0
     for entry in _entries(request):
         try:
             content = content_of(entry)
             size += content.size
             check_size(hosted, content.size)
+            push = push_of(hosted, entry, content)
         except ActionError as exc:
             outcomes.fail(entry, exc)
         else:
             contents.append((entry, content))
+            pushes.append(push)
     if size > SIZE_MAX:
         raise fault(
             "BatchRequestTooLong",
             f"Batch requests cannot be longer than {SIZE_MAX} bytes. You have sent {size} bytes.",
         )
-    results = await asyncio.gather(
-        *(pushed(hosted, entry, content) for entry, content in contents), return_exceptions=True
-    )
+    results = await hosted.pusher.push_each(pushes)
     for (entry, content), result in zip(contents, results, strict=True):
         if isinstance(result, str):
-            outcomes.done.append({"Id": entry["Id"], **content.answer(result)})
-        else:
+            outcomes.done.append({"Id": entry["Id"], **content.answer(as_uuid(result))})
+        elif isinstance(result, Exception):
             outcomes.fail(entry, _failure(result))
     if not outcomes.done:
         for result in results:
-            if isinstance(result, BaseException) and not isinstance(result, ActionError):
+            if isinstance(result, Exception):
                 raise result  # all of it failed, maybe because the store did
     return outcomes.answer
 
 
-def _failure(error: BaseException) -> ActionError:
+def _failure(error: Exception) -> ActionError:
     """Why an entry could not be sent, as its answer says it."""
-    if isinstance(error, ActionError):
-        return error
+    if isinstance(error, UsageError):
+        return fault("InvalidParameterValue", str(error))
     if isinstance(error, QueueFullError):
         return fault("OverLimit", str(error))
     if isinstance(error, BackendError):

@@ -23,6 +23,7 @@ from cassq.gateway.errors import ActionError
 from cassq.gateway.request import Answer, Request
 from cassq.message.message_ids import as_uuid
 from cassq.model.receipts import parsed
+from cassq.producer.pusher import Push
 
 DELAY_SECONDS_MAX = 900
 VISIBILITY_SECONDS_MAX = 43_200
@@ -46,8 +47,9 @@ async def send_message(host: Host, request: Request) -> Answer:
     parameters = request.parameters
     content = content_of(parameters)
     check_size(hosted, content.size)
-    message_id = await pushed(hosted, parameters, content)
-    return Answer(content.answer(message_id))
+    push = push_of(hosted, parameters, content)
+    message_id = await hosted.pusher.push(push.payload, headers=push.headers, delay=push.delay)
+    return Answer(content.answer(as_uuid(message_id)))
 
 
 def check_size(hosted: HostedQueue, size: int) -> None:
@@ -61,8 +63,8 @@ def check_size(hosted: HostedQueue, size: int) -> None:
         )
 
 
-async def pushed(hosted: HostedQueue, parameters: Mapping[str, Any], content: Content) -> str:
-    """Push a message; its id, once it is durable. Raises ActionError."""
+def push_of(hosted: HostedQueue, parameters: Mapping[str, Any], content: Content) -> Push:
+    """How to push a message. Raises ActionError."""
     if parameters.get("MessageGroupId") is not None:
         raise unserved(
             "MessageGroupId on standard queues", "leave it out, or consume by a group with `fair`"
@@ -78,10 +80,7 @@ async def pushed(hosted: HostedQueue, parameters: Mapping[str, Any], content: Co
         delay = number(hosted.policy, "DelaySeconds")
     else:
         ranged("DelaySeconds", delay, DELAY_SECONDS_MAX)
-    message_id = await hosted.pusher.push(
-        content.payload, headers=content.headers, delay=delay or None
-    )
-    return as_uuid(message_id)
+    return Push(content.payload, headers=content.headers, delay=delay or None)
 
 
 # --- receiving ----------------------------------------------------------------------------------

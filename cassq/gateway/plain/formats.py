@@ -17,6 +17,7 @@ import orjson
 
 from cassq.consumer.delivery import Message
 from cassq.gateway.plain.request import JSON, LINES, MSGPACK, PlainError
+from cassq.plurals import counted
 from cassq.producer.pusher import Push
 
 PUSHED_MAX = 10_000
@@ -82,7 +83,7 @@ def pushes_of(items: Sequence[Any]) -> list[bytes] | list[Push]:
     """Messages to push; payloads alone if none of them has anything else."""
     if len(items) > PUSHED_MAX:
         raise bad(
-            f"there are {len(items)} messages, and at most {PUSHED_MAX} are taken at once",
+            f"the body has {counted(len(items), 'message')}, and may have {PUSHED_MAX:,}",
             "send them in several requests",
         )
     if all(type(item) is bytes for item in items):

@@ -91,6 +91,24 @@ def test_what_is_wrong_in_an_entry_costs_no_other(url: str) -> None:
     served(url, main)
 
 
+def test_an_entry_that_the_queue_cannot_hold_costs_no_other(url: str) -> None:
+    async def main(sqs: Asker) -> None:
+        await sqs.create("jobs")
+        some = entries(3)
+        # Kept in base64, among headers of a mebibyte at most.
+        value = {"DataType": "Binary", "BinaryValue": b"x" * 800_000}
+        some[1]["MessageAttributes"] = {"large": value}
+        sent = await sqs.ask(SEND, "jobs", Entries=some)
+        assert [entry["Id"] for entry in sent["Successful"]] == ["e0", "e2"]
+        (failed,) = sent["Failed"]
+        assert (failed["Id"], failed["Code"]) == ("e1", "InvalidParameterValue")
+        assert failed["SenderFault"]
+        await sqs.refused("InvalidParameterValue", "SendMessage", "jobs", **some[1])
+        assert bodies(await sqs.receive("jobs", 10)) == ["0", "2"]
+
+    served(url, main)
+
+
 def test_a_batch_holds_a_mebibyte(url: str) -> None:
     async def main(sqs: Asker) -> None:
         await sqs.create("jobs")
