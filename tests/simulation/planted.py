@@ -14,6 +14,7 @@ from tests.simulation.worlds.world import World
 
 # Plants that take longest to be caught, in seconds of a processor.
 SLOW = {
+    "dated-forgotten-at-take-over": 24,
     "end-overwritten": 40, "publish-unfenced": 30, "seal-by-one": 18, "ack-majority": 16,
     "seal-largest": 13, "losers-kept": 13, "spill-unnoted": 11, "ack-fenced": 11,
     "no-directory-sync": 10, "damaged-counts": 7, "deadline-of-all": 7, "seal-in-the-middle": 7,
