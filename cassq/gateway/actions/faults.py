@@ -3,30 +3,12 @@
 from __future__ import annotations
 
 from cassq.gateway.errors import ActionError
-
-_LEGACY = "AWS.SimpleQueueService."
-_ALIKE = frozenset(
-    {
-        "BatchEntryIdsNotDistinct",
-        "BatchRequestTooLong",
-        "EmptyBatchRequest",
-        "InvalidBatchEntryId",
-        "MessageNotInflight",
-        "PurgeQueueInProgress",
-        "QueueDeletedRecently",
-        "TooManyEntriesInBatchRequest",
-        "UnsupportedOperation",
-    }
-)
-_OTHER = {
-    "QueueDoesNotExist": f"{_LEGACY}NonExistentQueue",
-    "QueueNameExists": "QueueAlreadyExists",
-}
+from cassq.gateway.wire.sqs import ERRORS
 
 
 def fault(code: str, message: str) -> ActionError:
     """The error of SQS with this code: the request was wrong."""
-    legacy = f"{_LEGACY}{code}" if code in _ALIKE else _OTHER.get(code, code)
+    legacy, _ = ERRORS.get(code, (code, 400))
     return ActionError(code, message, legacy=legacy)
 
 
