@@ -34,6 +34,8 @@ from bench.scenarios.delayed import Delayed
 from bench.scenarios.endurance import Endurance
 from bench.scenarios.failing import Failing
 from bench.scenarios.fair import Fair
+from bench.scenarios.frameworks.beside import Frameworks
+from bench.scenarios.frameworks.celery import Celery
 from bench.scenarios.handlers import Handlers
 from bench.scenarios.keys import Keys
 from bench.scenarios.latency import Latency
@@ -56,7 +58,7 @@ SCENARIOS: dict[str, type[Scenario]] = {
     scenario.name: scenario
     for scenario in (
         *(Through, Concurrent, Single, Workers, Latency, Backlog, Endurance, Failing, Keys, Fair),
-        *(Handlers, Aio, Tasks, InOutbox),
+        *(Handlers, Aio, Tasks, Celery, Frameworks, InOutbox),
         *(
             Delayed,
             Reap,

@@ -51,6 +51,11 @@ class Plan:
     # Messages for each of which a function is called, in each way.
     handler_messages: int = 40_000
     task_count: int = 16_000
+    # Tasks of Celery in a group, and single ones whose results are waited for, at each broker.
+    celery_tasks: int = 10_000
+    celery_trips: int = 1_000
+    # Tasks that each framework pushes and runs.
+    framework_tasks: int = 8_000
     # Messages pushed ahead of their time.
     delayed_messages: int = 1_000_000
     # Messages that are written into an outbox, and forwarded.
@@ -114,6 +119,9 @@ class Plan:
             fair_backlog=200_000,
             handler_messages=8_000,
             task_count=2_000,
+            celery_tasks=1_000,
+            celery_trips=200,
+            framework_tasks=2_000,
             delayed_messages=100_000,
             outbox_messages=100_000,
             reap_count=2_000,
@@ -160,6 +168,9 @@ class Plan:
             fair_backlog=10_000,
             handler_messages=1_000,
             task_count=400,
+            celery_tasks=40,
+            celery_trips=10,
+            framework_tasks=400,
             delayed_messages=4_000,
             outbox_messages=2_000,
             reap_count=20,

@@ -1,7 +1,7 @@
 """Poppers: claim messages for a group, hand them out, and record how they are settled.
 
-A popper is thread-safe. Acks are collected and written in groups: at the next `commit`, before
-the popper waits, and after `Pace.ack_wait_ms`: 50 ms, or up to a second where writes are slow.
+A popper is thread-safe. Acks are collected and written in groups: at the next `commit`, and after
+`Pace.ack_wait_ms`: 50 ms, or up to a second where writes are slow and the popper does not wait.
 
 Invariants:
 1. A message is handed out only after its claim, with the delivery counted, is written.
@@ -174,10 +174,12 @@ class Popper:
                 if messages or self._stopping or self._hurried or left <= 0:
                     self._hurried = False
                     return messages
-                self._flush()
+                if wait_ms := self._settler.begin_wait():
+                    self._run_within(self.tend, wait_ms / 1000)
+                else:
+                    self._flush()
                 self._claimer.health.record_success()
-                source = self._lane or self._claimer
-                left = min(left, source.until_due(LOOK_AGAIN_SECONDS))
+                left = min(left, (self._lane or self._claimer).until_due(LOOK_AGAIN_SECONDS))
                 if self._claimer.rules.limited:
                     left = self._limits.until(left)
             with life.wait():
@@ -512,10 +514,8 @@ class Popper:
         now_ms = self._catalog.now_ms()
         if self._limits.short or self._claimer.passed_suspects:
             self._waiter.wake()  # there is room for another one
-        if not self._settler.unwritten:
-            wait_ms = self._settler.begin(now_ms)
-            if wait_ms:
-                self._run_within(self.tend, wait_ms / 1000)
+        if not self._settler.unwritten and (wait_ms := self._settler.begin(now_ms)):
+            self._run_within(self.tend, wait_ms / 1000)
         return now_ms
 
     def _write_at_once(self, delivery: Delivery, seqs: range) -> None:

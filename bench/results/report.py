@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bench.peers.roster import MODULES, peer_class
 from bench.plan import Plan
-from bench.results.figures import ratio, spread
+from bench.results.figures import middle, ratio, spread
 from bench.results.scores import DISK, Scores
 from bench.results.targets import Judgement
 from bench.scenarios.scenario import Case, Column, Scenario, Unit
@@ -62,6 +62,8 @@ class Report:
         return facts
 
     def _table(self, scenario: Scenario, case: Case) -> str:
+        if scenario.parts:
+            return self._table_of_parts(scenario, case)
         columns = scenario.columns(self.plan)
         present = self.scores.took_part(case.key)
         columns = [
@@ -80,6 +82,19 @@ class Report:
             elif name in self.missing and would_take_part(scenario, case, name):
                 rows.append([name, f"skipped: {self.missing[name]}"])
         return table(heads, rows) if rows else "Nobody took part."
+
+    def _table_of_parts(self, scenario: Scenario, case: Case) -> str:
+        columns = scenario.columns(self.plan)
+        rows = []
+        for prefix, title in scenario.parts.items():
+            row = [title]
+            for column in columns:
+                values = self.scores.values(case.key, scenario.own, f"{prefix}_{column.figure}")
+                row.append(cell(values, middle(values), column.unit, ranged=True))
+            rows.append(row)
+        failure = self.scores.failures.get((case.key, scenario.own))
+        text = table(["", *(column.title for column in columns)], rows)
+        return text if failure is None else f"{text}\n\nA round failed: {failure}"
 
     def _row(
         self, scenario: Scenario, case: Case, name: str, columns: Sequence[Column], compared: bool

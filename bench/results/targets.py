@@ -354,6 +354,18 @@ TARGETS: tuple[Target, ...] = (
         10.0,
         own("tasks", "async_times"),
     ),
+    Target(
+        "Celery: tasks of a group a second, cassq synced over Redis unsynced",
+        "≥",
+        2.0,
+        own("celery", "times"),
+    ),
+    Target(
+        "Celery: a task and its result, p99, cassq synced over Redis unsynced",
+        "≤",
+        1.0,
+        own("celery", "p99_times"),
+    ),
     *reap_targets(),
     *engine_targets(),
     *cassandra_targets(),

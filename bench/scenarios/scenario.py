@@ -53,6 +53,9 @@ class Scenario(abc.ABC):
     peers: ClassVar[tuple[str, ...]] = ()
     # Whether the others are measured only to be held against it.
     needs_own: ClassVar[bool] = False
+    # What one measurement measures beside one another: a row of the table each, by the prefix of
+    # its figures.
+    parts: ClassVar[Mapping[str, str]] = {}
     # Whether `reference` is measured once a round.
     has_reference: ClassVar[bool] = False
 

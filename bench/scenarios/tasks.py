@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from pathlib import Path
 from time import perf_counter
 
 from huey import SqliteHuey
@@ -16,6 +16,7 @@ from huey import SqliteHuey
 from bench.measuring.children import Figures, Gate, Job, Seat, run
 from bench.plan import Plan
 from bench.results.figures import rate
+from bench.scenarios.frameworks.working import pushed
 from bench.scenarios.scenario import Case, Column, Scenario
 from cassq.tasks import App
 
@@ -24,22 +25,8 @@ THREADS = 8
 LOOP_TASKS = 100
 
 
-def pushed(push: Callable[[int], object], count: int) -> float:
-    """The tasks pushed a second, one at a time in each thread."""
-    threads = [
-        threading.Thread(target=lambda: [push(number) for number in range(count // THREADS)])
-        for _ in range(THREADS)
-    ]
-    started = perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return rate(count, perf_counter() - started)
-
-
-def of_cassq(seat: Seat, count: int) -> Figures:
-    with App(f"file://{seat.place.directory.resolve()}") as app:
+def of_cassq(url: str, count: int) -> Figures:
+    with App(url) as app:
 
         @app.task(name="nothing")
         def nothing(number: int) -> None:
@@ -61,7 +48,7 @@ def of_cassq(seat: Seat, count: int) -> Figures:
             app.run(queue, concurrency=most, max_tasks=count)
             return rate(count, perf_counter() - started)
 
-        figures = {"push": pushed(nothing.push, count), "run": ran("tasks", THREADS)}
+        figures = {"push": pushed(nothing.push, count, THREADS), "run": ran("tasks", THREADS)}
         started = perf_counter()
         asyncio.run(push_soon())
         figures["soon"] = rate(count, perf_counter() - started)
@@ -69,8 +56,8 @@ def of_cassq(seat: Seat, count: int) -> Figures:
     return {**figures, "both": 1 / (1 / figures["soon"] + 1 / figures["async"])}
 
 
-def of_huey(seat: Seat, count: int) -> Figures:
-    path = seat.place.directory / "huey.db"
+def of_huey(directory: Path, count: int) -> Figures:
+    path = directory / "huey.db"
     huey = SqliteHuey(filename=str(path), fsync=True, timeout=60, results=False)
     left, done = [count], threading.Event()
     lock = threading.Lock()
@@ -82,21 +69,23 @@ def of_huey(seat: Seat, count: int) -> Figures:
                 done.set()
 
     task = huey.task(name="nothing")(nothing)
-    push = pushed(task, count)
+    push = pushed(task, count, THREADS)
     consumer = huey.create_consumer(workers=THREADS, periodic=False, check_worker_health=False)
     started = perf_counter()
     consumer.start()
     done.wait(SECONDS_MAX)
     seconds = perf_counter() - started
     consumer.stop(graceful=True)
-    return {"huey_push": push, "huey_run": rate(count, seconds)}
+    return {"push": push, "run": rate(count, seconds)}
 
 
 def pass_through(_gate: Gate, seat: Seat, count: int) -> Figures:
     """The same tasks by each, one after the other."""
-    ours, theirs = of_cassq(seat, count), of_huey(seat, count)
+    directory = seat.place.directory
+    ours, theirs = of_cassq(f"file://{directory.resolve()}", count), of_huey(directory, count)
     pair = 1 / (1 / ours["push"] + 1 / ours["run"])
-    peer = 1 / (1 / theirs["huey_push"] + 1 / theirs["huey_run"])
+    peer = 1 / (1 / theirs["push"] + 1 / theirs["run"])
+    theirs = {f"huey_{figure}": value for figure, value in theirs.items()}
     return {**ours, **theirs, "times": pair / peer, "async_times": ours["both"] / peer}
 
 

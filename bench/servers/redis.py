@@ -67,3 +67,23 @@ class RedisServer(Server):
         ).stdout
         number = next(word[2:] for word in text.split() if word.startswith("v="))
         return f"Redis {number} (redis-py {redis.__version__})"
+
+
+class RedisUrlServer(RedisServer):
+    """Redis on a port of 127.0.0.1, for clients that take a URL. synced: with an append-only file
+    that is synced before every answer; otherwise as it is delivered, without such a file. url:
+    without the number of a database."""
+
+    name = "redis-url"
+
+    def __init__(self, home: Path, *, synced: bool) -> None:
+        super().__init__(home)
+        self._synced = synced
+        self.url = ""
+
+    def prepare(self) -> list[str]:
+        command = super().prepare()
+        port = free_port()
+        self.url = f"redis://127.0.0.1:{port}"
+        only = "yes" if self._synced else "no"
+        return [*command, "--port", str(port), "--appendonly", only]

@@ -4,7 +4,8 @@
 
 When an entry was last sent is a text that all beats share, changed by compare-and-set: of several
 beats that find an entry due, one sends it. So another beat can stand by, and no file is kept. The
-text is written before the task is pushed: a beat that is killed between the two leaves out a tick.
+text is written before the task is pushed, and once more when it was: what a beat noted and did not
+push, as it was killed or its push failed, another beat pushes, or the same one when it runs again.
 """
 
 from __future__ import annotations
@@ -13,42 +14,89 @@ import json
 import logging
 import uuid
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery import beat
 
+from cassq.base.clock import Stopwatch
 from cassq.catalog.port import Leases
 from cassq.kombu.brokers import broker_of
 
 logger: logging.Logger = logging.getLogger("cassq")
+
+# For how many seconds others leave a tick to the beat that noted it; and how often they look.
+CLAIM_SECONDS = 10.0
+
+
+class Noted(NamedTuple):
+    """What beats know of an entry: when it was last sent, or is being sent by one of them."""
+
+    at: datetime
+    sent: bool
 
 
 class Scheduler(beat.Scheduler):
     """A scheduler; its queues must be cassq's."""
 
     def setup_schedule(self) -> None:
+        self._look: Stopwatch | None = None  # since unsent ticks were looked for
         self.install_default_entries(self.app.conf.beat_schedule)
         self.merge_inplace(self.app.conf.beat_schedule)
         for entry in self.schedule.values():
-            last = self._last(self._read(entry))
-            if last is not None:
-                entry.last_run_at = last
+            noted = self._noted(self._read(entry))
+            if noted is not None:
+                entry.last_run_at = noted.at
+
+    def tick(self, *args: Any, **kwargs: Any) -> float:
+        """Send what is due, and what another beat noted and did not send. Returns the seconds until
+        the next call."""
+        if self._look is None or self._look.seconds() >= CLAIM_SECONDS:
+            self._look = Stopwatch()
+            for entry in list(self.schedule.values()):
+                text = self._read(entry)
+                if self._is_unsent(text) and self._note(entry, text, sent=False):
+                    logger.warning("beat sends %s, which was noted and not sent", entry.name)
+                    super().apply_entry(entry, producer=self.producer)
+        seconds: float = super().tick(*args, **kwargs)
+        return min(seconds, max(0.0, CLAIM_SECONDS - self._look.seconds()))
 
     def apply_entry(self, entry: Any, producer: Any = None) -> None:
         if self._may_send(entry):
             super().apply_entry(entry, producer=producer)
 
+    def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
+        """Send an entry's task, and note that it was sent."""
+        result = super().apply_async(entry, *args, **kwargs)
+        text = self._read(entry)
+        if text:
+            self._note(entry, text, sent=True)
+        return result
+
     def _may_send(self, entry: Any) -> bool:
         """Whether this beat is the one that sends an entry which it finds due."""
         text = self._read(entry)
-        last = self._last(text)
-        if last is not None and not entry.schedule.is_due(last)[0]:
+        noted = self._noted(text)
+        if noted is not None and not entry.schedule.is_due(noted.at)[0]:
             return False  # another beat was quicker
+        return self._note(entry, text, sent=False)
+
+    def _note(self, entry: Any, old: str, *, sent: bool) -> bool:
+        """Note that an entry is being sent, or was; False if another beat changed the note."""
+        noted = self._noted(old) if sent else None
         record = {
-            "at": entry.default_now().isoformat(),
+            "at": (noted.at if noted is not None else entry.default_now()).isoformat(),
             "by": uuid.uuid4().hex,  # no two beats write the same text
+            "sent": sent,
         }
-        return self._leases.swap(self._name(entry), text, json.dumps(record))
+        return self._leases.swap(self._name(entry), old, json.dumps(record))
+
+    def _is_unsent(self, text: str) -> bool:
+        """Whether a tick was noted some time ago, and not sent."""
+        noted = self._noted(text)
+        if noted is None or noted.sent:
+            return False
+        age: float = (self.app.now() - noted.at).total_seconds()
+        return age >= CLAIM_SECONDS
 
     @property
     def _leases(self) -> Leases:
@@ -58,11 +106,12 @@ class Scheduler(beat.Scheduler):
     def _read(self, entry: Any) -> str:
         return self._leases.shared(self._name(entry))
 
-    def _last(self, text: str) -> datetime | None:
+    def _noted(self, text: str) -> Noted | None:
         if not text:
             return None
-        last: datetime = self.app.now().fromisoformat(json.loads(text)["at"])
-        return last
+        record = json.loads(text)
+        # Earlier versions did not note whether a tick was sent.
+        return Noted(self.app.now().fromisoformat(record["at"]), record.get("sent", True))
 
     @staticmethod
     def _name(entry: Any) -> str:

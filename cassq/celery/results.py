@@ -181,13 +181,14 @@ class Backend(KeyValueStoreBackend):
         """
         if not request.group:
             return
-        kept = self.chord_expires or KEPT_SECONDS_MAX
+        expires = getattr(self, "chord_expires", self.expires)  # Celery has it since 5.7
+        kept = expires or KEPT_SECONDS_MAX
         members = Members(self._results, self.get_key_for_chord(request.group), kept)
         place = members.join(request.id)
         size = request.chord.get("chord_size")
         if size is not None and place < size:
-            if self.chord_expires and self.expires and self.chord_expires > self.expires:
-                self.expire(self.get_key_for_task(request.id), self.chord_expires)
+            if expires and self.expires and expires > self.expires:
+                self.expire(self.get_key_for_task(request.id), expires)
             return
         if members.is_over():
             return

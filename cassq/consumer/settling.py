@@ -88,6 +88,18 @@ class Settler:
         self.flush_ms = now_ms + wait_ms
         return wait_ms
 
+    def begin_wait(self) -> int:
+        """Before the popper waits: for how many milliseconds acks may still be collected, so that a
+        message which comes at once does not wait for their write. 0 where others wait for what is
+        written: a message given back, the next one of a group with order or limits."""
+        if self._claimer.rules.limited:
+            return 0
+        if any(each.backs or each.epoch is not None for each in self.unwritten):
+            return 0
+        now_ms = self._catalog.now_ms()
+        self.flush_ms = min(self.flush_ms, now_ms + ACK_INTERVAL_MS)
+        return max(0, self.flush_ms - now_ms) if self.unwritten else 0
+
     @property
     def overdue(self) -> bool:
         """Whether acks were collected for long enough; called only while there are any."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cassq.base.extras import wanted
-from cassq.dramatiq.place import Place
+from cassq.client.places import Place
 
 with wanted("the results backend for Dramatiq needs", "dramatiq", "dramatiq"):
     from dramatiq.results import ResultBackend

@@ -16,8 +16,9 @@ from typing import Any
 from cassq.base.clock import SystemClock
 from cassq.client.client import Client
 from cassq.client.connecting import connect, local_directory
+from cassq.client.places import have_queue
 from cassq.client.queue import Queue
-from cassq.errors import QueueExistsError, QueueNotFoundError
+from cassq.errors import QueueNotFoundError
 from cassq.kombu.names import queue_name
 from cassq.kombu.options import Options
 from cassq.kombu.roll import Roll
@@ -62,13 +63,9 @@ class Broker:
     def queue(self, name: str, settings: Mapping[str, Any]) -> Queue:
         """The queue of this name, created with `settings` if there is none."""
         with self._lock:
-            queue = self.find(name)
+            queue = self._queues.get(name)
             if queue is None:
-                try:
-                    queue = self.client.create_queue(name, **settings)
-                except QueueExistsError:  # another process was quicker
-                    queue = self.client.queue(name)
-                self._queues[name] = queue
+                queue = self._queues[name] = have_queue(self.client, name, settings)
             return queue
 
     def exchange_queue(self, exchange: str, options: Options) -> Queue:

@@ -1,7 +1,8 @@
-"""The broker for taskiq: `Broker("file:cassq-data")`."""
+"""For taskiq: the broker, `Broker("file:cassq-data")`, and `ScheduleSource`, for schedules."""
 
 from __future__ import annotations
 
 from cassq.taskiq.broker import Broker
+from cassq.taskiq.schedules import ScheduleSource
 
-__all__ = ["Broker"]
+__all__ = ["Broker", "ScheduleSource"]

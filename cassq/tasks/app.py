@@ -28,13 +28,12 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, overl
 from cassq.base.arguments import check_seconds, message_place
 from cassq.client.client import Client
 from cassq.client.connecting import connect
+from cassq.client.places import have_queue
 from cassq.client.queue import Queue
 from cassq.consumer.delivery import Message
 from cassq.errors import (
     BackendError,
     ConfigError,
-    QueueExistsError,
-    QueueNotFoundError,
     UsageError,
 )
 from cassq.eventloop.message import Message as AsyncMessage
@@ -384,13 +383,7 @@ class App:
         most = max((len(task.retries) for task in tasks if task.retries is not None), default=0)
         if most >= QueuePolicy().max_deliveries:
             settings = {"max_deliveries": most + 1, **settings}
-        try:
-            queue = client.queue(name)
-        except QueueNotFoundError:
-            try:
-                queue = client.create_queue(name, **settings)
-            except QueueExistsError:  # another process was faster
-                queue = client.queue(name)
+        queue = have_queue(client, name, settings)
         if any(task.key is not None for task in tasks):
             have_keyed_group(queue)
         if queue.policy.max_deliveries <= most:

@@ -17,7 +17,7 @@ from cassq.tasks.steps.run import Run, Suspended
 from cassq.tasks.task import Task
 from cassq.worker.handler import Reject
 from cassq.worker.journal import Terms
-from cassq.worker.settling import set_terms
+from cassq.worker.settling import note_end, set_terms
 
 
 class Host(Protocol):
@@ -73,6 +73,7 @@ def run(message: Message, host: Host) -> None:
     except Suspended:
         assert steps is not None
         steps.move()
+        note_end(steps.goes_on)
     finally:
         _current.reset(token)
 
@@ -96,6 +97,7 @@ async def run_async(message: Message, host: Host) -> None:
     except Suspended:
         assert steps is not None
         await asyncio.to_thread(steps.move)
+        note_end(steps.goes_on)
 
 
 def _end(

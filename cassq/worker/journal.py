@@ -41,13 +41,14 @@ class Terms(NamedTuple):
 
     name: of what it does, for the log. time_limit: in seconds. delay: seconds until the next
     attempt if it fails; None: by the group's schedule. last: if it fails, the message is a dead
-    letter.
+    letter. ended: what the log says of it, rather than that it is done.
     """
 
     name: str = ""
     time_limit: float | None = None
     delay: float | None = None
     last: bool = False
+    ended: str = ""
 
 
 class Task:
@@ -105,7 +106,7 @@ class Journal:
             "%s %s %s after %.3f s, attempt %d",
             f"{self._queue} {name}" if name else self._queue,
             message.id,
-            outcome.replace("_", " "),
+            (outcome is Outcome.DONE and task.terms.ended) or outcome.replace("_", " "),
             seconds,
             message.attempts,
             exc_info=failure,

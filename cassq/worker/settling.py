@@ -26,6 +26,13 @@ def set_terms(terms: Terms) -> None:
         adopt(task, terms)
 
 
+def note_end(ended: str) -> None:
+    """Have the log say this of the task that runs here, rather than that it is done."""
+    task, _ = _running.get((None, None))
+    if task is not None:
+        task.terms = task.terms._replace(ended=ended)
+
+
 def settle(task: Task, failure: BaseException | None) -> tuple[Outcome, BaseException | None]:
     """Ack the message of a task that ended, or give it back with what the task raised; leave it
     alone if the task settled it. Returns how that went, and what failed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypedDict, TypeVar, Unpack
 
 from cassq.base.arguments import DELAY_MAX_SECONDS, check_seconds
 from cassq.consumer.delivery import Message
@@ -14,6 +14,15 @@ from cassq.tasks.steps.records import SLEEP, STEP, WAIT
 
 Q = ParamSpec("Q")
 T = TypeVar("T")
+
+
+class Length(TypedDict, total=False):
+    """How long a sleep is: the sum of these."""
+
+    seconds: float
+    minutes: float
+    hours: float
+    days: float
 
 
 class Ledger(Protocol):
@@ -114,39 +123,23 @@ class Context:
 
     # --- sleeping and waiting -------------------------------------------------------------------
 
-    def sleep(
-        self,
-        name: str,
-        *,
-        seconds: float = 0,
-        minutes: float = 0,
-        hours: float = 0,
-        days: float = 0,
-    ) -> None:
-        """End this run, and go on from here after so long: the task runs again, and passes its
-        steps until it comes here. No worker is held, nor memory.
+    def sleep(self, name: str, **length: Unpack[Length]) -> None:
+        """End this run, and go on from here after the sum of `seconds`, `minutes`, `hours` and
+        `days`: the task runs again, and passes its steps until it comes here. No worker is held,
+        nor memory.
 
         Raises UsageError in a cp queue, whose messages cannot be delayed. Cost: three synced
         writes, and the push of a message.
         """
         ledger = self._steps()
         label, at = ledger.come_to(SLEEP, name)
-        ledger.sleep(label, at, _seconds(seconds, minutes, hours, days))
+        ledger.sleep(label, at, _seconds(**length))
 
-    async def sleep_async(
-        self,
-        name: str,
-        *,
-        seconds: float = 0,
-        minutes: float = 0,
-        hours: float = 0,
-        days: float = 0,
-    ) -> None:
+    async def sleep_async(self, name: str, **length: Unpack[Length]) -> None:
         """`sleep` in an async task."""
         ledger = self._steps()
         label, at = ledger.come_to(SLEEP, name)
-        length = _seconds(seconds, minutes, hours, days)
-        await asyncio.to_thread(ledger.sleep, label, at, length)
+        await asyncio.to_thread(ledger.sleep, label, at, _seconds(**length))
 
     def wait(self, name: str, *, timeout: float | None = None) -> Any:
         """The value of the next signal of this name that no other wait has taken; None if none
@@ -176,7 +169,7 @@ class Context:
         return f"<Context of {self.task}, attempt {self.attempt}>"
 
 
-def _seconds(seconds: float, minutes: float, hours: float, days: float) -> float:
+def _seconds(seconds: float = 0, minutes: float = 0, hours: float = 0, days: float = 0) -> float:
     found = seconds + 60 * minutes + 3600 * hours + 86_400 * days
     check_seconds("sleep", found, DELAY_MAX_SECONDS)
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from datetime import UTC, datetime
 from typing import Any
 
 from cassq.consumer.delivery import Message
@@ -20,6 +21,7 @@ from cassq.tasks.steps.records import (
     Place,
     Record,
     free_signal,
+    name_of,
     over_at,
     place_in,
     record_of,
@@ -52,6 +54,7 @@ class Run:
         self._results_kept = results_kept
         self._history = History(task, rows)
         self._suspended: Place | None = None
+        self.goes_on: str = ""  # how it goes on, if it sleeps or waits, for the log
 
     @classmethod
     def of(cls, desk: Desk, message: Message, task: str, results_kept: float) -> Run | None:
@@ -178,6 +181,9 @@ class Run:
         self._suspended = Place(
             self._moves + 1, label, until_ms, self._queue, self._message.group_id
         )
+        verb = "sleeps" if record.kind == SLEEP else f"waits for {name_of(label)!r}"
+        until = datetime.fromtimestamp(until_ms / 1000, UTC)
+        self.goes_on = f"{verb} until {until:%Y-%m-%d %H:%M:%S} UTC"
         raise Suspended()
 
     @property

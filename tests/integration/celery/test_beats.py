@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import celery
 import pytest
 
 from cassq.celery import Scheduler
+from cassq.celery.beats import CLAIM_SECONDS
 from cassq.kombu.brokers import broker_of
 from tests.integration.deadlines import eventually, in_threads
 
@@ -57,3 +59,25 @@ def test_a_beat_that_stands_by_goes_on_where_the_other_ended(app: Any, url: str)
     before = pushed(url)
     eventually("it sends ticks", lambda: second.tick() is not None and pushed(url) > before)
     second.close()
+
+
+def test_a_tick_that_a_killed_beat_noted_is_sent_by_the_next(app: Any, url: str) -> None:
+    first = Scheduler(app=app, lazy=True)
+    first.setup_schedule()
+    entry = first.schedule["rarely"]
+    assert first._may_send(entry)  # and then it was killed
+    second = Scheduler(app=app)
+    del second.schedule["often"]
+    second.tick()
+    assert pushed(url) == 0  # the first may be about to send it
+    noted = json.loads(second._read(entry))
+    earlier = datetime.fromisoformat(noted["at"]) - timedelta(seconds=CLAIM_SECONDS)
+    old = json.dumps({**noted, "at": earlier.isoformat()})
+    assert second._leases.swap(second._name(entry), second._read(entry), old)
+    third = Scheduler(app=app)
+    del third.schedule["often"]
+    for _ in range(3):
+        third.tick()
+    assert pushed(url) == 1
+    second.close()
+    third.close()

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 import cassq
+from cassq.base.clock import ManualClock
 from cassq.errors import ClaimLostError, UsageError
 from tests.integration.deadlines import eventually
 from tests.integration.stage import Connect, alone, drain, numbers, payloads, push
+from tests.integration.timed import clock, timed
+
+__all__ = ["clock", "timed"]
 
 
 def lose(queue: cassq.Queue) -> list[cassq.Message]:
@@ -37,6 +43,38 @@ def test_an_ack_becomes_durable_by_itself(queue: cassq.Queue, connect: Connect) 
     first.ack()
     other = connect().queue("jobs")
     eventually("the ack is written", lambda: other.stats().groups["default"].committed == 1)
+
+
+def test_a_message_that_comes_at_once_does_not_wait_for_the_write_of_the_last_ack(
+    timed: cassq.Client, clock: ManualClock
+) -> None:
+    queue = timed.create_queue("jobs")
+    popper = queue.popper()
+
+    def committed() -> int:
+        return queue.stats().groups["default"].committed
+
+    with ThreadPoolExecutor(1) as thread:
+        for payload in numbers(5):
+            waiting = thread.submit(popper.pop, 1, 60)
+            push(queue, payload)
+            (message,) = waiting.result()
+            message.ack()
+        assert committed() == 0
+        clock.advance(0.05)
+        popper.tend()
+        assert committed() == 5
+
+
+def test_what_is_given_back_is_written_before_the_popper_waits(timed: cassq.Client) -> None:
+    queue = timed.create_queue("jobs")
+    push(queue, *numbers(1))
+    with queue.popper() as popper, ThreadPoolExecutor(1) as thread:
+        popper.pop()[0].nack(delay=3600)
+        waiting = thread.submit(popper.pop, 1, 60)
+        eventually("it is written", lambda: queue.stats().groups["default"].delayed == 1)
+        popper.stop()
+        assert waiting.result() == []
 
 
 def test_messages_may_be_committed_in_any_order_and_in_parts(queue: cassq.Queue) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kombu import Connection, Consumer, Exchange, Queue
+from kombu import Connection, Consumer, Exchange, Producer, Queue
 from kombu.exceptions import ChannelError
 
 from cassq.kombu.batches import batch
@@ -183,11 +183,15 @@ def test_a_batch_is_published_when_it_ends(connection: Connection, url: str) -> 
         for number in range(50):
             publish(connection, number)
     assert broker_of(url).client.queue("jobs").stats().pushed == 50
+
+
+@pytest.mark.skipif(not hasattr(Producer, "batch"), reason="kombu has batches since 5.7")
+def test_a_batch_of_kombus_is_published_when_it_ends(connection: Connection, url: str) -> None:
     with connection.Producer().batch(max_size=20) as together:
         assert together
         for number in range(50):
             publish(connection, number)
-    assert broker_of(url).client.queue("jobs").stats().pushed == 100
+    assert broker_of(url).client.queue("jobs").stats().pushed == 50
 
 
 def test_a_forked_child_publishes_with_a_client_of_its_own(
@@ -259,4 +263,4 @@ def test_what_kombu_has_not_written_does_not_stop_a_consumer(
         pusher.push(b"\xff")
         pusher.push(b'{"a": 1}')
     assert Reader(connection, Queue("jobs")).read(1) == [{"a": 1}]
-    assert len(queue.dead_letters().peek()) == 2
+    eventually("both are dead letters", lambda: len(queue.dead_letters().peek()) == 2)

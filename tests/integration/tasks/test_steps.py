@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import Any
 
@@ -72,6 +73,28 @@ def test_each_use_of_a_name_is_a_step_and_one_that_raised_is_called_again(
     run(app, 2)
     assert ran == ["0", "1", "1", "2"]
     assert handle.result(timeout=10) == 3
+
+
+def test_the_log_says_until_when_a_task_sleeps_or_waits(
+    app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.task
+    def sleeper(ctx: Context) -> None:
+        ctx.sleep("cool off", hours=24)
+
+    @app.task
+    def waiter(ctx: Context) -> None:
+        ctx.wait("approved", timeout=3600)
+
+    caplog.set_level(logging.INFO, "cassq.worker")
+    sleeper.push()
+    waiter.push()
+    run(app, 2)
+    lines = sorted(record.getMessage() for record in caplog.records)
+    assert [" sleeps until 2" in lines[0], " waits for 'approved' until 2" in lines[1]] == [
+        True
+    ] * 2
+    assert not any(" done " in line for line in lines)
 
 
 @pytest.mark.parametrize("length", [0.0, 0.2])

@@ -243,6 +243,7 @@ def full_scores() -> Scores:
     scores.add("delayed", "cassq", {"push": 200_000.0, "pop": 60_000.0, "memory": 1.1})
     scores.add("outbox", "cassq", {"relayed": 90_000.0})
     scores.add("tasks", "cassq", {"both": 22_000.0, "async_times": 12.0})
+    scores.add("celery", "cassq", {"times": 3.0, "p99_times": 0.8})
     for key in ("reap/queues", "reap/pipes"):
         scores.add(key, "cassq", {"pass_s": 1.0, "kept": 0.97})
     for key in ("engine/100k", "engine/1000k"):
@@ -286,6 +287,8 @@ def test_every_target_can_be_reached() -> None:
         ("outbox", "cassq", {"relayed": 40_000.0}, "from an outbox in SQLite"),
         ("tasks", "cassq", {"both": 19_000.0}, "async tasks pushed, run and acked"),
         ("tasks", "cassq", {"async_times": 9.0}, "async tasks: cassq over huey"),
+        ("celery", "cassq", {"times": 1.9}, "Celery: tasks of a group a second"),
+        ("celery", "cassq", {"p99_times": 1.1}, "Celery: a task and its result, p99"),
         ("reap/queues", "cassq", {"pass_s": 2.0}, "many queues, nothing to reap: the long"),
         ("reap/queues", "cassq", {"kept": 0.94}, "many queues, nothing to reap: push"),
         (

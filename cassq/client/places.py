@@ -1,23 +1,37 @@
-"""A client for each process that needs one: Dramatiq's processes are forked."""
+"""Places of queues that a framework's objects share: a client for each process that needs one, as
+their processes are forked, and queues that are created when they are first used."""
 
 from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Mapping
+from typing import Any
 
 from cassq.client.client import Client
 from cassq.client.connecting import connect
 from cassq.client.queue import Queue
-from cassq.errors import QueueExistsError
+from cassq.errors import QueueExistsError, QueueNotFoundError
 from cassq.producer.pusher import Pusher
-from cassq.settings import QueueSettings
+
+
+def have_queue(client: Client, name: str, settings: Mapping[str, Any]) -> Queue:
+    """The queue of this name, created with `settings` if there is none; one that is there keeps its
+    own. Raises as `Client.create_queue`. Cost: a read, if it is there."""
+    try:
+        return client.queue(name)
+    except QueueNotFoundError:
+        try:
+            return client.create_queue(name, **settings)
+        except QueueExistsError:  # another process was quicker
+            return client.queue(name)
 
 
 class Place:
     """Queues of a URL, opened when they are first used. Thread-safe. settings: of queues that are
     created."""
 
-    def __init__(self, url: str | None, settings: QueueSettings) -> None:
+    def __init__(self, url: str | None, settings: Mapping[str, Any]) -> None:
         self._url = url
         self._settings = settings
         self._lock = threading.Lock()
@@ -60,11 +74,7 @@ class Place:
         client = self._connected()
         found = self._queues.get(name)
         if found is None:
-            try:
-                found = client.create_queue(name, **self._settings)
-            except QueueExistsError:  # its settings are its owner's
-                found = client.queue(name)
-            self._queues[name] = found
+            found = self._queues[name] = have_queue(client, name, self._settings)
         return found
 
     def close(self) -> None:

@@ -1,0 +1,201 @@
+"""The source of schedules for taskiq: kept with the queues, for any number of schedulers.
+
+All schedules of a name are one text of the catalog, changed by compare-and-set, and so is what was
+sent last of each. A scheduler claims what is due before it sends it, and notes when it has: the
+others wait for that note, and send it themselves if it does not come, as the scheduler died. So
+what is due is sent once; and again only where a scheduler dies between sending it and its note.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from cassq.base.arguments import check_seconds
+from cassq.base.clock import SystemClock
+from cassq.base.extras import wanted
+from cassq.client.places import Place
+from cassq.errors import BackendTimeoutError, UsageError
+from cassq.model.queues import check_queue_name
+
+with wanted("the source of schedules for taskiq needs", "taskiq", "taskiq"):
+    import taskiq
+    from taskiq import ScheduledTask
+    from taskiq.exceptions import ScheduledTaskCancelledError
+
+SCHEDULES_MAX = 1000
+TRIES_MAX = 100
+CLAIM_SECONDS_MAX = 3600.0
+LOOK_SECONDS = 0.1
+
+
+class Tick(NamedTuple):
+    """What was sent last of a schedule. at_ms: when it was claimed. sent: whether its scheduler
+    noted that it was sent. text: as it is stored; empty if nothing ever was."""
+
+    at_ms: int
+    sent: bool
+    text: str
+
+    @staticmethod
+    def of(text: str) -> Tick | None:
+        if not text:
+            return None
+        found = json.loads(text)
+        return Tick(found["at_ms"], found["sent"], text)
+
+    @staticmethod
+    def new(at_ms: int, *, sent: bool) -> Tick:
+        # No two schedulers write the same text.
+        record = {"at_ms": at_ms, "sent": sent, "by": uuid.uuid4().hex}
+        return Tick(at_ms, sent, json.dumps(record))
+
+
+class ScheduleSource(taskiq.ScheduleSource):
+    """Schedules that are added while programs run, by any process, and are durable when that
+    returns; at most 1,000 of a name.
+
+    url: as for `cassq.connect`; each process opens a client at its first use. name: schedules of
+    other names are apart. claim_timeout: for how many seconds others wait for a scheduler that is
+    sending what is due, before they send it themselves.
+    """
+
+    def __init__(
+        self, url: str | None = None, name: str = "taskiq", *, claim_timeout: float = 30.0
+    ) -> None:
+        check_seconds("claim_timeout", claim_timeout, CLAIM_SECONDS_MAX)
+        self._place = Place(url, {})
+        self._name = check_queue_name(name)
+        self._claim_ms = round(claim_timeout * 1000)
+        self._clock = SystemClock()
+        self._claims: dict[str, Tick] = {}  # what this scheduler is sending, by schedule
+
+    async def startup(self) -> None:
+        """Open the client. Raises as `cassq.connect`."""
+        await asyncio.to_thread(lambda: self._place.client)
+
+    async def shutdown(self) -> None:
+        """Close the client."""
+        await asyncio.to_thread(self._place.close)
+
+    async def get_schedules(self) -> list[ScheduledTask]:
+        """All schedules. Cost: a read."""
+        found = await asyncio.to_thread(self._read)
+        return [ScheduledTask.model_validate(each) for each in found.values()]
+
+    async def add_schedule(self, schedule: ScheduledTask) -> None:
+        """Add a schedule, or change the one of its id; durable on return. Raises UsageError if its
+        arguments cannot be JSON, and for more schedules than there may be."""
+        try:
+            record = json.loads(schedule.model_dump_json())
+        except ValueError as exc:
+            raise UsageError(f"schedule {schedule.schedule_id} cannot be JSON: {exc}") from exc
+
+        def added(schedules: dict[str, Any]) -> None:
+            schedules[schedule.schedule_id] = record
+            if len(schedules) > SCHEDULES_MAX:
+                raise UsageError(
+                    f"{self._name!r} has {SCHEDULES_MAX:,} schedules, the most it may have"
+                )
+
+        await asyncio.to_thread(self._change, added)
+
+    async def delete_schedule(self, schedule_id: str) -> None:
+        """Remove a schedule, if it is there; durable on return."""
+        await asyncio.to_thread(self._delete, schedule_id)
+
+    async def pre_send(self, task: ScheduledTask) -> None:
+        """Claim what is due. Raises taskiq's ScheduledTaskCancelledError if another scheduler has
+        sent it. Waits while another one is sending it."""
+        while not await asyncio.to_thread(self._claim, task):
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def post_send(self, task: ScheduledTask) -> None:
+        """Note that it was sent; one that was for a certain time is over."""
+        await asyncio.to_thread(self._sent, task)
+
+    # --- in a thread ----------------------------------------------------------------------------
+
+    @property
+    def _catalog(self) -> Any:
+        return self._place.client.ports.catalog
+
+    @property
+    def _key(self) -> str:
+        return f"taskiq-schedules:{self._name}"
+
+    def _tick_key(self, schedule_id: str) -> str:
+        return f"taskiq-tick:{self._name}:{schedule_id}"
+
+    def _read(self) -> dict[str, Any]:
+        return _schedules_in(self._catalog.leases.shared(self._key))
+
+    def _change(self, change: Callable[[dict[str, Any]], None]) -> None:
+        catalog = self._catalog
+        for _ in range(TRIES_MAX):
+            text = catalog.leases.shared(self._key)
+            schedules = _schedules_in(text)
+            change(schedules)
+            new = json.dumps({"by": uuid.uuid4().hex, "schedules": schedules})
+            if catalog.leases.swap(self._key, text, new):
+                catalog.claims.ensure_durable()
+                return
+        raise BackendTimeoutError(f"the schedules of {self._name!r} are constantly changed")
+
+    def _delete(self, schedule_id: str) -> None:
+        self._change(lambda schedules: schedules.pop(schedule_id, None))
+        key = self._tick_key(schedule_id)
+        self._catalog.leases.swap(key, self._catalog.leases.shared(key), "")
+
+    def _claim(self, task: ScheduledTask) -> bool:
+        """Whether this scheduler sends it; False: another one is at it."""
+        leases, key = self._catalog.leases, self._tick_key(task.schedule_id)
+        now_ms = self._clock.wall_ms()
+        if task.schedule_id not in self._read():
+            raise ScheduledTaskCancelledError
+        last = Tick.of(leases.shared(key))
+        if last is not None and not _is_due(task, last.at_ms, now_ms):
+            if last.sent:
+                raise ScheduledTaskCancelledError
+            if now_ms - last.at_ms < self._claim_ms:
+                return False
+        claim = Tick.new(now_ms, sent=False)
+        if not leases.swap(key, "" if last is None else last.text, claim.text):
+            return False
+        self._claims[task.schedule_id] = claim
+        return True
+
+    def _sent(self, task: ScheduledTask) -> None:
+        if task.time is not None:
+            self._claims.pop(task.schedule_id, None)
+            self._delete(task.schedule_id)
+            return
+        claim = self._claims.pop(task.schedule_id, None)
+        if claim is not None:
+            new = Tick.new(claim.at_ms, sent=True)
+            self._catalog.leases.swap(self._tick_key(task.schedule_id), claim.text, new.text)
+
+
+def _schedules_in(text: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(text)["schedules"] if text else {}
+    return found
+
+
+def _is_due(task: ScheduledTask, last_ms: int, now_ms: int) -> bool:
+    """Whether it is due again after a time, as taskiq counts: by the minute, or by the interval, to
+    half a second."""
+    if task.interval is not None:
+        interval = task.interval
+        seconds = interval.total_seconds() if isinstance(interval, timedelta) else interval
+        return now_ms - last_ms >= 1000 * (seconds - 0.5)
+    if task.cron is not None:
+        return _minute(now_ms) > _minute(last_ms)
+    return False
+
+
+def _minute(wall_ms: int) -> datetime:
+    return datetime.fromtimestamp(wall_ms / 1000, UTC).replace(second=0, microsecond=0)
