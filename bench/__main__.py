@@ -34,6 +34,7 @@ from bench.scenarios.delayed import Delayed
 from bench.scenarios.endurance import Endurance
 from bench.scenarios.failing import Failing
 from bench.scenarios.fair import Fair
+from bench.scenarios.gateway.scenario import OverSqs
 from bench.scenarios.handlers import Handlers
 from bench.scenarios.keys import Keys
 from bench.scenarios.latency import Latency
@@ -67,6 +68,7 @@ SCENARIOS: dict[str, type[Scenario]] = {
             CassandraWorkers,
         ),
         *(CassandraRetired,),
+        *(OverSqs,),
         *(Spark, SparkOnCassandra, EngineAlone, OnSidecars, SidecarFailover),
     )
 }
