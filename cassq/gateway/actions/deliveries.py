@@ -20,7 +20,7 @@ from cassq.client.queue import Queue
 from cassq.consumer.delivery import Message
 from cassq.consumer.receiving import RECEIVE_MAX, Receiver
 from cassq.errors import CassqError, CorruptionError, ReceiptError
-from cassq.eventloop.calls import Call, Told, done, into, tell
+from cassq.eventloop.calls import Call, Told, done, hand_out, into, tell
 from cassq.eventloop.courier import LOOK_SECONDS, Courier
 from cassq.extents.port import ExtentMissingError
 
@@ -243,19 +243,11 @@ class Deliveries:
         return bool(found) and bool(self._line)
 
     def _answer(self, answers: Sequence[tuple[_Want, list[Message] | Exception]]) -> None:
-        if answers:
-            self._courier.post(lambda: self._deliver(answers))
+        def back(messages: list[Message]) -> None:
+            self.release_soon([message.receipt for message in messages])
 
-    def _deliver(self, answers: Sequence[tuple[_Want, list[Message] | Exception]]) -> None:
-        """In the loop: hand messages to their requests; those of clients that left go back."""
-        for want, answer in answers:
-            if isinstance(answer, Exception):
-                if not want.future.done():
-                    want.future.set_exception(answer)
-            elif want.future.done():
-                self.release_soon([message.receipt for message in answer])
-            else:
-                want.future.set_result(answer)
+        if answers:
+            self._courier.post(lambda: hand_out(answers, back))
 
 
 def _told_of_release(_result: object, error: BaseException | None) -> None:

@@ -11,7 +11,7 @@ GET   /v1/openapi.json            this, as an OpenAPI document
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import orjson
 
@@ -28,17 +28,20 @@ from cassq.errors import (
     UsageError,
 )
 from cassq.gateway.actions.host import Host, HostedQueue
+from cassq.gateway.actions.messages import VISIBILITY_SECONDS_MAX, WAIT_SECONDS_MAX
 from cassq.gateway.errors import ActionError
 from cassq.gateway.plain.formats import Act, acts_of, bad, items_of, kind_of, pushes_of, shown
 from cassq.gateway.plain.openapi import document
-from cassq.gateway.plain.request import LINES, PlainAnswer, PlainError, PlainRequest
+from cassq.gateway.plain.request import (
+    LINES,
+    RECEIVED,
+    VISIBLE_SECONDS,
+    PlainAnswer,
+    PlainError,
+    PlainRequest,
+)
 from cassq.model.queues import OWN
 from cassq.model.receipts import parsed_all
-
-WAIT_SECONDS_MAX: Final = 20.0
-VISIBLE_SECONDS: Final = 30.0
-VISIBLE_SECONDS_MAX: Final = 43_200.0
-RECEIVED: Final = 100
 
 # The permissions that acts need, by the names that credentials know.
 _PERMISSIONS = {"ack": "DeleteMessage", "dead": "DeleteMessage"}
@@ -213,7 +216,7 @@ async def receive_messages(host: Host, request: PlainRequest) -> PlainAnswer:
     kind = _accepted(request)
     most = _number(request, "max", RECEIVED, 1, RECEIVE_MAX)
     wait = _number(request, "wait", 0, 0, WAIT_SECONDS_MAX)
-    visible = _number(request, "visible", VISIBLE_SECONDS, 0, VISIBLE_SECONDS_MAX)
+    visible = _number(request, "visible", VISIBLE_SECONDS, 0, VISIBILITY_SECONDS_MAX)
     hosted = await _hosted(host, request, "ReceiveMessage")
     deliveries = hosted.deliveries
     found = await deliveries.receive(int(most), round(visible * 1000), wait)

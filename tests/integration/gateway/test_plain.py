@@ -27,6 +27,7 @@ from cassq.gateway.request import Caller
 from cassq.gateway.wire.counts import Counts, counts_bytes
 from cassq.gateway.wire.credentials import Credentials
 from cassq.gateway.wire.http import HttpRequest
+from cassq.gateway.wire.signatures import Verifier
 from tests.integration.deadlines import DEADLINE_SECONDS
 from tests.integration.stage import Connect, drain, payloads
 
@@ -383,10 +384,9 @@ def over_http(
                 with tempfile.TemporaryFile() as file:
                     file.truncate(counts_bytes(1))
                     counts = Counts(file.fileno(), 0)
-                    keys = Credentials(tmp_path / "keys")
-                    await main(
-                        PlainAnswering(PlainService(service.host), counts, SystemClock(), keys)
-                    )
+                    verifier = Verifier(Credentials(tmp_path / "keys"))
+                    plain = PlainService(service.host)
+                    await main(PlainAnswering(plain, counts, SystemClock(), verifier))
 
         asyncio.run(whole())
 
