@@ -9,6 +9,7 @@ from cassq.consumer.receiving import RECEIVE_MAX
 from cassq.gateway.actions.messages import VISIBILITY_SECONDS_MAX, WAIT_SECONDS_MAX
 from cassq.gateway.plain.formats import PUSHED_MAX
 from cassq.gateway.plain.request import JSON, LINES, MSGPACK, RECEIVED, VISIBLE_SECONDS
+from cassq.model.queues import DEFAULT_GROUP
 from cassq.version import __version__
 
 Schema = dict[str, Any]
@@ -102,6 +103,7 @@ _SCHEMAS: dict[str, Schema] = {
         "description": "invalid: receipts of messages that are settled, or were delivered again."
         " They changed nothing.",
     },
+    "Queue": _object({"queue": _TEXT}, "queue"),
     "Queues": _object({"queues": {"type": "array", "items": _TEXT}}, "queues"),
     "Statistics": {"type": "object", "description": "As of `cassq stats QUEUE --json`."},
 }
@@ -156,6 +158,7 @@ _PATHS: dict[str, Schema] = {
     "/v1/queues/{queue}": {
         "parameters": [_QUEUE],
         "get": _operation("A queue's statistics.", _json("Statistics")),
+        "put": _operation("Create a queue. One that is there stays as it is.", _json("Queue")),
     },
     "/v1/queues/{queue}/messages": {
         "parameters": [_QUEUE],
@@ -163,6 +166,11 @@ _PATHS: dict[str, Schema] = {
             "Receive messages. Settle each by its receipt; otherwise it is delivered again.",
             _lines("Message"),
             parameters=[
+                _query(
+                    "group",
+                    "The group that they are for, which must be there.",
+                    {**_TEXT, "default": DEFAULT_GROUP},
+                ),
                 _query(
                     "max",
                     "How many at most.",
