@@ -131,8 +131,11 @@ class Storm:
             await asyncio.sleep(self.chance.uniform(0.3, 2.0))
             self.kills += await self.chance.choice(self.gateways).kill_child()
 
-    async def _ask(self, action: str, *, may_cut: bool = True, **parameters: Any) -> dict[str, Any]:
-        """The members of an answer. Raises CutError, also for one that is not 200."""
+    async def _ask(
+        self, action: str, *, may_cut: bool = True, may_fail: bool = False, **parameters: Any
+    ) -> dict[str, Any]:
+        """The members of an answer. may_fail: it may be refused. Raises CutError, also for one that
+        is not 200."""
         port = self.chance.choice(self.gateways).port
         cut = self.chance.uniform(0, 0.05) if may_cut and self.chance.random() < CUT else None
         try:
@@ -144,7 +147,7 @@ class Storm:
         if status == 200:
             return found
         self.refused += 1
-        if status != 503:
+        if status != 503 and not may_fail:
             self.wrong.append(f"{action}: {status} {found}")
         raise CutError
 
@@ -182,14 +185,21 @@ class Storm:
                 seconds = self.chance.choice((0, 0, 1))
                 handle = message["ReceiptHandle"]
                 with suppress(CutError):
-                    await self._ask(
-                        "ChangeMessageVisibility", ReceiptHandle=handle, VisibilityTimeout=seconds
-                    )
+                    await self._hide(handle, seconds, began)
             else:
                 deleting.append(message)
         if deleting:
             await self._delete(deleting, began)
         return len(messages)
+
+    async def _hide(self, handle: str, seconds: int, began: float) -> None:
+        late = asyncio.get_running_loop().time() - began > DELETE_SECONDS
+        await self._ask(
+            "ChangeMessageVisibility",
+            may_fail=late,  # others may have it by now
+            ReceiptHandle=handle,
+            VisibilityTimeout=seconds,
+        )
 
     async def _delete(self, messages: list[dict[str, Any]], began: float) -> None:
         entries = [
