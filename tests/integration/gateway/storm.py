@@ -102,6 +102,7 @@ class Storm:
         self.deleted: dict[str, float] = {}
         self.wrong: list[str] = []
         self.kills = self.cuts = self.refused = 0
+        self._held: dict[str, float] = {}  # until when nobody else may get a body
         self._over = False
 
     async def run(self, url: str, seconds: float) -> None:
@@ -148,7 +149,7 @@ class Storm:
             return found
         self.refused += 1
         if status != 503 and not may_fail:
-            self.wrong.append(f"{action}: {status} {found}")
+            self.wrong.append(f"{action} {parameters}: {status} {found}")
         raise CutError
 
     # --- what clients do ------------------------------------------------------------------------
@@ -177,17 +178,21 @@ class Storm:
             VisibilityTimeout=HOLD_SECONDS,
         )
         messages = found.get("Messages", [])
+        now = loop.time()
         for message in messages:
-            self._see(message["Body"], began)
+            self._see(message["Body"], began, now)
         deleting = []
         for message in messages:
             if may_cut and self.chance.random() < 0.1:
                 seconds = self.chance.choice((0, 0, 1))
                 handle = message["ReceiptHandle"]
+                self._held.pop(message["Body"], None)
                 with suppress(CutError):
                     await self._hide(handle, seconds, began)
             else:
                 deleting.append(message)
+        for message in deleting:
+            self._held.pop(message["Body"], None)
         if deleting:
             await self._delete(deleting, began)
         return len(messages)
@@ -213,8 +218,11 @@ class Storm:
         for each in found.get("Successful", ()):
             self.deleted[messages[int(each["Id"])]["Body"]] = now
 
-    def _see(self, body: str, began: float) -> None:
+    def _see(self, body: str, began: float, now: float) -> None:
         self.received.add(body)
+        if now < self._held.get(body, now):
+            self.wrong.append(f"{body} came while another had it")
+        self._held[body] = began + HOLD_SECONDS
         if body not in self.asked:
             self.wrong.append(f"{body} was invented")
         if self.deleted.get(body, began) < began:
