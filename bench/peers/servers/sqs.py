@@ -117,7 +117,6 @@ class ElasticMqPeer(SqsPeer):
     title = "ElasticMQ"
     traits = Traits(
         server="elasticmq",
-        deep=True,
         warmup_messages=20_000,
         only=("gateway",),
         durable="memory",

@@ -62,9 +62,11 @@ class OverSqs(Scenario):
 
     def measure(self, case: Case, seat: Seat, plan: Plan) -> Figures:
         if case.key == "gateway-backlog":
-            deep = seat.peer_class().traits.deep
-            backlogs = plan.gateway_backlogs if deep else plan.gateway_backlogs[:1]
-            return _run(at_backlogs, seat, backlogs, plan.gateway_window, plan.backlog_rounds)
+            traits, window = seat.peer_class().traits, plan.gateway_window
+            backlogs = plan.gateway_backlogs if traits.deep else plan.gateway_backlogs[:1]
+            if not traits.batches:
+                window //= 10
+            return _run(at_backlogs, seat, backlogs, window, plan.backlog_rounds)
         figures = _run(throughput, seat, plan.gateway_s)
         if seat.peer_name in LATENCY_PEERS:
             figures.update(_run(latency, seat, plan.latency_rate, plan.latency_s))
