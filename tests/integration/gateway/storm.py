@@ -133,10 +133,15 @@ class Storm:
             self.kills += await self.chance.choice(self.gateways).kill_child()
 
     async def _ask(
-        self, action: str, *, may_cut: bool = True, may_fail: bool = False, **parameters: Any
+        self,
+        action: str,
+        *,
+        may_cut: bool = True,
+        sure_until: float = float("inf"),
+        **parameters: Any,
     ) -> dict[str, Any]:
-        """The members of an answer. may_fail: it may be refused. Raises CutError, also for one that
-        is not 200."""
+        """The members of an answer. sure_until: an answer that comes later may be a refusal. Raises
+        CutError, also for one that is not 200."""
         port = self.chance.choice(self.gateways).port
         cut = self.chance.uniform(0, 0.05) if may_cut and self.chance.random() < CUT else None
         try:
@@ -148,7 +153,7 @@ class Storm:
         if status == 200:
             return found
         self.refused += 1
-        if status != 503 and not may_fail:
+        if status != 503 and asyncio.get_running_loop().time() < sure_until:
             self.wrong.append(f"{action} {parameters}: {status} {found}")
         raise CutError
 
@@ -198,10 +203,9 @@ class Storm:
         return len(messages)
 
     async def _hide(self, handle: str, seconds: int, began: float) -> None:
-        late = asyncio.get_running_loop().time() - began > DELETE_SECONDS
         await self._ask(
             "ChangeMessageVisibility",
-            may_fail=late,  # others may have it by now
+            sure_until=began + DELETE_SECONDS,  # others may have it then
             ReceiptHandle=handle,
             VisibilityTimeout=seconds,
         )
