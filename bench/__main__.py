@@ -36,6 +36,7 @@ from bench.scenarios.failing import Failing
 from bench.scenarios.fair import Fair
 from bench.scenarios.frameworks.beside import Frameworks
 from bench.scenarios.frameworks.celery import Celery
+from bench.scenarios.gateway.scenario import OverSqs
 from bench.scenarios.handlers import Handlers
 from bench.scenarios.keys import Keys
 from bench.scenarios.latency import Latency
@@ -69,6 +70,7 @@ SCENARIOS: dict[str, type[Scenario]] = {
             CassandraWorkers,
         ),
         *(CassandraRetired,),
+        *(OverSqs,),
         *(Spark, SparkOnCassandra, EngineAlone, OnSidecars, SidecarFailover),
     )
 }

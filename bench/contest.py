@@ -34,6 +34,7 @@ from bench.servers.postgresql import PostgresqlServer
 from bench.servers.redis import RedisServer
 from bench.servers.server import MissingServerError, Server
 from bench.servers.sidecars import SidecarFourServer, SidecarServer, SidecarThreeServer
+from bench.servers.sqs import ElasticMqServer, ElasticMqStoredServer, GatewayServer, MotoServer
 
 SERVERS: dict[str, type[Server]] = {
     server.name: server
@@ -42,6 +43,7 @@ SERVERS: dict[str, type[Server]] = {
         *(KafkaThreeServer, NatsServer, NatsSyncedServer, NatsThreeServer),
         *(SidecarServer, SidecarThreeServer, SidecarFourServer),
         *(CassandraServer, CassandraPeriodicServer, CassandraThreeServer),
+        *(GatewayServer, ElasticMqServer, ElasticMqStoredServer, MotoServer),
     )
 }
 PROOF, WARM_UP = Case("proof", "the proof"), Case("warm-up", "the warm-up")

@@ -81,6 +81,12 @@ class Plan:
     spark_cassandra_messages: int = 1_000_000
     spark_cassandra_rows: int = 5_000
 
+    # By the protocol of SQS: how long each kind of request is repeated, how many wait, and how many
+    # of these are received at a time.
+    gateway_s: float = 4.0
+    gateway_backlogs: tuple[int, ...] = (10_000, 1_000_000)
+    gateway_window: int = 5_000
+
     # Beside sidecars: how long messages come at the given rate; how often one of them is killed,
     # and for how long pushes are watched before and after.
     sidecar_latency_s: float = 4.0
@@ -136,6 +142,8 @@ class Plan:
             spark_rows=4_000,
             spark_cassandra_messages=100_000,
             spark_cassandra_rows=1_000,
+            gateway_s=1.5,
+            gateway_backlogs=(10_000, 100_000),
             sidecar_latency_s=1.5,
             kills=5,
             alternating_s=1.5,
@@ -184,6 +192,9 @@ class Plan:
             spark_rows=200,
             spark_cassandra_messages=4_000,
             spark_cassandra_rows=200,
+            gateway_s=0.1,
+            gateway_backlogs=(500, 2_000),
+            gateway_window=200,
             sidecar_latency_s=0.4,
             kills=2,
             kill_watch_s=0.3,

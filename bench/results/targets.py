@@ -10,6 +10,7 @@ from enum import Enum
 from bench.plan import SIZES
 from bench.results.scores import DISK, Scores
 from bench.scenarios.cassandra.through import OWN
+from bench.scenarios.gateway.scenario import OWN as GATEWAY
 from bench.scenarios.sidecars.through import OWN as ON_SIDECARS
 
 COMPARISONS: dict[str, Callable[[float, float], bool]] = {
@@ -261,6 +262,26 @@ def sidecar_targets() -> list[Target]:
     return [*made, Target(title, "<", 1.0, waited, unit=" s")]
 
 
+# (figure, what it is called, comparison, limit, unit)
+GATEWAY_LIMITS = (
+    ("send", "SendMessage", "≥", 8_000, "/s"),
+    ("batch", "messages in batches of ten", "≥", 50_000, "/s"),
+    ("receive", "messages received and deleted in tens", "≥", 30_000, "/s"),
+    ("plain_push", "messages pushed by plain HTTP", "≥", 300_000, "/s"),
+    ("p99_ms", "send to long poll at 500/s, p99", "≤", 5.0, " ms"),
+)
+
+
+def gateway_targets() -> list[Target]:
+    """Of one process of the gateway on one core."""
+    made = [
+        Target(f"by SQS, {what}", comparison, limit, own("gateway", figure, GATEWAY), unit=unit)
+        for figure, what, comparison, limit, unit in GATEWAY_LIMITS
+    ]
+    held = own("gateway-backlog", "held", GATEWAY)
+    return [*made, Target("by SQS, received: deepest backlog over shallowest", "≥", 0.9, held)]
+
+
 TARGETS: tuple[Target, ...] = (
     *through_targets(),
     Target(
@@ -371,6 +392,7 @@ TARGETS: tuple[Target, ...] = (
     *cassandra_targets(),
     *spark_targets(),
     *sidecar_targets(),
+    *gateway_targets(),
 )
 
 

@@ -6,8 +6,8 @@ Storage may hold up any call, also one that only reads. So none is made in the l
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from cassq.eventloop.courier import Courier
 
@@ -59,6 +59,28 @@ def into(future: asyncio.Future[Any]) -> Callable[[object, BaseException | None]
             future.set_result(result)
 
     return take
+
+
+class Wanting(Protocol[T]):
+    """What a task waits for."""
+
+    future: asyncio.Future[list[T]]
+
+
+def hand_out(
+    answers: Sequence[tuple[Wanting[T], list[T] | Exception]],
+    give_back: Callable[[list[T]], object],
+) -> None:
+    """In the loop: hand messages to the tasks that wait for them; those of tasks that left go
+    back."""
+    for want, answer in answers:
+        if isinstance(answer, Exception):
+            if not want.future.done():
+                want.future.set_exception(answer)
+        elif want.future.done():
+            give_back(answer)
+        else:
+            want.future.set_result(answer)
 
 
 class Calls:

@@ -19,7 +19,7 @@ from cassq.base.arguments import check_count, check_seconds
 from cassq.base.clock import Stopwatch
 from cassq.consumer.delivery import Message as Delivered
 from cassq.errors import CassqError, ClaimLostError, ClosedError, CorruptionError
-from cassq.eventloop.calls import Call, Told, done, into, tell
+from cassq.eventloop.calls import Call, Told, done, hand_out, into, tell
 from cassq.eventloop.courier import LOOK_SECONDS, Courier, check_loop
 from cassq.eventloop.message import Message, Verbs
 from cassq.extents.port import ExtentMissingError
@@ -212,18 +212,10 @@ class Taker:
             self._answer(answers)
 
     def _answer(self, answers: Sequence[tuple[Want, list[Message] | Exception]]) -> None:
-        self._courier.post(lambda: self._deliver(answers))
+        def back(messages: list[Message]) -> None:
+            self.give_back([message.delivered for message in messages])
 
-    def _deliver(self, answers: Sequence[tuple[Want, list[Message] | Exception]]) -> None:
-        """In the loop: hand messages to their tasks; those of tasks that left go back."""
-        for want, answer in answers:
-            if isinstance(answer, Exception):
-                if not want.future.done():
-                    want.future.set_exception(answer)
-            elif want.future.done():
-                self.give_back([message.delivered for message in answer])
-            else:
-                want.future.set_result(answer)
+        self._courier.post(lambda: hand_out(answers, back))
 
 
 def _told_of_release(_result: object, error: BaseException | None) -> None:

@@ -149,6 +149,7 @@ async def serve(
     what `opening` raises."""
     clock = clock or SystemClock()
     credentials = None if options.credentials is None else Credentials(options.credentials)
+    verifier = None if credentials is None else Verifier(credentials)
     certificate = Certificate(options.cert, options.key)
     counts = Counts(place.counts_fd, place.slot)
     files_max = raised_files()
@@ -158,8 +159,8 @@ async def serve(
             service,
             counts,
             clock,
-            plain=PlainAnswering(PlainService(service.host), counts, clock, credentials),
-            verifier=None if credentials is None else Verifier(credentials),
+            plain=PlainAnswering(PlainService(service.host), counts, clock, verifier),
+            verifier=verifier,
             scheme="http" if certificate.tls is None else "https",
             health=lambda: health_of(listener),
         )

@@ -21,11 +21,9 @@ def as_uuid(message_id: str) -> str:
     match = _PLACE.fullmatch(message_id)
     if match is None or int(match[2]) >> _SEQ_BITS:
         return message_id.replace(":", "-")
-    bits = int(match[1], 16) << _SEQ_BITS | int(match[2])
-    low = bits & (1 << _LOW_BITS) - 1
-    middle = bits >> _LOW_BITS & (1 << _MIDDLE_BITS) - 1
-    high = bits >> (_LOW_BITS + _MIDDLE_BITS)
-    return str(UUID(int=high << 80 | 8 << 76 | middle << 64 | 2 << _LOW_BITS | low))
+    pipe_id = match[1]
+    low = f"{2 << _LOW_BITS | int(pipe_id[15:], 16) << _SEQ_BITS | int(match[2]):x}"
+    return f"{pipe_id[:8]}-{pipe_id[8:12]}-8{pipe_id[12:15]}-{low[:4]}-{low[4:]}"
 
 
 def from_uuid(text: str) -> str:

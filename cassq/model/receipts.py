@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import NamedTuple
 
 from xxhash import xxh3_64
@@ -13,6 +14,7 @@ from cassq.errors import UsageError
 
 _CHECK_BYTES = 4
 _BETWEEN = "|"
+_REMEMBERED = 2048
 
 
 class Receipt(NamedTuple):
@@ -37,6 +39,11 @@ def parsed(text: object) -> Receipt:
         raise UsageError(
             f"a receipt is a str, not {type(text).__name__}", hint="pass message.receipt"
         )
+    return _read(text)
+
+
+@lru_cache(_REMEMBERED)  # who looks at receipts before they are settled has each read twice
+def _read(text: str) -> Receipt:
     try:
         raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
         body = raw[_CHECK_BYTES:]

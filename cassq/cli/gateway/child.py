@@ -6,6 +6,7 @@ When its supervisor ends, the process ends as after SIGTERM.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from cassq.cli.orders import end_process, read_orders
+from cassq.cli.start import GARBAGE_OBJECTS
 from cassq.cli.ui.daemon_log import log_as_daemon
 from cassq.errors import CassqError
 from cassq.eventloop.loops import loop_factory
@@ -25,6 +27,9 @@ from cassq.worker.reports import BEAT, ENDED, READY, Reporter
 
 def main() -> NoReturn:
     """Do what standard input says."""
+    # What is loaded stays, and a request makes a hundred objects, of which no garbage is left.
+    gc.freeze()
+    gc.set_threshold(GARBAGE_OBJECTS)
     orders, lifeline = read_orders()
     log_as_daemon(as_json=orders["json"])
     reporter = Reporter(orders["report_fd"])

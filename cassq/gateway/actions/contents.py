@@ -45,13 +45,12 @@ class Content(NamedTuple):
 
     def answer(self, message_id: str) -> dict[str, Any]:
         """The answer to its sender."""
-        told = {
-            "MessageId": message_id,
-            "MD5OfMessageBody": self.body_md5,
-            "MD5OfMessageAttributes": self.attributes_md5,
-            "MD5OfMessageSystemAttributes": self.system_md5,
-        }
-        return {name: value for name, value in told.items() if value is not None}
+        told = {"MessageId": message_id, "MD5OfMessageBody": self.body_md5}
+        if self.attributes_md5 is not None:
+            told["MD5OfMessageAttributes"] = self.attributes_md5
+        if self.system_md5 is not None:
+            told["MD5OfMessageSystemAttributes"] = self.system_md5
+        return told
 
 
 def content_of(parameters: Mapping[str, Any]) -> Content:
@@ -89,7 +88,7 @@ def content_of(parameters: Mapping[str, Any]) -> Content:
 
 def _text(name: str, text: str) -> bytes:
     """Text as bytes, if SQS takes all of its characters."""
-    wrong = _NOT_XML.search(text)
+    wrong = None if text.isprintable() else _NOT_XML.search(text)  # what prints is XML, and usual
     if wrong is not None:
         raise fault(
             "InvalidMessageContents",
@@ -221,7 +220,7 @@ def _as_text(payload: bytes) -> str | None:
         text = payload.decode()
     except UnicodeDecodeError:
         return None
-    return None if _NOT_XML.search(text) else text
+    return text if text.isprintable() or not _NOT_XML.search(text) else None
 
 
 def _parsed(text: str) -> dict[str, Any]:

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
 import logging
-from collections import deque
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
+from itertools import count
+from operator import attrgetter
 from typing import NamedTuple
 
 from cassq.base.clock import Stopwatch
@@ -20,7 +23,7 @@ from cassq.client.queue import Queue
 from cassq.consumer.delivery import Message
 from cassq.consumer.receiving import RECEIVE_MAX, Receiver
 from cassq.errors import CassqError, CorruptionError, ReceiptError
-from cassq.eventloop.calls import Call, Told, done, into, tell
+from cassq.eventloop.calls import Call, Told, done, hand_out, into, tell
 from cassq.eventloop.courier import LOOK_SECONDS, Courier
 from cassq.extents.port import ExtentMissingError
 
@@ -28,25 +31,99 @@ logger: logging.Logger = logging.getLogger("cassq")
 
 
 class _Want:
-    """Messages that a request waits for. ms: for how long they become its own. seconds: how long it
-    waits. gone: its client left."""
+    """Messages that a request waits for. number: its place among all. ms: for how long they become
+    its own. until: when it has waited long enough, by the watch of its `Deliveries`."""
 
-    __slots__ = ("future", "gone", "most", "ms", "seconds", "watch")
+    __slots__ = ("future", "most", "ms", "number", "until")
 
     def __init__(
-        self, most: int, ms: int, seconds: float, future: asyncio.Future[list[Message]]
+        self, number: int, most: int, ms: int, until: float, future: asyncio.Future[list[Message]]
     ) -> None:
+        self.number: int = number
         self.most: int = most
         self.ms: int = ms
-        self.seconds: float = seconds
+        self.until: float = until
         self.future: asyncio.Future[list[Message]] = future
-        self.gone: bool = False
-        self.watch: Stopwatch = Stopwatch()
 
-    @property
-    def left(self) -> float:
-        """For how many seconds more it waits."""
-        return self.seconds - self.watch.seconds()
+
+class _Leaving(NamedTuple):
+    """A request whose client left."""
+
+    want: _Want
+
+
+class _Line:
+    """Requests that wait for messages. Those that want them for equally long are one line; no step
+    looks at all of them, as ten thousand may wait. The thread's."""
+
+    def __init__(self) -> None:
+        self._alike: dict[int, OrderedDict[int, _Want]] = {}
+        self._asked: Counter[int] = Counter()  # how many messages each line asks for
+        self._ends: list[tuple[float, int, int]] = []  # a heap: when, the line, the number
+
+    def __bool__(self) -> bool:
+        return bool(self._alike)
+
+    def join(self, want: _Want) -> None:
+        self._alike.setdefault(want.ms, OrderedDict())[want.number] = want
+        self._asked[want.ms] += want.most
+        heapq.heappush(self._ends, (want.until, want.ms, want.number))
+
+    def leave(self, ms: int, number: int) -> _Want | None:
+        """Take a request out; None if it is not there any more."""
+        line = self._alike.get(ms)
+        want = None if line is None else line.pop(number, None)
+        if line is None or want is None:
+            return None
+        self._asked[ms] -= want.most
+        if not line:
+            del self._alike[ms], self._asked[ms]
+        return want
+
+    def first(self) -> _Want:
+        """The one that has waited for longest."""
+        heads = (next(iter(line.values())) for line in self._alike.values())
+        return min(heads, key=attrgetter("number"))
+
+    def asked(self, ms: int) -> int:
+        """How many messages those ask for that want them for so long."""
+        return self._asked[ms]
+
+    def served(self, ms: int, found: Sequence[Message]) -> list[tuple[_Want, list[Message]]]:
+        """Deal messages out to those that want them for so long, who leave."""
+        dealt: list[tuple[_Want, list[Message]]] = []
+        at = 0
+        while at < len(found) and ms in self._alike:
+            want = next(iter(self._alike[ms].values()))
+            self.leave(ms, want.number)
+            dealt.append((want, list(found[at : at + want.most])))
+            at += want.most
+        return dealt
+
+    def over(self, now: float) -> list[_Want]:
+        """Those that have waited for long enough; they leave."""
+        found: list[_Want] = []
+        while self._ends:
+            until, ms, number = self._ends[0]
+            if until > now and number in self._alike.get(ms, ()):
+                break
+            heapq.heappop(self._ends)
+            want = self.leave(ms, number)
+            if want is not None:
+                found.append(want)
+        return found
+
+    def next_end(self) -> float:
+        """When the first of them has waited for long enough; after `over`."""
+        return self._ends[0][0]
+
+    def clear(self) -> list[_Want]:
+        """Those that wait; they leave."""
+        found = [want for line in self._alike.values() for want in line.values()]
+        self._alike.clear()
+        self._asked.clear()
+        self._ends.clear()
+        return sorted(found, key=attrgetter("number"))
 
 
 class _Deletion(NamedTuple):
@@ -70,8 +147,10 @@ class Deliveries:
         self._queue = queue
         self._open = open_receiver
         self._receiver: Receiver | None = None  # the thread's
-        self._line: deque[_Want] = deque()  # the thread's
-        self._courier: Courier[_Want | _Deletion | Call] = Courier(
+        self._line = _Line()  # the thread's
+        self._watch = Stopwatch()
+        self._numbers = count()
+        self._courier: Courier[_Want | _Leaving | _Deletion | Call] = Courier(
             loop, "deliveries", self._work, interrupt=self._interrupt, put_away=self._close_now
         )
         self.waiting: int = 0  # requests that wait
@@ -81,18 +160,18 @@ class Deliveries:
     async def receive(self, most: int, ms: int, seconds: float) -> list[Message]:
         """At most `most` messages, which are nobody else's for `ms` milliseconds; empty if none
         come within `seconds`. Cancelled, it gives back, uncounted, what was received for it."""
-        want = _Want(most, ms, seconds, self._loop.create_future())
+        until = self._watch.seconds() + seconds
+        want = _Want(next(self._numbers), most, ms, until, self._loop.create_future())
         self._courier.send(want)
         self.waiting += 1
         try:
             return await want.future
         except asyncio.CancelledError:
-            want.gone = True
             if want.future.done() and not want.future.cancelled():
                 if want.future.exception() is None:
                     self.release_soon([message.receipt for message in want.future.result()])
             else:
-                self._courier.hurry()
+                self._courier.send(_Leaving(want))
             raise
         finally:
             self.waiting -= 1
@@ -147,12 +226,14 @@ class Deliveries:
 
     # --- the thread's side ----------------------------------------------------------------------
 
-    def _work(self, jobs: list[_Want | _Deletion | Call]) -> bool:
+    def _work(self, jobs: list[_Want | _Leaving | _Deletion | Call]) -> bool:
         deletions: list[_Deletion] = []
         told: list[Told] = []
         for job in jobs:
             if isinstance(job, _Want):
-                self._line.append(job)
+                self._line.join(job)
+            elif isinstance(job, _Leaving):
+                self._line.leave(job.want.ms, job.want.number)
             elif isinstance(job, _Deletion):
                 deletions.append(job)
             else:
@@ -161,8 +242,6 @@ class Deliveries:
             self._delete(deletions)
         if told:
             self._courier.post(lambda: tell(told))
-        if any(want.gone for want in self._line):
-            self._line = deque(want for want in self._line if not want.gone)
         if self._line:
             self._serve()
         return bool(self._line)
@@ -198,8 +277,7 @@ class Deliveries:
     def _close_now(self) -> None:
         if self._receiver is not None:
             self._receiver.close()
-        self._answer([(want, []) for want in self._line])
-        self._line.clear()
+        self._answer([(want, []) for want in self._line.clear()])
 
     def _serve(self) -> None:
         """Receive for those in line, and wait a moment if there is nothing for some of them."""
@@ -208,54 +286,35 @@ class Deliveries:
             receiver = self._opened()
             while line and self._receive(receiver):
                 continue
-            over = [want for want in line if want.left <= 0]
-            if over:
-                self._line = deque(want for want in line if want not in over)
-                self._answer([(want, []) for want in over])
-            elif line:
-                receiver.wait(min(LOOK_SECONDS, *(want.left for want in line)))
+            self._answer([(want, []) for want in line.over(self._watch.seconds())])
+            if line:
+                left = line.next_end() - self._watch.seconds()
+                receiver.wait(max(0.0, min(LOOK_SECONDS, left)))
         except CassqError as exc:
-            once = isinstance(exc, (CorruptionError, ExtentMissingError))  # raised for a pipe
-            self._answer([(line.popleft(), exc) for _ in range(1 if once else len(line))])
+            if isinstance(exc, (CorruptionError, ExtentMissingError)):  # raised for a pipe
+                first = line.first()
+                line.leave(first.ms, first.number)
+                self._answer([(first, exc)])
+            else:
+                self._answer([(want, exc) for want in line.clear()])
         except Exception as exc:
-            self._answer([(line.popleft(), exc) for _ in range(len(line))])
+            self._answer([(want, exc) for want in line.clear()])
             raise
 
     def _receive(self, receiver: Receiver) -> bool:
         """Receive once for the first in line, and all others that want their messages for as long;
         False if there was nothing."""
-        ms = self._line[0].ms
-        alike = [want for want in self._line if want.ms == ms]
-        most = min(RECEIVE_MAX, sum(want.most for want in alike))
-        found = receiver.receive(most, ms)
-        at = 0
-        answers: list[tuple[_Want, list[Message] | Exception]] = []
-        for want in alike:
-            if at >= len(found):
-                break
-            share = list(found[at : at + want.most])
-            at += len(share)
-            answers.append((want, share))
-        if answers:
-            served = {id(want) for want, _ in answers}
-            self._line = deque(want for want in self._line if id(want) not in served)
-            self._answer(answers)
-        return bool(found) and bool(self._line)
+        ms = self._line.first().ms
+        found = receiver.receive(min(RECEIVE_MAX, self._line.asked(ms)), ms)
+        self._answer(self._line.served(ms, found))
+        return bool(found)
 
     def _answer(self, answers: Sequence[tuple[_Want, list[Message] | Exception]]) -> None:
-        if answers:
-            self._courier.post(lambda: self._deliver(answers))
+        def back(messages: list[Message]) -> None:
+            self.release_soon([message.receipt for message in messages])
 
-    def _deliver(self, answers: Sequence[tuple[_Want, list[Message] | Exception]]) -> None:
-        """In the loop: hand messages to their requests; those of clients that left go back."""
-        for want, answer in answers:
-            if isinstance(answer, Exception):
-                if not want.future.done():
-                    want.future.set_exception(answer)
-            elif want.future.done():
-                self.release_soon([message.receipt for message in answer])
-            else:
-                want.future.set_result(answer)
+        if answers:
+            self._courier.post(lambda: hand_out(answers, back))
 
 
 def _told_of_release(_result: object, error: BaseException | None) -> None:

@@ -10,7 +10,7 @@ from cassq.aio.client import Client
 from cassq.aio.pusher import Pusher
 from cassq.aio.queue import Queue
 from cassq.client.receiving import open_receiver
-from cassq.errors import QueueNotFoundError
+from cassq.errors import GroupNotFoundError, QueueNotFoundError
 from cassq.gateway.actions.deliveries import Deliveries
 from cassq.gateway.actions.faults import fault, no_queue
 from cassq.gateway.request import Request
@@ -37,7 +37,7 @@ class HostedQueue:
         self.read_at: float = 0.0
         self._client = client
         self._pusher: Pusher | None = None
-        self._deliveries: Deliveries | None = None
+        self._deliveries: dict[str, Deliveries] = {}  # by the group's name
 
     @property
     def policy(self) -> QueuePolicy:
@@ -48,7 +48,7 @@ class HostedQueue:
     @property
     def is_watched(self) -> bool:
         """Whether changes by others are taken over in the background."""
-        return self._pusher is not None or self._deliveries is not None
+        return self._pusher is not None or bool(self._deliveries)
 
     @property
     def pusher(self) -> Pusher:
@@ -59,29 +59,38 @@ class HostedQueue:
 
     @property
     def deliveries(self) -> Deliveries:
-        """Receives and settles for all requests."""
-        if self._deliveries is None:
-            sync, runtime = self.queue.sync, self._client.sync.runtime
-            self._deliveries = Deliveries(
-                asyncio.get_running_loop(),
-                sync,
-                lambda: open_receiver(runtime, sync, DEFAULT_GROUP),
-            )
-        return self._deliveries
+        """Receives for the default group, and settles for all groups."""
+        return self._deliveries.get(DEFAULT_GROUP) or self._deliver(DEFAULT_GROUP)
+
+    async def deliveries_to(self, group: str) -> Deliveries:
+        """Receives for a group. Raises GroupNotFoundError. Cost: a read, at first."""
+        if group not in self._deliveries and group != DEFAULT_GROUP:
+            listed = self._client.sync.ports.catalog.queues.groups
+            rows = await self._client.call(listed, self.queue.id)
+            if all(row.name != group for row in rows):
+                raise GroupNotFoundError(f"queue {self.name!r} has no group {group!r:.200}")
+        return self._deliveries.get(group) or self._deliver(group)
+
+    def _deliver(self, group: str) -> Deliveries:
+        sync, runtime = self.queue.sync, self._client.sync.runtime
+        made = self._deliveries[group] = Deliveries(
+            asyncio.get_running_loop(), sync, lambda: open_receiver(runtime, sync, group)
+        )
+        return made
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing waits for messages of it."""
-        return self._deliveries is None or not self._deliveries.waiting
+        return not any(each.waiting for each in self._deliveries.values())
 
     async def close(self) -> None:
         """End its threads. It can be used again."""
         pusher, self._pusher = self._pusher, None
-        deliveries, self._deliveries = self._deliveries, None
+        deliveries, self._deliveries = self._deliveries, {}
         if pusher is not None:
             await pusher.close()
-        if deliveries is not None:
-            await deliveries.close()
+        for each in deliveries.values():
+            await each.close()
 
 
 class Host:

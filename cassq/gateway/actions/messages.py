@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from hashlib import md5
 from typing import Any
 
 from cassq.consumer.delivery import Message
 from cassq.errors import GroupNotFoundError, QueueNotFoundError, UsageError
-from cassq.gateway.actions.attributes import number
+from cassq.gateway.actions.attributes import NUMBERS, number
 from cassq.gateway.actions.contents import (
     Content,
     Received,
@@ -30,6 +30,7 @@ VISIBILITY_SECONDS_MAX = 43_200
 WAIT_SECONDS_MAX = 20
 RECEIVED_MAX = 10
 DEDUP_LENGTH_MAX = 128
+SIZE_ALWAYS = NUMBERS["MaximumMessageSize"][0]  # no queue can have a lower limit
 
 
 def ranged(name: str, value: int, most: int, least: int = 0) -> int:
@@ -54,6 +55,8 @@ async def send_message(host: Host, request: Request) -> Answer:
 
 def check_size(hosted: HostedQueue, size: int) -> None:
     """Raise ActionError for a message that is larger than its queue takes."""
+    if size <= SIZE_ALWAYS:
+        return
     most = number(hosted.policy, "MaximumMessageSize")
     if size > most:
         raise fault(
@@ -111,14 +114,20 @@ async def receive_message(host: Host, request: Request) -> Answer:
     async def give_back() -> None:
         await deliveries.release([message.receipt for message in found])
 
-    shown = [_shown(host, hosted.name, message, parameters) for message in found]
+    names = {
+        *(parameters.get("MessageSystemAttributeNames") or ()),
+        *(parameters.get("AttributeNames") or ()),
+    }
+    wanted = parameters.get("MessageAttributeNames") or ()
+    shown = [_shown(host, hosted.name, message, names, wanted) for message in found]
     return Answer({"Messages": shown}, give_back)
 
 
 def _shown(
-    host: Host, name: str, message: Message, parameters: Mapping[str, Any]
+    host: Host, name: str, message: Message, names: Set[str], wanted: Sequence[str]
 ) -> dict[str, Any]:
-    """A message of a queue as the answer holds it."""
+    """A message of a queue as the answer holds it. names, wanted: the system attributes and the
+    attributes that it shows."""
     content = received(message.payload, message.headers)
     members: dict[str, Any] = {
         "MessageId": as_uuid(message.id),
@@ -126,17 +135,13 @@ def _shown(
         "MD5OfBody": md5(content.body.encode(), usedforsecurity=False).hexdigest(),
         "Body": content.body,
     }
-    names = [
-        *(parameters.get("MessageSystemAttributeNames") or ()),
-        *(parameters.get("AttributeNames") or ()),
-    ]
     if names:
         system = _system(host, name, message, content)
         if "All" not in names:
             system = {name: value for name, value in system.items() if name in names}
         if system:
             members["Attributes"] = system
-    attributes = chosen(parameters.get("MessageAttributeNames") or (), content.attributes)
+    attributes = chosen(wanted, content.attributes) if wanted else None
     if attributes:
         members["MessageAttributes"] = attributes
         members["MD5OfMessageAttributes"] = checksum(attributes)

@@ -46,20 +46,19 @@ _NAMES = {
 
 
 class PlainAnswering:
-    """Answers requests below /v1/. credentials: None takes all callers."""
+    """Answers requests below /v1/. verifier: None takes all callers."""
 
     def __init__(
         self,
         service: PlainService,
         counts: Counts,
         clock: Clock,
-        credentials: Credentials | None,
+        verifier: Verifier | None,
     ) -> None:
         self._service = service
         self._counts = counts
         self._clock = clock
-        self._credentials = credentials
-        self._verifier = None if credentials is None else Verifier(credentials)
+        self._verifier = verifier
 
     async def __call__(self, request: HttpRequest) -> Reply:
         """The answer. Raises CancelledError alone."""
@@ -119,10 +118,10 @@ class PlainAnswering:
         """Who asks. Raises PlainError."""
         header = request.headers.get(b"authorization", b"")
         kind, _, given = header.partition(b" ")
-        if self._credentials is None or self._verifier is None:
+        if self._verifier is None:
             return Caller("")
         if kind.lower() == b"basic":
-            return _named(self._credentials, given)
+            return _named(self._verifier.credentials, given)
         try:
             return self._verifier.key_of(request, self._clock.wall_ms() / 1000).caller
         except ActionError as exc:

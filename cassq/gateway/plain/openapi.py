@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cassq.gateway.plain.request import JSON, LINES, MSGPACK
+from cassq.consumer.receiving import RECEIVE_MAX
+from cassq.gateway.actions.messages import VISIBILITY_SECONDS_MAX, WAIT_SECONDS_MAX
+from cassq.gateway.plain.formats import PUSHED_MAX
+from cassq.gateway.plain.request import JSON, LINES, MSGPACK, RECEIVED, VISIBLE_SECONDS
+from cassq.model.queues import DEFAULT_GROUP
 from cassq.version import __version__
 
 Schema = dict[str, Any]
@@ -99,6 +103,7 @@ _SCHEMAS: dict[str, Schema] = {
         "description": "invalid: receipts of messages that are settled, or were delivered again."
         " They changed nothing.",
     },
+    "Queue": _object({"queue": _TEXT}, "queue"),
     "Queues": _object({"queues": {"type": "array", "items": _TEXT}}, "queues"),
     "Statistics": {"type": "object", "description": "As of `cassq stats QUEUE --json`."},
 }
@@ -118,6 +123,10 @@ def _lines(name: str) -> Schema:
 
 def _query(name: str, what: str, schema: Schema) -> Schema:
     return {"name": name, "in": "query", "description": what, "schema": schema}
+
+
+def _seconds(most: float, otherwise: float) -> Schema:
+    return {"type": "number", "minimum": 0, "maximum": most, "default": otherwise}
 
 
 def _operation(what: str, answer: Schema, **more: Any) -> Schema:
@@ -149,6 +158,7 @@ _PATHS: dict[str, Schema] = {
     "/v1/queues/{queue}": {
         "parameters": [_QUEUE],
         "get": _operation("A queue's statistics.", _json("Statistics")),
+        "put": _operation("Create a queue. One that is there stays as it is.", _json("Queue")),
     },
     "/v1/queues/{queue}/messages": {
         "parameters": [_QUEUE],
@@ -157,24 +167,29 @@ _PATHS: dict[str, Schema] = {
             _lines("Message"),
             parameters=[
                 _query(
+                    "group",
+                    "The group that they are for, which must be there.",
+                    {**_TEXT, "default": DEFAULT_GROUP},
+                ),
+                _query(
                     "max",
                     "How many at most.",
-                    {"type": "integer", "minimum": 1, "maximum": 10_000, "default": 100},
+                    {"type": "integer", "minimum": 1, "maximum": RECEIVE_MAX, "default": RECEIVED},
                 ),
                 _query(
                     "wait",
                     "For how many seconds to wait if there are none.",
-                    {"type": "number", "minimum": 0, "maximum": 20, "default": 0},
+                    _seconds(WAIT_SECONDS_MAX, 0),
                 ),
                 _query(
                     "visible",
                     "After how many seconds they are delivered again.",
-                    {"type": "number", "minimum": 0, "maximum": 43_200, "default": 30},
+                    _seconds(VISIBILITY_SECONDS_MAX, VISIBLE_SECONDS),
                 ),
             ],
         ),
         "post": _operation(
-            "Push up to 10,000 messages, in order. They are durable when it is answered.",
+            f"Push up to {PUSHED_MAX:,} messages, in order. They are durable when it is answered.",
             _json("Pushed"),
             requestBody=_body("MessageToPush"),
         ),

@@ -10,6 +10,8 @@ from cassq.gateway.request import Caller
 JSON = "application/json"
 LINES = "application/x-ndjson"
 MSGPACK = "application/msgpack"
+VISIBLE_SECONDS = 30  # unless the request says otherwise
+RECEIVED = 100
 
 
 class PlainError(Exception):

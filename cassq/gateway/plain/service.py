@@ -1,6 +1,7 @@
 """The service of plain HTTP: pushes, receives and settles batches, on the queues of a host.
 
 GET   /v1/queues                  the names of queues
+PUT   /v1/queues/QUEUE            create a queue; one that is there stays as it is
 GET   /v1/queues/QUEUE            a queue's statistics
 POST  /v1/queues/QUEUE/messages   push messages; durable when it is answered
 GET   /v1/queues/QUEUE/messages   receive messages; each is nobody else's until its deadline
@@ -10,8 +11,9 @@ GET   /v1/openapi.json            this, as an OpenAPI document
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import orjson
 
@@ -20,7 +22,9 @@ from cassq.consumer.receiving import RECEIVE_MAX
 from cassq.errors import (
     BackendError,
     CassqError,
+    GroupNotFoundError,
     MessageTooLargeError,
+    QueueExistsError,
     QueueFullError,
     QueueNotFoundError,
     ReceiptError,
@@ -28,17 +32,20 @@ from cassq.errors import (
     UsageError,
 )
 from cassq.gateway.actions.host import Host, HostedQueue
+from cassq.gateway.actions.messages import VISIBILITY_SECONDS_MAX, WAIT_SECONDS_MAX
 from cassq.gateway.errors import ActionError
 from cassq.gateway.plain.formats import Act, acts_of, bad, items_of, kind_of, pushes_of, shown
 from cassq.gateway.plain.openapi import document
-from cassq.gateway.plain.request import LINES, PlainAnswer, PlainError, PlainRequest
-from cassq.model.queues import OWN
+from cassq.gateway.plain.request import (
+    LINES,
+    RECEIVED,
+    VISIBLE_SECONDS,
+    PlainAnswer,
+    PlainError,
+    PlainRequest,
+)
+from cassq.model.queues import DEFAULT_GROUP, OWN
 from cassq.model.receipts import parsed_all
-
-WAIT_SECONDS_MAX: Final = 20.0
-VISIBLE_SECONDS: Final = 30.0
-VISIBLE_SECONDS_MAX: Final = 43_200.0
-RECEIVED: Final = 100
 
 # The permissions that acts need, by the names that credentials know.
 _PERMISSIONS = {"ack": "DeleteMessage", "dead": "DeleteMessage"}
@@ -78,6 +85,8 @@ def error_of(exc: CassqError) -> PlainError:
     status, code = 500, "failed"
     if isinstance(exc, QueueNotFoundError):
         status, code = 404, "queue_not_found"
+    elif isinstance(exc, GroupNotFoundError):
+        status, code = 404, "group_not_found"
     elif isinstance(exc, MessageTooLargeError):
         status, code = 413, "message_too_large"
     elif isinstance(exc, QueueFullError):
@@ -167,6 +176,17 @@ async def show_queue(host: Host, request: PlainRequest) -> PlainAnswer:
     return PlainAnswer(200, orjson.dumps(stats.as_dict(), option=orjson.OPT_NON_STR_KEYS))
 
 
+async def put_queue(host: Host, request: PlainRequest) -> PlainAnswer:
+    _known(request)
+    name = request.path[1]
+    _permit(request, "CreateQueue", name)
+    if request.body:
+        raise bad("a queue is created without a body", "set it up with `cassq queue update`")
+    with contextlib.suppress(QueueExistsError):  # with settings of its own, which it keeps
+        await host.client.create_queue(name)
+    return PlainAnswer(200, orjson.dumps({"queue": name}))
+
+
 async def show_document(_host: Host, _request: PlainRequest) -> PlainAnswer:
     return PlainAnswer(200, orjson.dumps(document()))
 
@@ -209,13 +229,13 @@ def _accepted(request: PlainRequest) -> str:
 
 
 async def receive_messages(host: Host, request: PlainRequest) -> PlainAnswer:
-    _known(request, "max", "wait", "visible")
+    _known(request, "max", "wait", "visible", "group")
     kind = _accepted(request)
     most = _number(request, "max", RECEIVED, 1, RECEIVE_MAX)
     wait = _number(request, "wait", 0, 0, WAIT_SECONDS_MAX)
-    visible = _number(request, "visible", VISIBLE_SECONDS, 0, VISIBLE_SECONDS_MAX)
+    visible = _number(request, "visible", VISIBLE_SECONDS, 0, VISIBILITY_SECONDS_MAX)
     hosted = await _hosted(host, request, "ReceiveMessage")
-    deliveries = hosted.deliveries
+    deliveries = await hosted.deliveries_to(request.query.get("group", DEFAULT_GROUP))
     found = await deliveries.receive(int(most), round(visible * 1000), wait)
     receipts = [message.receipt for message in found]
 
@@ -263,7 +283,7 @@ def _settle(queue: Queue, act: Act) -> Sequence[str]:
 
 ROUTES: Mapping[tuple[str, ...], Mapping[str, Handler]] = {
     ("queues",): {"GET": list_queues},
-    ("queues", "{queue}"): {"GET": show_queue},
+    ("queues", "{queue}"): {"GET": show_queue, "PUT": put_queue},
     ("queues", "{queue}", "messages"): {"GET": receive_messages, "POST": push_messages},
     ("queues", "{queue}", "settle"): {"POST": settle_messages},
     ("openapi.json",): {"GET": show_document},

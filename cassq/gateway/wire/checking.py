@@ -112,7 +112,9 @@ def _structure(name: str) -> Check:
             check_member = members.get(member)
             if check_member is None:
                 raise unknown(member, where)
-            if each is not None:  # JSON's null: as if it were not there
+            if check_member is _text and type(each) is str:
+                found[member] = each  # most are: nothing to call, and no place to tell of
+            elif each is not None:  # JSON's null: as if it were not there
                 found[member] = check_member(each, f"{where}.{member}")
         for member in required:
             if member not in found:

@@ -27,6 +27,8 @@ PLAIN_BODY_BYTES_MAX = 16 * 1024 * 1024  # of batches
 PLAIN_PREFIX = b"/v1/"
 HEAD_BYTES_MAX = 32 * 1024
 HEADERS_MAX = 100
+BODIES_BYTES_MAX = 256 * 1024 * 1024  # of all connections, from the first byte to the answer
+SMALL_BODY_BYTES = 64 * 1024  # up to this size one is read however much there is already
 REQUEST_BYTES_MAX = 4 * BODY_BYTES_MAX  # with all that is around chunks of a body
 SLOW_SECONDS = 10.0
 BODY_BYTES_PER_SECOND_MIN = 16 * 1024
@@ -97,10 +99,13 @@ class Reply:
 
 class House(Protocol):
     """What all connections share. date: the header's line. closing: whether no more requests are
-    taken."""
+    taken. body_bytes: of all bodies that are read or being answered; body_bytes_max: beyond it,
+    large ones are refused."""
 
     date: bytes
     closing: bool
+    body_bytes: int
+    body_bytes_max: int
 
     async def answer(self, request: HttpRequest) -> Reply:
         """Answer a request. Raises CancelledError alone."""
@@ -116,6 +121,10 @@ class House(Protocol):
 
     def undelivered(self, give_back: Undelivered) -> None:
         """The client of an answer has gone."""
+        ...
+
+    def too_much(self) -> None:
+        """A body was refused, as there are too many bytes of others."""
         ...
 
 
@@ -142,6 +151,7 @@ class Connection(asyncio.Protocol):
         self._head_read = False
         self._chunks: list[bytes] = []
         self._body_bytes, self._body_bytes_max = 0, BODY_BYTES_MAX
+        self._held = 0  # bytes of bodies that were read, and not answered yet
         self._reading = False
         self._reading_since = 0.0
         self._continue = False
@@ -165,6 +175,7 @@ class Connection(asyncio.Protocol):
         """See `asyncio.Protocol`."""
         self._lost = True
         self._waiting.clear()
+        self._hold(-self._held)
         if self._task is not None:
             self._task.cancel()
         if self._unsent is not None:
@@ -246,8 +257,21 @@ class Connection(asyncio.Protocol):
         self._body_bytes += len(body)
         if self._body_bytes > self._body_bytes_max:
             self._refuse_body()
-        elif self._refusal is None:
+        elif self._refusal is not None:
+            return
+        elif self._body_bytes > SMALL_BODY_BYTES and self._is_too_much(len(body)):
+            self._house.too_much()
+            self._refuse(503, "SlowDown: too many bytes are being sent at once; try again")
+        else:
             self._chunks.append(body)
+            self._hold(len(body))
+
+    def _is_too_much(self, more: int) -> bool:
+        return self._house.body_bytes + more > self._house.body_bytes_max
+
+    def _hold(self, more: int) -> None:
+        self._held += more
+        self._house.body_bytes += more
 
     def on_message_complete(self) -> None:
         """The request is read."""
@@ -307,6 +331,8 @@ class Connection(asyncio.Protocol):
             self._write(reply, request)
         finally:
             self._task = self._current = None
+            if not self._lost:
+                self._hold(-len(request.body))
             self._idle_since = self._loop.time()
         self._advance()
 

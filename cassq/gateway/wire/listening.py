@@ -15,7 +15,14 @@ from email.utils import formatdate
 from typing import Any
 
 from cassq.base.clock import Clock
-from cassq.gateway.wire.http import SLOW_SECONDS, Connection, HttpRequest, Reply, Undelivered
+from cassq.gateway.wire.http import (
+    BODIES_BYTES_MAX,
+    SLOW_SECONDS,
+    Connection,
+    HttpRequest,
+    Reply,
+    Undelivered,
+)
 from cassq.sidecar.sessions.rare_log import RareLog
 
 logger: logging.Logger = logging.getLogger("cassq")
@@ -30,7 +37,8 @@ CROWDED = 0.75  # of the connections that there may be
 
 class Listener:
     """Connections at some sockets, which listen. answer: answers requests. tls: for connections
-    from now on; None: without. each_second: what else to do about once in a second."""
+    from now on; None: without. body_bytes_max: see `House`. each_second: what else to do about once
+    in a second."""
 
     def __init__(
         self,
@@ -39,6 +47,7 @@ class Listener:
         *,
         tls: ssl.SSLContext | None = None,
         connections_max: int = CONNECTIONS_MAX,
+        body_bytes_max: int = BODIES_BYTES_MAX,
         each_second: Callable[[], object] = lambda: None,
     ) -> None:
         self.answer: Callable[[HttpRequest], Coroutine[Any, Any, Reply]] = answer
@@ -46,6 +55,8 @@ class Listener:
         self.date: bytes = b""
         self.closing: bool = False
         self.refused: int = 0
+        self.body_bytes: int = 0
+        self.body_bytes_max: int = body_bytes_max
         self.log: RareLog = RareLog()
         self._clock = clock
         self._most = connections_max
@@ -87,6 +98,11 @@ class Listener:
     def undelivered(self, give_back: Undelivered) -> None:
         """See `House`."""
         self._begin(self._given_back(give_back))
+
+    def too_much(self) -> None:
+        """See `House`."""
+        text = "requests with large bodies get 503: those that are in hand have %s MB"
+        self.log.say("large bodies", text, self.body_bytes // 1_000_000)
 
     async def _given_back(self, give_back: Undelivered) -> None:
         try:

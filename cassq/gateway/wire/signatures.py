@@ -59,7 +59,7 @@ class Verifier:
     """Finds out who signed a request. Cost: about six microseconds, and the hash of the body."""
 
     def __init__(self, credentials: Credentials) -> None:
-        self._credentials = credentials
+        self.credentials: Credentials = credentials
         self._version = credentials.version
         self._keys: dict[tuple[str, bytes], bytes] = {}
         self._claims: dict[bytes, _Claim] = {}
@@ -141,7 +141,7 @@ class Verifier:
         hashed: bytes,
         signature: bytes,
     ) -> Key:
-        key = self._credentials.keys.get(claim.access_key)
+        key = self.credentials.keys.get(claim.access_key)
         if key is None:
             raise _refused(
                 "InvalidClientTokenId", "The security token included in the request is invalid."
@@ -172,8 +172,8 @@ class Verifier:
         return key
 
     def _signing_key(self, claim: _Claim, key: Key) -> bytes:
-        if self._version != self._credentials.version:
-            self._version = self._credentials.version
+        if self._version != self.credentials.version:
+            self._version = self.credentials.version
             self._keys.clear()
         which = (claim.access_key, claim.scope)
         signing = self._keys.get(which)

@@ -14,6 +14,7 @@ from cassq.base.clock import SystemClock
 from cassq.eventloop.loops import loop_factory
 from cassq.gateway.request import Answer, Request
 from cassq.gateway.wire.answering import Answering
+from cassq.gateway.wire.http import BODIES_BYTES_MAX
 from cassq.gateway.wire.listening import CONNECTIONS_MAX, Listener, listening_sockets
 from tests.integration.deadlines import DEADLINE_SECONDS
 from tests.unit.gateway.wired import counts
@@ -119,7 +120,10 @@ class Gateway:
 
 @asynccontextmanager
 async def listened(
-    *, connections_max: int = CONNECTIONS_MAX, tls: ssl.SSLContext | None = None
+    *,
+    connections_max: int = CONNECTIONS_MAX,
+    body_bytes_max: int = BODIES_BYTES_MAX,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[Gateway]:
     """A gateway for a block."""
     service = Puppet()
@@ -127,6 +131,7 @@ async def listened(
         Answering(service, counts(), SystemClock()),
         SystemClock(),
         connections_max=connections_max,
+        body_bytes_max=body_bytes_max,
         tls=tls,
     )
     [sockets] = listening_sockets("127.0.0.1", 0, 1)
@@ -142,17 +147,22 @@ async def listened(
         await listener.stop(DEADLINE_SECONDS)
 
 
-def run(test: Callable[[], Coroutine[Any, Any, None]], *, plain: bool = True) -> None:
+def run(
+    test: Callable[[], Coroutine[Any, Any, None]],
+    *,
+    plain: bool = True,
+    seconds: float = DEADLINE_SECONDS,
+) -> None:
     """Run the body of a test for a limited time, in the loop of a gateway that has uvloop, and, if
     `plain`, in that of one that has not."""
     for factory in (loop_factory(), None) if plain else (loop_factory(),):
         with asyncio.Runner(loop_factory=factory) as runner:
-            runner.run(in_time(test()))
+            runner.run(in_time(test(), seconds))
 
 
-async def in_time(work: Awaitable[Any]) -> Any:
+async def in_time(work: Awaitable[Any], seconds: float = DEADLINE_SECONDS) -> Any:
     """What `work` returns; fails if that takes too long."""
-    async with asyncio.timeout(DEADLINE_SECONDS):
+    async with asyncio.timeout(seconds):
         return await work
 
 

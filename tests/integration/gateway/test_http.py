@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import ssl
 from pathlib import Path
 
 import pytest
 
-from cassq.gateway.serving import server_tls
+from cassq.gateway.serving import Certificate, server_tls
 from cassq.gateway.wire.http import BODY_BYTES_MAX, HEAD_BYTES_MAX, HEADERS_MAX
 from cassq.gateway.wire.listening import REFUSALS_MAX
 from tests.integration.aio.loops import until
 from tests.integration.gateway.listened import (
+    Client,
     Gateway,
     head,
     in_time,
@@ -247,6 +249,35 @@ def test_the_largest_message_is_taken() -> None:
     run(body)
 
 
+def test_large_bodies_beyond_what_there_is_room_for_get_503(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def body() -> None:
+        async with listened(body_bytes_max=200_000) as gateway:
+            whole = sending("x" * 150_000)
+            slow, large, small, waiting = [await gateway.client() for _ in range(4)]
+            slow.send(whole[:-1])
+            await until("it is read", lambda: gateway.listener.body_bytes > 140_000)
+            large.send(whole)
+            refused = await in_time(large.read())
+            assert (refused.status, refused.body[:8]) == (503, b"SlowDown")
+            assert await in_time(large.ended())
+            small.send(sending("small"))
+            assert (await in_time(small.read())).id == "small"
+            slow.send(whole[-1:])
+            assert len((await in_time(slow.read())).id) == 150_000
+            assert gateway.listener.body_bytes == 0
+            waiting.send(receiving())
+            await until("it waits", lambda: gateway.service.waiting)
+            waiting.send(whole[:-1])
+            waiting.close()
+            await until("nothing is held", lambda: not gateway.listener.body_bytes)
+
+    run(body)
+    gateway_log = [each.getMessage() for each in caplog.records]
+    assert any("large bodies get 503" in text for text in gateway_log)
+
+
 def test_connections_beyond_the_limit_get_503() -> None:
     async def body() -> None:
         async with listened(connections_max=2) as gateway:
@@ -322,6 +353,47 @@ def test_over_tls_all_is_the_same(tmp_path: Path) -> None:
     run(body)
 
 
+def test_new_connections_use_a_certificate_that_was_replaced(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    trusted: list[ssl.SSLContext] = []
+    for place in (first, second):
+        place.mkdir()
+        trusted.append(ssl.create_default_context(cafile=str(authority(place))))
+        signed(place, "gateway")
+    certificate = Certificate(first / "gateway.pem", first / "gateway.key")
+
+    def replace(name: str, text: bytes) -> None:
+        (first / name).write_bytes(text)
+        later_ns = (first / name).stat().st_mtime_ns + 10**9
+        os.utime(first / name, ns=(later_ns, later_ns))
+
+    async def answered(client: Client) -> None:
+        client.send(sending("one"))
+        assert (await in_time(client.read())).id == "one"
+
+    async def body() -> None:
+        async with listened(tls=certificate.tls) as gateway:
+            before = await gateway.client(trusted[0])
+            replace("gateway.pem", b"no certificate")
+            certificate.refresh()
+            gateway.listener.tls = certificate.tls
+            await answered(await gateway.client(trusted[0]))
+            for name in ("gateway.pem", "gateway.key"):
+                replace(name, (second / name).read_bytes())
+            certificate.refresh()
+            gateway.listener.tls = certificate.tls
+            await answered(await gateway.client(trusted[1]))
+            with pytest.raises(ssl.SSLCertVerificationError):
+                await gateway.client(trusted[0])
+            await answered(before)
+
+    run(body, plain=False)
+    assert "the former certificate stays in use" in caplog.text
+    assert "the certificate that was read again" in caplog.text
+
+
 # --- garbage -----------------------------------------------------------------------------------
 
 
@@ -364,7 +436,7 @@ def test_much_garbage_takes_no_memory() -> None:
             await garbage(gateway, chance, 90_000)
             assert _resident_bytes() - before < 8 * 1024 * 1024
 
-    run(body, plain=False)
+    run(body, plain=False, seconds=900)
 
 
 @pytest.mark.long(reason="opens 9,000 connections, and both of their ends")

@@ -27,6 +27,7 @@ from cassq.gateway.request import Caller
 from cassq.gateway.wire.counts import Counts, counts_bytes
 from cassq.gateway.wire.credentials import Credentials
 from cassq.gateway.wire.http import HttpRequest
+from cassq.gateway.wire.signatures import Verifier
 from tests.integration.deadlines import DEADLINE_SECONDS
 from tests.integration.stage import Connect, drain, payloads
 
@@ -234,6 +235,39 @@ def test_queues_and_their_statistics(run: Run, client: cassq.Client) -> None:
     run(main)
 
 
+def test_a_queue_is_created_once_and_keeps_its_settings(run: Run, client: cassq.Client) -> None:
+    client.create_queue("set", max_deliveries=3)
+
+    async def main(curl: Curl) -> None:
+        for name in ("new", "new", "set"):
+            answer = await curl.ask("PUT", f"queues/{name}")
+            assert (answer.status, json.loads(answer.body)) == (200, {"queue": name})
+        await curl.refused(400, "PUT", "queues/other", b"{}")
+        await curl.refused(400, "PUT", "queues/no name")
+        curl.may = lambda action, queue: action == "CreateQueue" and queue == "a"
+        await curl.refused(403, "PUT", "queues/b")
+
+    run(main)
+    assert client.queue("set").policy.max_deliveries == 3
+    assert [queue.name for queue in client.queues()] == ["jobs", "new", "set"]
+
+
+def test_each_group_receives_all_messages(run: Run, queue: cassq.Queue) -> None:
+    queue.create_group("audit")
+
+    async def main(curl: Curl) -> None:
+        waiting = asyncio.create_task(curl.receive(group="audit", wait="20"))
+        await curl.push("one")
+        (audited,), (one,) = await waiting, await curl.receive(wait="20")
+        assert audited["payload"] == one["payload"] == "one"
+        assert await curl.settle({"ack": [audited["receipt"], one["receipt"]]}) == []
+        error = await curl.refused(404, "GET", "queues/jobs/messages", group="none")
+        assert error["code"] == "group_not_found"
+
+    run(main)
+    assert {group.committed for group in queue.stats().groups.values()} == {1}
+
+
 BAD = {
     "not JSON": b'{"payload": "a"',
     "no payload": b'{"headers": {}}',
@@ -383,10 +417,9 @@ def over_http(
                 with tempfile.TemporaryFile() as file:
                     file.truncate(counts_bytes(1))
                     counts = Counts(file.fileno(), 0)
-                    keys = Credentials(tmp_path / "keys")
-                    await main(
-                        PlainAnswering(PlainService(service.host), counts, SystemClock(), keys)
-                    )
+                    verifier = Verifier(Credentials(tmp_path / "keys"))
+                    plain = PlainService(service.host)
+                    await main(PlainAnswering(plain, counts, SystemClock(), verifier))
 
         asyncio.run(whole())
 

@@ -28,8 +28,8 @@ from bench.scenarios.through import Through
 from bench.servers.server import Server, ServerFailedError
 
 ROOT = Path(__file__).parents[3]
-# The others are in test_cassandra.py, test_spark.py and test_sidecars.py.
-ELSEWHERE = ("on Cassandra", "from Spark", "on sidecars")
+# The others are in test_cassandra.py, test_spark.py, test_sidecars.py and test_gateway.py.
+ELSEWHERE = ("on Cassandra", "from Spark", "on sidecars", "by SQS")
 HERE = tuple(target for target in TARGETS if not target.title.startswith(ELSEWHERE))
 
 

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from cassq.gateway.wire.http import (
+    BODIES_BYTES_MAX,
     BODY_BYTES_PER_SECOND_MIN,
     CROWDED_SECONDS,
     IDLE_SECONDS,
@@ -55,6 +56,7 @@ class House:
     def __init__(self) -> None:
         self.date = b""
         self.closing = False
+        self.body_bytes, self.body_bytes_max = 0, BODIES_BYTES_MAX
         self.go = asyncio.Event()
         self.given_back = 0
 
@@ -73,6 +75,9 @@ class House:
 
     def undelivered(self, give_back: Undelivered) -> None:
         self.given_back += 1
+
+    def too_much(self) -> None:
+        return
 
 
 def connected() -> tuple[Connection, Transport, House, float]:

@@ -1,0 +1,1 @@
+"""Scenarios of the protocol of SQS, and of plain HTTP beside it."""
