@@ -291,7 +291,7 @@ class PipeWriter:
     def _is_full(self, pipe: OpenPipe, policy: QueuePolicy, now_ms: int) -> bool:
         age_ms = now_ms - pipe.opened_ms
         end, size = pipe.extent.end, pipe.extent.size_bytes
-        if pipe.extent.sealed():
+        if pipe.extent.sealed() or self._leaves(pipe, policy):
             return True
         if end.seq == 0:
             return False
@@ -302,6 +302,18 @@ class PipeWriter:
             or size >= policy.max_bytes_per_pipe
             or age_ms >= policy.max_push_time_of_pipe * 1000
         )
+
+    def _leaves(self, pipe: OpenPipe, policy: QueuePolicy) -> bool:
+        """Whether to continue in another pipe, which has more replicas: a ready one; where none is
+        made ready, one that may have them all."""
+        if not pipe.extent.missing:
+            return False
+        if not self._makes_ready(policy):
+            return pipe.extent.may_improve()
+        return self._ready is not None and self._ready.extent.missing < pipe.extent.missing
+
+    def _makes_ready(self, policy: QueuePolicy) -> bool:
+        return self._lane is None and not policy.strict
 
     def _seal_own(self, pipe: OpenPipe) -> Place | None:
         self._drop_current(pipe)
@@ -344,7 +356,10 @@ class PipeWriter:
         began_ms = self._clock.boot_ms()
         row = self._new_row(queue, predecessor, state)
         strict = self._is_strict(queue.policy)
-        extent = self._store.create(row.id, queue.name, strict=strict)
+        if state is PipeState.READY:
+            extent = self._store.create_ahead(row.id, queue.name)
+        else:
+            extent = self._store.create(row.id, queue.name, strict=strict)
         try:
             added = self._catalog.pipes.add(row)
         except BackendError:
@@ -429,22 +444,29 @@ class PipeWriter:
         policy = self._queue().policy
         now_ms = self._clock.boot_ms()
         pipe = self._pipe
+        ready = self._ready
+        stale = ready is not None and (self._is_stale(ready, now_ms) or ready.extent.may_improve())
         if pipe is None:
-            return Tended(TEND_SECONDS, self._tend_ready(now_ms, keep=False))
+            # It is for the next push, after a pipe with too few replicas was left for it.
+            keep = ready is not None and now_ms - ready.opened_ms < policy.idle_seal * 1000
+            return Tended(TEND_SECONDS, self._tend_ready(now_ms, keep=keep and not stale))
         chores: list[Chore] = []
         if pipe.used:
             pipe.used, pipe.used_ms = False, now_ms
-        if pipe.extent.sealed() or now_ms - pipe.used_ms >= policy.idle_seal * 1000:
+        idle = now_ms - pipe.used_ms >= policy.idle_seal * 1000
+        if idle or pipe.extent.sealed() or self._leaves(pipe, policy):
             self._drop_current(pipe)
             chores.append(partial(seal_pipe, self._catalog, self._store, pipe.row.id))
         elif now_ms - pipe.beaten_ms >= pipe.row.lease_ms // 3:
             chores.append(partial(self._beat, pipe, self._pace.measure(now_ms)))
-        stale = self._ready is not None and self._is_stale(self._ready, now_ms)
         chores += self._tend_ready(now_ms, keep=not stale)
-        wanted = self._lane is None and not policy.strict
-        if wanted and self._ready is None and self._pipe and self._nearly_full(pipe):
+        if self._makes_ready(policy) and self._ready is None and self._pipe:
             # Counted here, between appends: an append may be opening a pipe when the chore runs.
-            chores.append(partial(self._prepare, self._opened_at_once))
+            count = self._opened_at_once
+            if self._nearly_full(pipe):
+                chores.append(partial(self._prepare, count))
+            elif pipe.extent.may_improve():
+                chores.append(partial(self._improve, pipe, count))
         return Tended(min(TEND_SECONDS, policy.lease / 6), chores)
 
     def _tend_ready(self, now_ms: int, *, keep: bool) -> list[Chore]:
@@ -476,6 +498,12 @@ class PipeWriter:
         self._ready = ready
         if self._closed:  # `close` may have run before it was there
             self._close_ready()
+
+    def _improve(self, pipe: OpenPipe, after: int) -> None:
+        """Open the next pipe because this one has too few replicas, unless another writer has just
+        failed to get a better one."""
+        if pipe.extent.may_improve():
+            self._prepare(after)
 
     def _nearly_full(self, pipe: OpenPipe) -> bool:
         policy = self._queue().policy

@@ -75,6 +75,9 @@ class ExtentWriter(abc.ABC):
     append_bytes: int = 8 * 1024 * 1024
     frame_messages: int = COUNT_MAX
 
+    # How many replicas it has less than it should have.
+    missing: int = 0
+
     @property
     @abc.abstractmethod
     def end(self) -> Place:
@@ -98,6 +101,11 @@ class ExtentWriter(abc.ABC):
     def sealed(self) -> bool:
         """Whether sealing of this extent has begun. On networked stores this lags: only what
         `append` reports counts. Cost: a memory read."""
+
+    def may_improve(self) -> bool:
+        """Whether replicas are `missing` that a new extent would probably have. Cost: a memory
+        read; while some are missing, at most a read of the catalog a second."""
+        return False
 
     @abc.abstractmethod
     def turn_wanted(self) -> bool:
@@ -189,6 +197,11 @@ class ExtentStore(abc.ABC):
     @abc.abstractmethod
     def create(self, pipe_id: str, queue_name: str, *, strict: bool = False) -> ExtentWriter:
         """A new, empty extent, durably created. strict: its queue is cp."""
+
+    def create_ahead(self, pipe_id: str, queue_name: str) -> ExtentWriter:
+        """As `create`, before any push needs it: slow servers are waited for, so that it has all
+        its replicas."""
+        return self.create(pipe_id, queue_name)
 
     @abc.abstractmethod
     def reader(self, pipe_id: str) -> ExtentReader:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import select
@@ -83,6 +84,10 @@ class Served:
         while select.select([fd], [], [], 0)[0] and (piece := os.read(fd, 65536)):
             self._logged += piece
         return self._logged.decode()
+
+    def narrow_log(self) -> None:
+        """Let the pipe from its standard error take no more than a page."""
+        fcntl.fcntl(self._stream("stderr").fileno(), fcntl.F_SETPIPE_SZ, 4096)
 
     def kill(self) -> None:
         if self.runs:

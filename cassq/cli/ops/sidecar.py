@@ -183,7 +183,7 @@ def serve(
         orphan_ms=round(orphans_after * 1000),
     )
 
-    log_as_daemon(as_json=call.as_json)
+    log_as_daemon(as_json=call.as_json, waits=False)
     serve(options, opener(free_min), ready=partial(_show, call))
 
 

@@ -51,7 +51,7 @@ from cassq.extents.sidecar.health import Leaving, SidecarHealth
 from cassq.extents.sidecar.net.connection import Access
 from cassq.extents.sidecar.net.connection_pool import ConnectionPool
 from cassq.extents.sidecar.net.network import Network
-from cassq.extents.sidecar.opening import open_extent
+from cassq.extents.sidecar.opening import Wanted, open_extent
 from cassq.extents.sidecar.published import HeardEnds, ask_ends, ends_told
 from cassq.extents.sidecar.read_ahead import AheadOfAll, ReadAhead
 from cassq.extents.sidecar.reader import SLICE_BYTES, SidecarReader
@@ -122,9 +122,17 @@ class SidecarStore(ExtentStore):
         """Raises StorageFullError if sidecars have no room, and BackendUnavailableError if too few
         accept it for other reasons. Cost: a concurrent request to each of its sidecars, and a
         conditional write."""
-        placement = open_extent(self._context, pipe_id, queue_name, strict=strict, rng=self._rng)
+        wanted = Wanted(pipe_id, queue_name, strict)
+        return self._writer(open_extent(self._context, wanted, self._rng))
+
+    def create_ahead(self, pipe_id: str, queue_name: str) -> SidecarWriter:
+        """Raises as `create`. Cost: as `create`; it may wait for AHEAD_SECONDS."""
+        wanted = Wanted(pipe_id, queue_name, ahead=True)
+        return self._writer(open_extent(self._context, wanted, self._rng))
+
+    def _writer(self, placement: Placement) -> SidecarWriter:
         writer = SidecarWriter(self._context, placement, self._writer_closed)
-        self._writers[pipe_id] = writer
+        self._writers[placement.pipe_id] = writer
         return writer
 
     def reader(self, pipe_id: str) -> SidecarReader:

@@ -55,16 +55,16 @@ class SidecarHealth:
                 self.failed(answer.sidecar)
 
 
-# How soon a writer may leave a pipe that has too few replicas; how often in a row; and how soon
-# after that.
+# How soon another pipe may be opened instead of one that has too few replicas; how often in a row;
+# and how soon after that.
 LEAVE_SOON_MS, LEAVE_SOON_TRIES, LEAVE_LATER_MS = 2000, 10, 30_000
 
 
 class Leaving:
-    """When writers leave pipes that have too few replicas, for pipes that have all. Thread-safe.
+    """When to open pipes instead of those that have too few replicas. Thread-safe.
 
     A sidecar may be alive and yet unreachable from here. Then the next pipe has too few replicas
-    again, and after some such attempts writers stay longer.
+    again, and after some such attempts the next one is later.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -72,18 +72,17 @@ class Leaving:
         self._attempts = 0
         self._next_ms = 0
 
-    def opened(self, *, full: bool) -> None:
-        """Note that a pipe was opened, and whether it has all replicas."""
-        if full:
-            self._attempts = 0
-        else:
+    def opened(self, *, full: bool, able: bool) -> None:
+        """Note that a pipe was opened, and whether it has all replicas. able: whether enough
+        sidecars seemed to take it for that; pipes that are opened meanwhile count once."""
+        now_ms = self._clock.boot_ms()
+        if full or not able:
+            self._attempts = self._next_ms = 0
+        elif now_ms >= self._next_ms:
             soon = self._attempts < LEAVE_SOON_TRIES
-            self._next_ms = self._clock.boot_ms() + (LEAVE_SOON_MS if soon else LEAVE_LATER_MS)
+            self._attempts += 1
+            self._next_ms = now_ms + (LEAVE_SOON_MS if soon else LEAVE_LATER_MS)
 
     def due(self) -> bool:
-        """Whether a writer may leave now. Cost: a memory read."""
+        """Whether the next attempt may be made now. Cost: a memory read."""
         return self._clock.boot_ms() >= self._next_ms
-
-    def attempted(self) -> None:
-        """Note that a writer leaves."""
-        self._attempts += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from cassq.errors import (
     BackendError,
@@ -28,15 +29,24 @@ logger: logging.Logger = logging.getLogger("cassq")
 
 # A sidecar that has not made its replica this many seconds after another has is passed over.
 OPEN_LAG = 0.3
+# It is asked again and waited for if nothing waits for the extent.
+AHEAD_SECONDS = 3.0
 # Sidecars collect replicas that no placement names after an hour: a client that needed half of that
 # to make them starts over.
 OPEN_MS_MAX = 1_800_000
 _FULL = "read-only, for lack of space"
 
 
-def open_extent(
-    context: StoreContext, pipe_id: str, queue_name: str, *, strict: bool, rng: random.Random
-) -> Placement:
+class Wanted(NamedTuple):
+    """The extent to create. ahead: no push waits for it, so slow sidecars are waited for."""
+
+    pipe_id: str
+    queue_name: str
+    strict: bool = False
+    ahead: bool = False
+
+
+def open_extent(context: StoreContext, extent: Wanted, rng: random.Random) -> Placement:
     """Create a new extent durably, on the wanted number of sidecars, or on at least a majority of
     it, which is logged and counted.
 
@@ -45,15 +55,15 @@ def open_extent(
     write; one more request for each that fails.
     """
     began_ms = context.clock.boot_ms()
-    wanted = context.settings.replicas
-    replicas = _Opening(context, Open(pipe_id, WRITER_EPOCH, queue_name, strict), rng).replicas()
+    pipe_id, wanted = extent.pipe_id, context.settings.replicas
+    replicas = _Opening(context, extent, rng).replicas()
     now_ms = context.clock.boot_ms()
     if now_ms - began_ms >= OPEN_MS_MAX:
         raise BackendTimeoutError(f"creating the extent of pipe {pipe_id} took too long")
     placement = Placement(
         pipe_id,
-        queue_name,
-        strict,
+        extent.queue_name,
+        extent.strict,
         tuple(replicas),
         wanted,
         context.ids.version(),
@@ -62,8 +72,9 @@ def open_extent(
     if not answered(lambda: context.catalog.sidecars.add_placement(placement)):
         # The replicas just opened may belong to the existing extent, so they are left alone.
         raise BackendUnavailableError(f"pipe {pipe_id} has an extent already", retryable=False)
-    context.leaving.opened(full=len(replicas) >= wanted)
-    if len(replicas) < wanted:
+    full = len(replicas) >= wanted
+    context.leaving.opened(full=full, able=full or context.could_be_full())
+    if not full:
         context.requests.count("under_replicated")
         names = ", ".join(replica.sidecar for replica in replicas)
         logger.warning("pipe %s has %d of %d replicas: %s", pipe_id, len(replicas), wanted, names)
@@ -73,9 +84,10 @@ def open_extent(
 class _Opening:
     """The sidecars that were asked, and their answers."""
 
-    def __init__(self, context: StoreContext, request: Open, rng: random.Random) -> None:
+    def __init__(self, context: StoreContext, extent: Wanted, rng: random.Random) -> None:
         self._context = context
-        self._request = request
+        self._ahead = extent.ahead
+        self._request = Open(extent.pipe_id, WRITER_EPOCH, extent.queue_name, extent.strict)
         self._rng = rng
         self._wanted = context.settings.replicas
         self._opened: list[SidecarRow] = []
@@ -98,6 +110,10 @@ class _Opening:
             self._ask(
                 list(self._slow.values()), Patience(patience, OPEN_LAG, needed - len(self._opened))
             )
+        if self._ahead and len(self._opened) < self._wanted:
+            rows = takers(context.directory.rows(), context.catalog.now_ms())
+            left = [row for row in rows if row not in self._opened]
+            self._ask(left, Patience(AHEAD_SECONDS, AHEAD_SECONDS, 1))
         if len(self._opened) < needed:
             raise self._too_few(needed)
         return [ReplicaAt(row.name, row.generation) for row in self._opened]

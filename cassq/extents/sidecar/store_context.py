@@ -15,6 +15,7 @@ from cassq.extents.protocol.words import Code, RefusedError, Request
 from cassq.extents.sidecar.directory import SidecarDirectory
 from cassq.extents.sidecar.health import Leaving, SidecarHealth
 from cassq.extents.sidecar.net.network import Call, Network
+from cassq.extents.sidecar.placing import takers
 from cassq.extents.sidecar.settings import Settings
 from cassq.model.sidecar_rows import Placement, ReplicaAt
 
@@ -45,6 +46,12 @@ class StoreContext(NamedTuple):
         if found is None:
             raise missing(pipe_id)
         return found
+
+    def could_be_full(self) -> bool:
+        """Whether enough sidecars take a new extent now for it to have all its replicas, as far as
+        the catalog knows. Cost: as `SidecarDirectory.rows`."""
+        able = takers(self.directory.rows(), self.catalog.now_ms())
+        return len(able) >= self.settings.replicas
 
 
 def answered(write: Callable[[], bool]) -> bool:

@@ -8,7 +8,6 @@ from cassq.errors import BackendError, BackendUnavailableError, PipeSealedError
 from cassq.extents.protocol.words import Append, Code, Ends, Mark, Request
 from cassq.extents.server_writer import ServerWriter
 from cassq.extents.sidecar.net.network import CallResult, Patience
-from cassq.extents.sidecar.placing import takers
 from cassq.extents.sidecar.store_context import (
     WRITER_EPOCH,
     StoreContext,
@@ -39,6 +38,7 @@ class SidecarWriter(ServerWriter):
         self._placement = placement
         self._leaving = False
         self._asked_ms = self.last_append_ms
+        self.missing: int = placement.wanted - len(placement.replicas)
         share = APPEND_BYTES_MAX // len(placement.replicas)
         self.append_bytes: int = max(ServerWriter.append_bytes, share)
 
@@ -57,10 +57,8 @@ class SidecarWriter(ServerWriter):
         return Place(end_seq, end_seq)
 
     def sealed(self) -> bool:
-        """True also if a replica's sidecar drains, or failed before anything was written; and if
-        there are too few replicas, but enough sidecars for all replicas of a new pipe. Cost: where
-        nothing was written for a while, a short request now and then; with too few replicas, as
-        `SidecarDirectory.rows`."""
+        """True also if a replica's sidecar drains, or failed before anything was written. Cost:
+        where nothing was written for a while, a short request now and then."""
         if self._end.seq == 0 and not self._dead:
             health = self._context.health
             if any(health.avoided(replica.sidecar) for replica in self._placement.replicas):
@@ -68,20 +66,12 @@ class SidecarWriter(ServerWriter):
         idle_ms = self._context.clock.boot_ms() - self._asked_ms
         if not (self._dead or self._sealed) and idle_ms >= self._context.look_ms:
             self._look()
-        if len(self._placement.replicas) < self._placement.wanted and not self._leaving:
-            self._leaving = self._may_be_full()
         return self._dead or self._sealed or self._leaving
 
-    def _may_be_full(self) -> bool:
-        """Whether enough sidecars now take a new pipe for it to have all its replicas."""
+    def may_improve(self) -> bool:
+        """Thread-safe. Cost: while replicas are missing, as `SidecarDirectory.rows`."""
         context = self._context
-        if not context.leaving.due():
-            return False
-        able = takers(context.directory.rows(), context.catalog.now_ms())
-        if sum(not context.health.avoided(row.name) for row in able) < self._placement.wanted:
-            return False
-        context.leaving.attempted()
-        return True
+        return self.missing > 0 and context.leaving.due() and context.could_be_full()
 
     def was_sealed(self) -> None:
         """Note that this process has sealed the extent."""

@@ -110,14 +110,16 @@ class Replicating:
         if replica is None:
             self._create(request)
             return False
-        if (replica.queue_name, replica.strict) != (request.queue_name, request.strict):
+        lost = replica.damage and not replica.queue_name  # the row that said whose it is
+        is_other = (replica.queue_name, replica.strict) != (request.queue_name, request.strict)
+        if is_other and not lost:
             raise RefusedError(Code.CONFLICT, f"{pipe_id} is an extent of another queue")
         if replica.copying:
             if replica.end > end:
-                self._begin_anew(replica)
+                self._begin_anew(replica, request)
             return False
         if replica.damage or (replica.final is None and replica.end < end):
-            self._begin_anew(replica)
+            self._begin_anew(replica, request)
             return False
         await self._dispatcher.done(Settle(pipe_id, end))  # refused if it has another end
         return True
@@ -139,13 +141,15 @@ class Replicating:
             )
         )
 
-    def _begin_anew(self, replica: Replica) -> None:
+    def _begin_anew(self, replica: Replica, request: Replicate) -> None:
         pipe_id, why = replica.pipe_id, ANEW
         if replica.damage and not replica.damage.startswith(ANEW):
             why = f"{ANEW}; it was damaged: {replica.damage}"
         # In this order, so that a crash leaves a copy that lacks what the extent had.
         self._engine.note(
             pipe_id,
+            queue_name=request.queue_name,
+            strict=request.strict,
             epoch=max(EPOCH, replica.epoch),
             fenced=True,
             copying=True,

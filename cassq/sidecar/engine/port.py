@@ -85,10 +85,10 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def note(self, pipe_id: str, **changes: int | bool | str | None) -> None:
-        """Change fields of a replica (epoch, fenced, final, damage, behind, copying), durably with
-        the next sync. `acked` changes only in memory, and is written with the next change. Damage
-        that is noted alone (`is_report`) stays reported until the engine is closed, even if this
-        fails."""
+        """Change fields of a replica (epoch, fenced, final, damage, behind, copying; queue_name and
+        strict, if these were lost), durably with the next sync. `acked` changes only in memory, and
+        is written with the next change. Damage that is noted alone (`is_report`) stays reported
+        until the engine is closed, even if this fails."""
 
     @abc.abstractmethod
     def cut(self, pipe_id: str, end: int) -> None:

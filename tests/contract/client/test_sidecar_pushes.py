@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from cassq.base.ids import Ids
 from cassq.client.embedded import Embedded
 from cassq.doorbell import PollingDoorbell
 from cassq.extents.protocol.words import Append
+from cassq.extents.sidecar.opening import OPEN_LAG
 from cassq.lifecycle.ports import Life, Ports
 from cassq.locks.lease import LeaseLocker
 from tests.contract.backends import SidecarPlace
@@ -51,6 +53,42 @@ def test_an_append_is_of_24_mib_for_all_replicas_together(
         if frames and call.sidecar == "s1":
             found.append(sum(request.messages for request in frames))
     assert found == appends
+
+
+@pytest.mark.parametrize("pushing", [True, False])
+@pytest.mark.parametrize("policy", [{}, {"consistency": "cp"}], ids=["plain", "cp"])
+def test_a_pipe_without_the_replica_of_a_slow_sidecar_is_replaced_within_5_seconds(
+    tmp_path: Path, pushing: bool, policy: dict[str, Any]
+) -> None:
+    """No push waits until it has made its replica, unless the queue takes turns."""
+    place = SidecarPlace(tmp_path, sidecars=3)
+    clock, third = place.clock, place.sidecars[2]
+    third.slow = 2 * OPEN_LAG
+    with client_on(place, clock) as client, client.create_queue("q", **policy).pusher() as pusher:
+        start_ms = clock.boot_ms()
+        pusher.push(b"0")
+        (first,) = place.catalog.sidecars.placements()
+        assert len(first.replicas) == 2
+        if policy:
+            third.slow = 0.0
+        for second in range(1, 6):
+            place.beat()
+            pusher.tend()
+            if pushing:
+                began_ms = clock.boot_ms()
+                pusher.push(b"%d" % second)
+                # One append to all replicas, with the last pipe and with the next.
+                assert clock.boot_ms() - began_ms <= 1000 * third.slow
+            clock.advance(1 - clock.boot_ms() % 1000 / 1000)
+        assert clock.boot_ms() <= start_ms + 6000
+        pusher.push(b"last")
+        found = {each.pipe_id: each for each in place.catalog.sidecars.placements()}
+        assert len(found) == 2
+        ended = found.pop(first.pipe_id).end
+        assert ended is not None
+        assert ended >= 1
+        (following,) = found.values()
+        assert len(following.replicas) == 3
 
 
 def test_a_message_comes_once_though_its_first_pipe_lost_a_replica_that_has_it(

@@ -17,7 +17,7 @@ from cassq.errors import (
 )
 from cassq.extents.protocol.words import Open
 from cassq.extents.sidecar import SidecarStore
-from cassq.extents.sidecar.opening import OPEN_LAG, OPEN_MS_MAX
+from cassq.extents.sidecar.opening import AHEAD_SECONDS, OPEN_LAG, OPEN_MS_MAX
 from cassq.model.sidecar_rows import Placement, SidecarState
 from tests.catalog_parts import put_part
 from tests.contract.backends import SidecarPlace
@@ -88,6 +88,32 @@ def test_a_sidecar_that_is_stopped_is_waited_for_once(
     assert max(took) == pytest.approx(OPEN_LAG)
     assert len([seconds for seconds in took if seconds > 0]) == 1
     for number in range(12):
+        assert len(names_of(placement_of(place, f"{number:024x}"))) == 3
+
+
+def test_an_extent_that_no_push_needs_yet_waits_for_the_slow_third_replica(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    place = SidecarPlace(tmp_path, sidecars=3)
+    store = place.open(clock)
+    place.sidecars[2].slow = 4 * OPEN_LAG
+    assert seconds_of(clock, partial(store.create, PIPE, "q")) == pytest.approx(OPEN_LAG)
+    assert len(names_of(placement_of(place))) == 2
+    assert store.create_ahead(OTHER, "q").missing == 0
+    assert len(names_of(placement_of(place, OTHER))) == 3
+    place.sidecars[2].slow = 2 * AHEAD_SECONDS
+    took = seconds_of(clock, partial(store.create_ahead, f"{7:024x}", "q"))
+    assert took <= OPEN_LAG + AHEAD_SECONDS, "but not for ever"
+    assert len(names_of(placement_of(place, f"{7:024x}"))) == 2
+
+
+def test_an_extent_that_no_push_needs_yet_is_on_another_sidecar_than_a_slow_one(
+    place: SidecarPlace, store: SidecarStore, clock: ManualClock
+) -> None:
+    place.sidecars[0].stopped = True
+    for number in range(8):
+        took = seconds_of(clock, partial(store.create_ahead, f"{number:024x}", "q"))
+        assert took <= OPEN_LAG + 0.001
         assert len(names_of(placement_of(place, f"{number:024x}"))) == 3
 
 

@@ -240,7 +240,7 @@ def short_of_one(tmp_path: Path) -> tuple[SidecarPlace, SidecarStore]:
     return place, store
 
 
-def test_a_writer_with_two_replicas_leaves_when_there_may_be_three(
+def test_an_extent_with_two_replicas_may_improve_when_there_may_be_three(
     tmp_path: Path,
 ) -> None:
     place, store = short_of_one(tmp_path)
@@ -250,22 +250,22 @@ def test_a_writer_with_two_replicas_leaves_when_there_may_be_three(
     for _ in range(100):
         clock.advance(0.5)
         place.beat()
-        assert not writer.sealed(), "there is nowhere better"
+        assert not writer.may_improve(), "there is nowhere better"
         append(writer, 1)
     place.sidecars[2].down = False
     place.beat()
     clock.advance(1)
-    assert writer.sealed()
+    assert (writer.missing, writer.may_improve(), writer.sealed()) == (1, True, False)
     assert len(placement_of(place).replicas) == 2
     writer.close()
     assert store.seal(PIPE).seq == 102
     full = store.create(OTHER, "q")
     assert len(placement_of(place, OTHER).replicas) == 3
     append(full, 1)
-    assert not full.sealed()
+    assert (full.missing, full.may_improve(), full.sealed()) == (0, False, False)
 
 
-def test_a_writer_does_not_leave_again_and_again_for_a_sidecar_that_it_cannot_reach(
+def test_no_extent_is_opened_again_and_again_for_a_sidecar_that_cannot_be_reached(
     tmp_path: Path,
 ) -> None:
     """It is alive, as others see."""
@@ -278,7 +278,7 @@ def test_a_writer_does_not_leave_again_and_again_for_a_sidecar_that_it_cannot_re
         place.beat()
         append(writer, 1)
         clock.advance(0.5)
-        if writer.sealed():
+        if writer.may_improve():
             left += 1
             writer.close()
             opened += 1

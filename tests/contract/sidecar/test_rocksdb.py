@@ -15,6 +15,7 @@ from cassq.base.clock import Stopwatch
 from cassq.errors import BackendError, CorruptionError
 from cassq.sidecar.engine.port import Replica
 from cassq.sidecar.engine.rocksdb.engine import RocksEngine
+from cassq.sidecar.engine.rocksdb.mending import Table, any_table_named, set_aside
 from cassq.sidecar.engine.rocksdb.rows import name_of, seq_bytes
 from tests.contract.engines import (
     FRAMES,
@@ -158,7 +159,7 @@ def test_no_flipped_bit_in_a_table_is_given_out(place: RocksPlace) -> None:
     fill(place, PIPE, OTHER)
     place.engine._db.flush(True)
     place.halt()
-    damaged = only_read = 0
+    damaged = 0
     for number in range(40):
         place.again()
         table = rng.choice(sorted(place.place.glob("rocksdb/*.sst")))
@@ -167,19 +168,56 @@ def test_no_flipped_bit_in_a_table_is_given_out(place: RocksPlace) -> None:
         first = len(raw) - 1500 if number % 2 and len(raw) > 1500 else 0
         raw[rng.randrange(first, len(raw))] ^= 1 << rng.randrange(8)
         table.write_bytes(raw)
-        try:
-            place.open()
-        except CorruptionError as exc:
-            assert "empty directory" in exc.hint
-            continue  # it has the rows
-        only_read += bool(place.engine.failure)
+        place.open()
+        assert place.engine.failure == ""
         damaged += any(look(place.engine, PIPE, OTHER).values())
         place.engine.close()
     assert damaged
-    assert only_read
     place.again()
     place.open()
     assert look(place.engine, PIPE, OTHER) == {PIPE: False, OTHER: False}
+
+
+KINDS = ["*.sst", "*.log", "MANIFEST-*", "CURRENT", "OPTIONS-*", "marks"]
+
+
+@pytest.mark.long(reason="an engine is opened for each bit")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("flushed", [False, True])
+def test_with_any_flipped_bit_it_starts_and_tells_of_damage_or_says_what_to_do(
+    place: RocksPlace, kind: str, flushed: bool
+) -> None:
+    """flushed: frames are in tables, and their rows still in the log, which RocksDB then needs."""
+    rng = random.Random(7)
+    sixth, seventh = "6" * 24, "7" * 24
+    fill(place, PIPE, OTHER)
+    place.reopen()
+    fill(place, sixth)
+    if flushed:
+        place.engine._db.flush(True)
+    fill(place, seventh)
+    place.halt()
+    damaged = refused = 0
+    for _ in range(40):
+        place.again()
+        path = rng.choice(sorted(place.place.rglob(kind)))
+        raw = bytearray(path.read_bytes())
+        raw[rng.randrange(len(raw))] ^= 1 << rng.randrange(8)
+        path.write_bytes(raw)
+        try:
+            place.open()
+        except CorruptionError as exc:
+            assert kind in ("MANIFEST-*", "CURRENT", "marks")
+            assert "the same --name and an empty directory" in exc.hint
+            refused += 1
+            continue
+        assert place.engine.failure == ""
+        damaged += any(look(place.engine, PIPE, OTHER, sixth, seventh).values())
+        place.engine.close()
+    assert bool(damaged) == (kind in ("*.sst", "*.log")) or kind == "MANIFEST-*"
+    assert bool(refused) == (kind in ("MANIFEST-*", "CURRENT")) or kind == "marks"
+    place.again()
+    place.open()
 
 
 @pytest.mark.long(reason="an engine is opened for each bit")
@@ -241,14 +279,14 @@ def scrawled(path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [Path.unlink, emptied, scrawled])
-@pytest.mark.parametrize("name", ["marks", "CURRENT", "MANIFEST-*", "rows"])
+@pytest.mark.parametrize("name", ["marks", "CURRENT", "MANIFEST-*"])
 def test_a_directory_that_cannot_be_vouched_for_is_refused_with_what_to_do(
     place: RocksPlace, name: str, harm: Callable[[Path], None]
 ) -> None:
     fill(place, PIPE)
     place.reopen()
     place.engine.close()
-    path = table_of(place, "rows") if name == "rows" else next(place.place.rglob(name))
+    path = next(place.place.rglob(name))
     kept = path.read_bytes()
     harm(path)
     with pytest.raises(CorruptionError) as caught:
@@ -272,6 +310,18 @@ def table_of(place: RocksPlace, family: str) -> Path:
     return min(database / name.strip("/") for name in names)
 
 
+def table_at(place: RocksPlace, path: Path) -> Table:
+    """What the list of tables says of one; the directory is closed."""
+    options, access = Options(raw_mode=True), AccessType.read_only()
+    families = {"rows": Options(raw_mode=True)}
+    database = str(place.place / "rocksdb")
+    db = Rdict(database, options, column_families=families, access_type=access)
+    table = any_table_named(db, path.name)
+    db.close()
+    assert table is not None
+    return table
+
+
 def cut_off(path: Path) -> None:
     with path.open("r+b") as file:
         file.truncate(path.stat().st_size - 5)
@@ -291,10 +341,8 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("harm", [Path.unlink, emptied, cut_off, index_flipped, footer_flipped])
-def test_a_directory_with_a_damaged_table_is_read_and_takes_nothing_more(
-    place: RocksPlace, harm: Callable[[Path], None]
-) -> None:
+def one_table_closed(place: RocksPlace) -> Path:
+    """PIPE is in this table, and ODD in another one; the directory is closed."""
     fill(place, PIPE)
     place.reopen()
     place.engine.close()
@@ -303,9 +351,105 @@ def test_a_directory_with_a_damaged_table_is_read_and_takes_nothing_more(
     fill(place, ODD)
     place.reopen()
     place.engine.close()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("harm", "lost"),
+    [
+        (Path.unlink, True),
+        (emptied, True),
+        (cut_off, False),
+        (index_flipped, False),
+        (footer_flipped, False),
+    ],
+)
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_table_that_cannot_be_opened_is_mended_at_the_start(
+    place: RocksPlace, harm: Callable[[Path], None], lost: bool, killed: bool
+) -> None:
+    """The frames in it are found without its index."""
+    path = one_table_closed(place)
+    table = table_at(place, path)
+    harm(path)
+    if killed:  # after the first step
+        set_aside(place.place, place.place / "rocksdb", table, 0)
+    place.open()
+    engine = place.engine
+    assert (engine.failure, engine.starved, engine.read_only) == ("", "", False)
+    assert bool(engine.replicas()[PIPE].damage) == lost
+    assert look(engine, PIPE, ODD) == {PIPE: lost, ODD: False}
+    append(place, ODD, 10 * FRAMES)
+    place.sync()
+    assert not path.exists()
+    assert list((place.place / "aside").iterdir()) == []
+    place.halt()
+    place.open()
+    assert bool(place.engine.replicas()[PIPE].damage) == lost, "it was noted"
+    assert place.engine.replicas()[ODD].end == 10 * FRAMES + 10
+    if lost:  # it is copied again, as repairs do
+        place.engine.cut(PIPE, 0)
+        for number in range(FRAMES):
+            append(place, PIPE, 10 * number)
+        place.engine.note(PIPE, damage="")
+    place.reopen()
+    assert not place.engine.replicas()[PIPE].damage
+    assert place.engine.read(PIPE, 0, 10 * FRAMES, 1 << 30, 1000)
+
+
+def test_what_a_table_hid_stays_hidden_when_it_is_mended_at_the_start(place: RocksPlace) -> None:
+    fill(place, PIPE, OTHER, ODD)
+    place.reopen()
+    place.engine.drop([OTHER])
+    place.engine.cut(PIPE, 50)
+    append(place, ODD, 10 * FRAMES)
+    place.reopen()
+    place.engine.close()
+    paths = sorted(place.place.glob("rocksdb/*.sst"))
+    footer_flipped([path for path in paths if table_at(place, path).has_frames][-1])
+    place.open()
+    assert place.engine.failure == ""
+    assert set(place.engine.replicas()) == {PIPE, ODD}
+    keys = place.engine._db.iter()
+    keys.seek_to_first()
+    found = set()
+    while keys.valid():
+        found.add(keys.key())
+        keys.next()
+    cut = {name_of(PIPE) + seq_bytes(10 * number) for number in range(5)}
+    assert found == cut | {name_of(ODD) + seq_bytes(10 * each) for each in range(FRAMES + 1)}
+    assert place.engine.replicas()[PIPE].end == 50
+
+
+@pytest.mark.parametrize("harm", [Path.unlink, emptied, scrawled, index_flipped, footer_flipped])
+def test_a_damaged_table_with_rows_leaves_and_its_replicas_are_damaged(
+    place: RocksPlace, harm: Callable[[Path], None]
+) -> None:
+    fill(place, PIPE)
+    place.reopen()
+    place.engine.close()
+    path = table_of(place, "rows")
+    place.open()
+    fill(place, OTHER)
+    place.engine.close()
+    harm(path)
+    place.open()
+    assert place.engine.failure == ""
+    damage = {each.pipe_id: each.damage for each in place.engine.replicas().values()}
+    assert damage == {PIPE: f"all of it is lost; it was synced up to {10 * FRAMES}", OTHER: ""}
+    assert look(place.engine, OTHER) == {OTHER: False}
+    append(place, OTHER, 10 * FRAMES)
+
+
+@pytest.mark.parametrize("harm", [Path.unlink, emptied, cut_off, index_flipped, footer_flipped])
+def test_without_room_to_mend_a_damaged_table_the_directory_is_read_and_takes_nothing_more(
+    place: RocksPlace, harm: Callable[[Path], None]
+) -> None:
+    path = one_table_closed(place)
     kept = path.read_bytes()
     harm(path)
     before = contents(place)
+    place.free_min = 1 << 60
     place.open()
     assert "opening the database" in place.engine.failure
     assert "may be corrupted" not in place.engine.failure
@@ -326,6 +470,7 @@ def test_a_directory_with_a_damaged_table_is_read_and_takes_nothing_more(
     place.engine.close()
     assert contents(place) == before
     path.write_bytes(kept)
+    place.free_min = 1000
     place.open()
     assert (place.engine.failure, place.engine.replicas()[PIPE].damage) == ("", "")
     assert look(place.engine, PIPE, ODD) == {PIPE: False, ODD: False}

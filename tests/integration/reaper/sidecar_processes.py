@@ -43,6 +43,8 @@ class SidecarProcess:
             )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
+        if not line:
+            self._ended()
         assert line, self._log.read_text()
         self.address = json.loads(line)["address"]
 

@@ -142,6 +142,18 @@ def test_a_damaged_extent_is_copied_again_and_reported_as_damaged_until_it_is_wh
     assert reply(links, "b", Scrub("p", 0)) == reply(links, "a", Scrub("p", 0))
 
 
+def test_an_extent_whose_row_was_lost_is_copied_and_is_of_its_queue_again(
+    a: Running, b: Running, links: ConnectionPool
+) -> None:
+    """Its queue was lost with it, as with a part of the log."""
+    b.engine.create(Replica("p", "", False, 0, 1, fenced=True, damage="all of it is lost"))
+    assert reply(links, "b", copy(a)) == Replicated(END)
+    there = b.engine.replicas()["p"]
+    assert (there.queue_name, there.strict, there.damage) == ("q", False, "")
+    assert refused(links, "b", copy(a, queue_name="other")).code is Code.CONFLICT
+    assert reply(links, "b", Scrub("p", 0)) == reply(links, "a", Scrub("p", 0))
+
+
 def test_an_extent_that_only_missed_its_end_is_settled_and_a_shorter_one_copied(
     a: Running, b: Running, links: ConnectionPool
 ) -> None:

@@ -249,8 +249,23 @@ def test_it_drains_when_its_row_says_so(start: Start, catalog: SqliteCatalog) ->
     assert served.ended()[0] == 0
 
 
+def test_it_serves_though_nothing_reads_its_log(start: Start, tmp_path: Path) -> None:
+    """A pipe that is full drops lines of the log."""
+    token = tmp_path / "token"
+    token.write_text("t")
+    served = start("--token-file", str(token), "--insecure")
+    served.narrow_log()
+    token.unlink()
+    for _ in range(60):
+        served.signal(signal.SIGHUP)  # each logs why the files cannot be used
+        assert ask(served.address, Info(), Access("t")).facts["state"] == "up"
+    assert served.health()[0] == 200
+    served.signal(signal.SIGTERM)
+    assert served.ended()[0] == 0
+
+
 @pytest.mark.waits(reason="a process starts three times")
-def test_one_that_meets_a_damaged_table_at_its_start_serves_what_it_can_and_drains(
+def test_one_without_room_to_mend_a_table_at_its_start_serves_what_it_can_and_drains(
     start: Start, catalog: SqliteCatalog, tmp_path: Path
 ) -> None:
     served = start()
@@ -270,7 +285,7 @@ def test_one_that_meets_a_damaged_table_at_its_start_serves_what_it_can_and_drai
     table = bytearray(tables[-1].read_bytes())
     table[-30] ^= 1  # RocksDB cannot open it
     tables[-1].write_bytes(table)
-    served = start()
+    served = start("--free-min", "99.99%")
     status, health = served.health()
     assert status == 503
     assert "checksum mismatch" in health["failure"]

@@ -6,8 +6,9 @@ import json
 import logging
 import re
 import sys
+import threading
 
-from cassq.cli.ui.daemon_log import LINE_MAX, DaemonFormatter
+from cassq.cli.ui.daemon_log import LINE_MAX, WAITING_MAX, DaemonFormatter, DroppingHandler
 
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00"
 FORGED = "a client\n2030-01-01T00:00:00.000+00:00 error: forged\x1b[2J"
@@ -58,3 +59,25 @@ def test_what_others_sent_does_not_become_a_long_line() -> None:
         line = DaemonFormatter(as_json=as_json).format(record("%s", "x" * 66_000_000))
         assert len(line) < LINE_MAX + 200
         assert "66000000 characters" in line
+
+
+def test_nobody_waits_for_a_reader_of_the_log_and_what_is_dropped_is_counted() -> None:
+    reads, written = threading.Event(), list[str]()
+
+    def write(line: str) -> None:
+        assert reads.wait(60)
+        written.append(line)
+
+    handler = DroppingHandler(write, logging.WARNING)
+    for number in range(WAITING_MAX + 51):
+        handler.handle(record("line %d", number))
+    assert not handler.drain(0.0)
+    assert written == []
+    reads.set()
+    assert handler.drain(60.0)
+    assert WAITING_MAX <= len(written) <= WAITING_MAX + 1, "one may be on its way already"
+    dropped = WAITING_MAX + 51 - len(written)
+    handler.handle(record("the next"))
+    assert handler.drain(60.0)
+    assert written[-2] == f"{dropped} lines of the log dropped: standard error was not read\n"
+    assert written[-1] == "the next\n"

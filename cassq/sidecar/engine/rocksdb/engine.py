@@ -38,7 +38,7 @@ from cassq.sidecar.engine.rocksdb.trouble import Trouble, explained
 
 logger: logging.Logger = logging.getLogger("cassq")
 
-_CHANGEABLE = {"epoch", "fenced", "final", "damage", "behind", "copying"}
+_CHANGEABLE = {"queue_name", "strict", "epoch", "fenced", "final", "damage", "behind", "copying"}
 
 
 class RocksEngine(Engine):
@@ -78,7 +78,6 @@ class RocksEngine(Engine):
         self._birth = found.birth
         self._replicas = {pipe_id: kept.replica for pipe_id, kept in found.kept.items()}
         self._trouble = Trouble(found.failure, self._can_be_mended)
-        self._only_read = bool(found.failure)
         self._closed = False
         self._changing = threading.Lock()
         self._syncing = threading.Lock()
@@ -299,8 +298,6 @@ class RocksEngine(Engine):
             return found  # dropped meanwhile
         size, at, end = 0, seq, min(end_seq, kept.replica.end)
         key = pipe_key(pipe_id)
-        if self._only_read and (at >= end or self.frame_at(pipe_id, at) is not None):
-            return self._read_singly(kept, at, end, bytes_max, frames_max)
         try:
             frames, _bounds = self._frames(kept)
             frames.seek(kept.frame_key(seq))
@@ -326,7 +323,10 @@ class RocksEngine(Engine):
                 raise
         except Exception as exc:
             error = explained(exc, f"reading {pipe_id}")
-            if not found or not isinstance(error, FrameError):
+            if not isinstance(error, FrameError):
+                raise error from exc
+            found = found or self._read_singly(kept, seq, end, bytes_max, frames_max)
+            if not found:
                 raise error from exc
         if not found and at < min(end, kept.replica.end):
             raise FrameError(f"no frame of {pipe_id} holds seq {at}; it ends at {end}")
@@ -335,8 +335,8 @@ class RocksEngine(Engine):
     def _read_singly(
         self, kept: StoredReplica, seq: int, end_seq: int, bytes_max: int, frames_max: int
     ) -> list[bytes]:
-        """As `read`, from a frame's first seq on. An iterator needs the index of each recent table,
-        a single key only those of tables that may have it."""
+        """As `read`, from a frame's first seq on, or nothing. An iterator also needs what other
+        tables have next to the key, a single key only tables that may have it, the newest first."""
         pipe_id, size = kept.replica.pipe_id, 0
         key = pipe_key(pipe_id)
         found: list[bytes] = []

@@ -21,17 +21,21 @@ _BLOCK = 32768  # no piece of a record crosses a boundary of blocks
 # The type of a piece, by whether it is the first, and the last.
 _KINDS = {(True, True): 1, (True, False): 2, (False, False): 3, (False, True): 4}
 _DELETED_FILE = 6  # level, number: in the default column family if none is named
+_COLUMN_FAMILY = 200  # number
 _POLYNOMIAL = 0x82F63B78  # of CRC-32C, reversed
 
 
-def remove_table(database: Path, level: int, number: int) -> None:
-    """Take a table of the default column family off the list, durably. The database must be closed;
-    RocksDB removes the file when it is opened next, and ignores a record that is not whole.
+def remove_table(database: Path, level: int, number: int, family: int = 0) -> None:
+    """Take a table off the list, durably. The database must be closed; RocksDB removes the file
+    when it is opened next, and ignores a record that is not whole. family: the number of its column
+    family.
 
     Raises CorruptionError if there is no manifest.
     """
     place = manifest_of(database)
     edit = bytes([_DELETED_FILE]) + varint(level) + varint(number)
+    if family:
+        edit += varint(_COLUMN_FAMILY) + varint(family)
     with translated(f"writing {place}"), place.open("r+b") as file:
         size = file.seek(0, os.SEEK_END)
         file.write(record(edit, size))

@@ -1,4 +1,4 @@
-"""Mending: a table with a damaged block leaves the database, and what can be read of it stays.
+"""Mending: a damaged table leaves the database, and what can be read of it stays.
 
 RocksDB accepts no writes once a merge has met such a block, and the next merge would meet it again.
 So the engine notes the table's name, and the next opening mends it, while RocksDB merges nothing:
@@ -10,37 +10,74 @@ So the engine notes the table's name, and the next opening mends it, while Rocks
 3. The table is taken off RocksDB's list of tables.
 
 If the process ends before the last step, the next opening repeats all of it.
+
+RocksDB does not even open a database if a table is missing, or its index is damaged, and it reads
+no frame past such a table that the table may hide. So the table leaves first, and what it had is
+filled in then:
+
+1. Its file gets a second name, aside, with its range of keys. Then it is taken off the list.
+2. Frames are found in the file without its index: each is verified by its own checksum. Those that
+   the database lacks are written to it. The replicas that lack a frame then are recorded as
+   damaged. What the table hid is deleted. Frames that it hid of a replica are those that it had: a
+   frame below a replica's end never changes.
+3. The file is removed.
+
+If the process ends before the last step, the next opening does the last two again. A damaged table
+with rows only leaves: the marks show which replicas lost theirs.
 """
 
 from __future__ import annotations
 
+import json
 import logging
+import mmap
+import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from rocksdict import Rdict, RdictIter, ReadOptions, WriteBatch
 
+from cassq.base.os_errors import translated
 from cassq.errors import CassqError, StorageFullError
-from cassq.message.frames import FrameError, pipe_key, verify
+from cassq.extents.files.disk import Disk
+from cassq.message.frames import MAGIC, FrameError, pipe_key, verify
+from cassq.sidecar.engine.rocksdb.manifest import remove_table
 from cassq.sidecar.engine.rocksdb.room import space_of
-from cassq.sidecar.engine.rocksdb.rows import StoredReplica, is_frame_key, seq_of
+from cassq.sidecar.engine.rocksdb.rows import (
+    ROWS,
+    StoredReplica,
+    is_frame_key,
+    seq_bytes,
+    seq_of,
+)
 from cassq.sidecar.engine.rocksdb.trouble import explained
 
 logger: logging.Logger = logging.getLogger("cassq")
 
 _NAMED = re.compile(r"(\d+)\.sst\b")
 _STEP_BYTES = 8 << 20
+_ASIDE = "aside"  # the folder of tables that were taken off the list
+_ROWS_FAMILY = 1  # made with the database, after the default one
+_TRAILER = 8  # bytes after a key in a table
+# How many replicas, in the order of keys, are tried for a frame in a table without an index.
+_TRIED = 64
 
 
 class Table(NamedTuple):
-    """A table with frames. first, last: its keys."""
+    """A table. first, last: its keys."""
 
     number: int
     level: int
     first: bytes
     last: bytes
+
+    @property
+    def has_frames(self) -> bool:
+        """Whether it holds frames; it holds rows otherwise."""
+        return is_frame_key(self.first)
 
     def overlaps(self, kept: StoredReplica) -> bool:
         """Whether it may hold, or hide, frames of a replica."""
@@ -49,17 +86,44 @@ class Table(NamedTuple):
 
 def table_named(db: Rdict, text: str) -> Table | None:
     """The table with frames that an error of RocksDB names; None if it names none."""
+    table = any_table_named(db, text)
+    return table if table is not None and table.has_frames else None
+
+
+def any_table_named(db: Rdict, text: str) -> Table | None:
+    """The table that an error of RocksDB names; None if it names none that is in the list."""
     match = _NAMED.search(text)
     return _table(db, int(match[1])) if match else None
 
 
-def _table(db: Rdict, number: int) -> Table | None:
-    files: list[dict[str, Any]] = db.live_files()
-    for each in files:
-        first, last = each["start_key"], each["end_key"]
-        if each["name"] == f"/{number:06d}.sst" and is_frame_key(first):
-            return Table(number, each["level"], first, last)
+def damaged_table(db: Rdict, text: str) -> Table | None:
+    """The table that keeps RocksDB from opening a database, which is open only for reading. text:
+    RocksDB's error, which may not name it. Cost: then a read from each table."""
+    table = any_table_named(db, text)
+    if table is not None:
+        return table
+    # The newest that cannot be read: to read from one, RocksDB may look into newer ones first.
+    for each in sorted(_tables(db), reverse=True):
+        family = db if each.has_frames else db.get_column_family(ROWS)
+        try:
+            family.get(each.first)
+        except Exception as exc:
+            if isinstance(explained(exc, f"reading table {each.number:06d}.sst"), FrameError):
+                return each
     return None
+
+
+def _table(db: Rdict, number: int) -> Table | None:
+    return next((each for each in _tables(db) if each.number == number), None)
+
+
+def _tables(db: Rdict) -> list[Table]:
+    files: list[dict[str, Any]] = db.live_files()
+    return [
+        Table(int(match[1]), each["level"], each["start_key"], each["end_key"])
+        for each in files
+        if (match := _NAMED.search(each["name"]))
+    ]
 
 
 def mend(
@@ -73,7 +137,7 @@ def mend(
     read and a write of all replicas with frames in the table's range.
     """
     table = _table(db, number)
-    if table is None:
+    if table is None or not table.has_frames:
         return None, []
     touched = sorted((each for each in kept.values() if table.overlaps(each)), key=_name)
     size_bytes = sum(each.replica.size_bytes for each in touched)
@@ -221,3 +285,131 @@ def _hide(db: Rdict, table: Table, touched: list[StoredReplica]) -> None:
     if at <= table.last:
         batch.delete_range(at, table.last + b"\0")
     db.write(batch)
+
+
+# --- tables that RocksDB cannot open --------------------------------------------------------------
+
+
+def set_aside(directory: Path, place: Path, table: Table, free_min: int) -> None:
+    """Take a table off the list; keep its file if it has frames. directory: of the sidecar. place:
+    the database, which must be closed. free_min: bytes to leave free on the disk.
+
+    Raises StorageFullError if there is too little room for its frames in other tables.
+    """
+    if not table.has_frames:
+        remove_table(place, table.level, table.number, _ROWS_FAMILY)
+        return
+    file, aside = place / f"{table.number:06d}.sst", directory / _ASIDE
+    with translated(f"setting {file} aside"):
+        size_bytes = file.stat().st_size if file.exists() else 0
+        if space_of(place).free < size_bytes + free_min:
+            raise StorageFullError(f"writing {size_bytes} bytes again needs more free space")
+        aside.mkdir(exist_ok=True)
+        if size_bytes:
+            with suppress(FileExistsError):
+                os.link(file, aside / file.name)
+        note = {"first": table.first.hex(), "last": table.last.hex(), "level": table.level}
+        (aside / f"{table.number}.json").write_text(json.dumps(note), encoding="ascii")
+        Disk().sync_directory(aside)
+        Disk().sync_directory(directory)
+    remove_table(place, table.level, table.number)
+
+
+def tables_aside(directory: Path) -> list[Table]:
+    """The tables that were set aside and not filled in yet."""
+    found = []
+    for each in sorted((directory / _ASIDE).glob("*.json")):
+        with translated(f"reading {each}"):
+            note = json.loads(each.read_text(encoding="ascii"))
+        first, last = bytes.fromhex(note["first"]), bytes.fromhex(note["last"])
+        found.append(Table(int(each.stem), note["level"], first, last))
+    return found
+
+
+def filled_in(
+    db: Rdict, directory: Path, kept: Mapping[str, StoredReplica], table: Table
+) -> list[StoredReplica]:
+    """Write what can be read of a table that was set aside; returns the replicas that are newly
+    known to be damaged, which are not recorded yet.
+
+    Raises BackendError if that fails. Cost: a read of the file, and of all replicas in its range.
+    """
+    touched = sorted((each for each in kept.values() if table.overlaps(each)), key=_name)
+    news, count = [], 0
+    file = directory / _ASIDE / f"{table.number:06d}.sst"
+    try:
+        if file.exists():
+            with (
+                file.open("rb") as opened,
+                mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ) as raw,
+            ):
+                # It has all that is used of bytes here, and need not fit into memory.
+                count = _write_lacking(db, _frames_in(cast("bytes", raw), touched))
+        for each in touched:
+            damage = next((one.damage for one in _stretches(db, each) if one.damage), "")
+            if damage and (each.replica.behind or not each.replica.damage):
+                each.replica.damage, each.replica.behind = damage, False
+                each.version += 1
+                news.append(each)
+        _hide(db, table, touched)
+        db.flush_wal(True)
+    except CassqError:
+        raise
+    except Exception as exc:
+        raise explained(exc, f"mending table {table.number:06d}.sst") from exc
+    logger.warning(
+        "table %06d.sst was damaged: %d frames of it were written to other tables; %d of its %d"
+        " extents lack frames, and will be copied from other sidecars",
+        *(table.number, count, sum(1 for each in touched if each.replica.damage), len(touched)),
+    )
+    return news
+
+
+def remove_aside(directory: Path, table: Table) -> None:
+    """Remove the file of a table that was filled in."""
+    aside = directory / _ASIDE
+    with translated(f"removing {aside}"):
+        (aside / f"{table.number}.json").unlink()
+        (aside / f"{table.number:06d}.sst").unlink(missing_ok=True)
+
+
+def _write_lacking(db: Rdict, frames: Iterator[tuple[StoredReplica, int, bytes]]) -> int:
+    """Write those of these frames that the database lacks; returns their number."""
+    batch, count, size = WriteBatch(raw_mode=True), 0, 0
+    for kept, base_seq, frame in frames:
+        try:
+            verify(_frame(db, kept, base_seq), pipe_key=pipe_key(kept.replica.pipe_id))
+        except FrameError:
+            batch.put(kept.frame_key(base_seq), frame)
+            count, size = count + 1, size + len(frame)
+        if size >= _STEP_BYTES:
+            db.write(batch)
+            batch, size = WriteBatch(raw_mode=True), 0
+    db.write(batch)
+    return count
+
+
+def _frames_in(
+    raw: bytes, touched: list[StoredReplica]
+) -> Iterator[tuple[StoredReplica, int, bytes]]:
+    """The whole frames of these replicas, with their base seqs, in the file of a table: its values
+    are in the order of keys, and not compressed. Keys share the beginning of the one before."""
+    named = {each.name: at for at, each in enumerate(touched)}
+    keys = [pipe_key(each.replica.pipe_id) for each in touched]
+    sizes = sorted({len(each.name) for each in touched})
+    at = current = 0
+    while (at := raw.find(MAGIC, at)) >= 0:
+        tried = list(range(current, min(current + _TRIED, len(touched))))
+        past = at - _TRAILER - len(seq_bytes(0))
+        tried[:0] = [named[name] for size in sizes if (name := raw[past - size : past]) in named]
+        for number in tried:
+            try:
+                base_seq, messages, size = verify(raw, at, pipe_key=keys[number])
+            except FrameError:
+                continue
+            kept, current = touched[number], number
+            if base_seq + messages <= kept.replica.end:
+                yield kept, base_seq, raw[at : at + size]
+            at += size - 1
+            break
+        at += 1

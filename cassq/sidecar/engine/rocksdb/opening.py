@@ -4,11 +4,13 @@ The row of a replica must not be older than its mark, nor end before it; a mark 
 belongs to a replica that is lost. A replica that lacks anything is recorded as damaged, durably,
 before another mark can overwrite the evidence.
 
-RocksDB refuses to open when the index of one table is damaged, or a log before its end. Then the
-directory is opened only for reading, without these checks: what can be read is served and copied
-elsewhere, each frame is verified, and nothing on the disk changes.
+A damaged table that a merge met is mended, and so is one that RocksDB needs to open the database
+(`cassq.sidecar.engine.rocksdb.mending`). A log that it cannot use is removed: the marks show what
+was lost with it.
 
-A damaged table that a merge met is mended (`cassq.sidecar.engine.rocksdb.mending`).
+If RocksDB refuses to open for another reason, or there is no room to mend, the directory is opened
+only for reading, without its checks: what can be read is served and copied elsewhere, each frame is
+verified, and nothing on the disk changes.
 """
 
 from __future__ import annotations
@@ -21,17 +23,30 @@ from pathlib import Path
 
 from rocksdict import AccessType, ColumnFamily, Options, Rdict, WriteBatch
 
-from cassq.errors import CassqError, CorruptionError
+from cassq.errors import CassqError, CorruptionError, StorageFullError
 from cassq.sidecar.engine.port import Replica
 from cassq.sidecar.engine.rocksdb.directory import Directory
 from cassq.sidecar.engine.rocksdb.manifest import remove_table
 from cassq.sidecar.engine.rocksdb.marks import HINT, SyncMark, SyncMarks, UnreadableMarkError
-from cassq.sidecar.engine.rocksdb.mending import mend
+from cassq.sidecar.engine.rocksdb.mending import (
+    Table,
+    damaged_table,
+    filled_in,
+    mend,
+    remove_aside,
+    set_aside,
+    tables_aside,
+)
 from cassq.sidecar.engine.rocksdb.options import Tuning, options, takes_direct_io
 from cassq.sidecar.engine.rocksdb.rows import ROWS, StoredReplica, kept_of, pipe_id_of
 from cassq.sidecar.engine.rocksdb.trouble import explained
 
 logger: logging.Logger = logging.getLogger("cassq")
+
+# How many things are mended at one opening.
+MENDED_MAX = 100
+# RocksDB's message for a damaged log that ends before a table.
+_AHEAD = "SST file is ahead of WALs"
 
 
 @dataclass(slots=True)
@@ -53,21 +68,71 @@ def opened(directory: Directory, tuning: Tuning, free_min: int) -> Opened:
     """Open a data directory, or initialise it. free_min: bytes to leave free on its disk.
 
     Raises CorruptionError if RocksDB cannot even read it. Cost: reads all rows, and all of the log;
-    if a damaged table was noted, see `mend`.
+    if a table is damaged, see `mend` and `filled_in`.
     """
+    mended: set[Table] = set()
+    while not directory.new and len(mended) < MENDED_MAX:
+        try:
+            return _opened(directory, tuning, free_min)
+        except CorruptionError as exc:
+            # Its traceback would keep RocksDB's objects, and so its directory open.
+            error = CorruptionError(exc.message, hint=exc.hint)
+        gc.collect()
+        if not _is_remedied(directory, tuning, free_min, error, mended):
+            return _opened(directory, tuning, free_min, error)
+    return _opened(directory, tuning, free_min)
+
+
+def _is_remedied(
+    directory: Directory,
+    tuning: Tuning,
+    free_min: int,
+    error: CorruptionError,
+    mended: set[Table],
+) -> bool:
+    """Remove what keeps RocksDB from opening a directory, if it is a table that is not in `mended`
+    yet, or the log; returns whether it was."""
+    place = directory.path / "rocksdb"
+    if _AHEAD in error.message:
+        logs = sorted(place.glob("*.log"))
+        for log in logs:
+            log.unlink()
+        logger.error("the log is removed, because it is damaged: %s", error.message)
+        return bool(logs)
+    db = _only_read(place, tuning, error)
+    try:
+        table = damaged_table(db, error.message)
+    finally:
+        db.close()
+    del db
+    gc.collect()
+    if table is None or table in mended:
+        return False
+    logger.error("table %06d.sst is taken off the list: %s", table.number, error.message)
+    try:
+        set_aside(directory.path, place, table, free_min)
+    except StorageFullError as exc:
+        logger.error("table %06d.sst cannot be mended: %s", table.number, exc.message)
+        return False
+    mended.add(table)
+    return True
+
+
+def _opened(
+    directory: Directory, tuning: Tuning, free_min: int, error: CorruptionError | None = None
+) -> Opened:
+    """As `opened`. error: why it can only be read; None if it can be written, too."""
     place, new = directory.path / "rocksdb", directory.new
     if new:
         # An earlier initialisation was interrupted; nothing was stored.
         shutil.rmtree(place, ignore_errors=True)
     direct, table = takes_direct_io(directory.path), directory.to_mend
     chosen = options(tuning, create=new, direct=direct, merges=table is None)
-    failure = ""
-    try:
+    failure = "" if error is None else error.message
+    if error is None:
         db = _database(place, chosen, new)
-    except CorruptionError as exc:
-        if new:
-            raise
-        db, failure = _only_read(place, tuning, exc), exc.message
+    else:
+        db = _only_read(place, tuning, error)
     try:
         marks = SyncMarks(directory.path / "marks", directory.identity.generation, create=new)
     except BaseException:
@@ -77,6 +142,10 @@ def opened(directory: Directory, tuning: Tuning, free_min: int) -> Opened:
         directory.begun()
         found = Opened(db, chosen, db.get_column_family_handle(ROWS), marks, {}, [], 1, failure)
         _compare(found, _rows(db))
+        if not failure:
+            for aside in tables_aside(directory.path):
+                _note(found, filled_in(db, directory.path, found.kept, aside))
+                remove_aside(directory.path, aside)
     except BaseException:
         marks.close()
         db.close()
