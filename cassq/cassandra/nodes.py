@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from cassandra import InvalidRequest, Unauthorized
-from cassandra.cluster import NoHostAvailable, ResponseFuture, Session
+from cassandra.cluster import ControlConnection, NoHostAvailable, ResponseFuture, Session
+from cassandra.connection import ConnectionException
 from cassandra.pool import Host
 
 from cassq.base.clock import Clock, Stopwatch
@@ -68,6 +69,22 @@ def schemas_differ(session: Session) -> bool:
         except Exception as exc:  # the driver's errors have no common ancestor
             logger.info("cannot read the schema of %s: %s", host.address, ", ".join(reasons(exc)))
     return len(found) > 1
+
+
+def seem_agreed(control: ControlConnection, clock: Clock, seconds: float) -> bool:
+    """Whether all nodes, also those of other data centres, have the same schema within `seconds`,
+    by the word of the node to which the driver has its control connection. If that node has just
+    died, the driver connects to another one, which is asked instead; False if it finds none. Cost:
+    two reads there, repeated until they agree."""
+    watch = Stopwatch()
+    while True:
+        try:
+            return bool(control.wait_for_schema_agreement(wait_time=seconds))
+        except ConnectionException as exc:
+            logger.info("the control connection failed: %s", ", ".join(reasons(exc)))
+            if watch.seconds() > max(seconds, NODE_SECONDS):
+                return False
+            clock.sleep(NODE_PAUSE)
 
 
 def _ask(session: Session, text: str, host: Host) -> ResponseFuture:

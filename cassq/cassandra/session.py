@@ -41,7 +41,7 @@ from cassq.cassandra.errors import (
     reasons,
     unconnected,
 )
-from cassq.cassandra.nodes import NODE_PAUSE, Node, ask_nodes, schemas_differ
+from cassq.cassandra.nodes import NODE_PAUSE, Node, ask_nodes, schemas_differ, seem_agreed
 from cassq.cassandra.speculation import Speculation
 from cassq.cassandra.tries import (
     ATTEMPTS_MAX,
@@ -398,9 +398,7 @@ class Cql:
             if watch.seconds() > seconds:
                 return False
             self._clock.sleep(NODE_PAUSE)
-        # Those of other data centres, by what the nodes here know of them.
-        control = self._cluster.control_connection
-        return bool(control.wait_for_schema_agreement(wait_time=seconds))
+        return seem_agreed(self._cluster.control_connection, self._clock, seconds)
 
     def use(self, keyspace: str) -> None:
         """Make statements from now on refer to the tables of this keyspace, and go to nodes that

@@ -22,7 +22,7 @@ from cassq.catalog.cassandra.partition.tombstones import REMOVED_MOST
 from cassq.catalog.cassandra.pipes import listing
 from cassq.catalog.cassandra.pipes.listing import ENTRIES, FLOOR, Listing, PipeEntry
 from tests.contract.catalog_cassandra.traced import Read, Traced
-from tests.contract.rows import make_queue
+from tests.contract.rows import make_queue, pipe_row
 from tests.unit.catalog.stepped import Actor, orders, play
 
 pytestmark = pytest.mark.usefixtures("midday")
@@ -185,6 +185,27 @@ def test_a_pipe_that_comes_and_goes_leaves_no_tombstone_to_be_read(adder: Proces
     assert most["queue_pipes"] <= REMOVED_MOST + 2
     assert most["group_pipes"] <= REMOVED_MOST + 2
     assert listed(adder.cql, queue_id, before // listing.DAY_US) == [(before, "stuck")]
+
+
+def test_pipes_are_forgotten_in_listed_order(
+    adder: Process, remover: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise those that are still listed keep the gaps between them apart."""
+    queue, pipes = make_queue(remover.catalog, f"q{next(names)}"), remover.catalog.pipes
+    pipe_ids = [f"{queue.id}.{number}" for number in range(9)]
+    for pipe_id in pipe_ids:
+        assert pipes.add(pipe_row(pipe_id, queue.name))
+    assert pipes.consume_all(queue.id) == pipe_ids
+    slice_ = pipes.consumed()[-1].ordinal // listing.DAY_US
+    seen: list[list[str]] = []
+
+    def look() -> None:
+        seen.append([each.pipe_id for each in listed(adder.cql, queue.id, slice_)])
+
+    monkeypatch.setattr(remover.cql, "pause", look)
+    pipes.forget([*pipe_ids[1::2], *pipe_ids[::2]])
+    assert len(seen) >= len(pipe_ids)
+    assert all(left == pipe_ids[len(pipe_ids) - len(left) :] for left in seen)
 
 
 def test_the_floor_of_a_queue_rises_with_its_oldest_pipe(adder: Process) -> None:

@@ -101,11 +101,16 @@ Open = Callable[[], Place]
 
 
 @pytest.fixture(scope="module")
-def tables(cassandra1_for_the_session: CassandraCluster) -> Contact:
+def clock() -> LeapingClock:
+    """One for all tests: they share a keyspace, whose leases and entries are of this time."""
+    return LeapingClock()
+
+
+@pytest.fixture(scope="module")
+def tables(cassandra1_for_the_session: CassandraCluster, clock: LeapingClock) -> Contact:
     """A keyspace that nobody else reads: its metrics are of these tests."""
     servers = cassandra1_for_the_session
     contact = Contact(tuple(servers.contact_points), KEYSPACE, servers.port)
-    clock = SystemClock()
     cql = Traced(contact, clock)
     schema.apply(cql, clock, {"": 1})
     cql.close()
@@ -113,8 +118,9 @@ def tables(cassandra1_for_the_session: CassandraCluster) -> Contact:
 
 
 @pytest.fixture
-def open_place(cassandra1: CassandraCluster, tables: Contact) -> Iterator[Open]:
-    clock = LeapingClock()
+def open_place(
+    cassandra1: CassandraCluster, tables: Contact, clock: LeapingClock
+) -> Iterator[Open]:
     places: list[Place] = []
 
     def open_one() -> Place:

@@ -10,9 +10,11 @@ import pytest
 pytest.importorskip("cassandra")
 
 from cassandra import OperationTimedOut
-from cassandra.cluster import Session
+from cassandra.cluster import ControlConnection, Session
+from cassandra.connection import ConnectionShutdown
 
-from cassq.cassandra.nodes import schemas_differ
+from cassq.base.clock import ManualClock
+from cassq.cassandra.nodes import schemas_differ, seem_agreed
 
 
 def session(versions: dict[str, str | None], without: str = "") -> Any:
@@ -50,3 +52,16 @@ def test_nodes_that_answer_are_compared(versions: dict[str, str | None], differ:
 
 def test_a_node_without_a_connection_is_not_asked() -> None:
     assert not schemas_differ(session({"a": "v1", "b": "v0"}, without="b"))
+
+
+def control(*answers: object) -> Any:
+    """A control connection that gives these answers, or raises them."""
+    made = Mock(ControlConnection)
+    made.wait_for_schema_agreement.side_effect = answers
+    return made
+
+
+@pytest.mark.parametrize("agreed", [True, False])
+def test_another_node_is_asked_if_the_one_with_the_control_connection_dies(agreed: bool) -> None:
+    lost = ConnectionShutdown("it is closed")
+    assert seem_agreed(control(lost, lost, agreed), ManualClock(), 0.25) is agreed

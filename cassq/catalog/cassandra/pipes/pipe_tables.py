@@ -197,12 +197,17 @@ class CassandraPipes(Pipes):
         return [p.row for p in pipes if p is not None and p.row.state is PipeState.CONSUMED]
 
     def forget(self, pipe_ids: Sequence[str]) -> None:
-        """Cost: some writes per pipe, and reads of its queue's groups."""
+        """In listed order: in any other, each entry between removed ones keeps two gaps apart, and
+        a read passes a tombstone for each. Cost: some writes per pipe, and reads of its queue's
+        groups."""
+        consumed: list[Pipe] = []
         for pipe_id, pipe in zip(pipe_ids, self._rows.pipes.those(pipe_ids), strict=True):
             if pipe is None:
                 self._rows.consumed.drop(pipe_id)
             elif pipe.row.state is PipeState.CONSUMED:
-                self._forget(pipe)
+                consumed.append(pipe)
+        for pipe in sorted(consumed, key=lambda each: each.row.ordinal):
+            self._forget(pipe)
 
     def _forget(self, pipe: Pipe) -> None:
         row = pipe.row
