@@ -579,8 +579,8 @@ class Lane(Keeper):
         """Keep the lane, if that was not done for a while."""
         now_ms, timeout_ms = self._clock.boot_ms(), self._claimer.rules.claim_timeout_ms
         if now_ms - self._kept_ms >= timeout_ms // 3:
-            self._kept_ms = now_ms
             self._keep(timeout_ms)
+            self._kept_ms = now_ms  # only now: if it failed, nothing is handed out until it has not
 
     def due_ms(self, row: Claim) -> int:
         now_ms, timeout_ms = self._catalog.now_ms(), self._claimer.rules.claim_timeout_ms
