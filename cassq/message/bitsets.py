@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import accumulate, islice
 
 from cassq.message.ranges import BITS, EMPTY, RangeSet
 
@@ -48,6 +49,11 @@ class BitSet(RangeSet):
         found = [(base + run.start(), base + run.end()) for run in _RUN.finditer(digits)]
         self.ranges = tuple(found)
         return self.ranges
+
+    def __iter__(self) -> Iterator[int]:
+        gaps = bin(self._bits)[:1:-1].split("1")[:-1] if self._bits else ()
+        steps = map((1).__add__, map(len, gaps))
+        return islice(accumulate(steps, initial=self._base - 1), 1, None)
 
     @property
     def single(self) -> int | None:
