@@ -22,6 +22,7 @@ from cassq.consumer.delivery import Delivery, NackOptions
 from cassq.consumer.pace import ACK_INTERVAL_MS, PopperPace
 from cassq.errors import BackendError, BackendTimeoutError, ClaimLostError
 from cassq.lifecycle.ports import Ports
+from cassq.message.bitsets import as_bits
 from cassq.message.bundles import BundleSlice
 from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model import claims
@@ -136,7 +137,7 @@ class Settler:
         gave, left = delivery.gave, seqs
         if delivery.hold is not None:
             delivery.hold.check(seqs)
-            delivery.settle(seqs, ours=True)
+            delivery.settle(as_bits(seqs), ours=True)
             self._note(delivery, now_ms)
             delivery.hold.acked(seqs)
             return

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import accumulate, islice
 
 from cassq.message.ranges import BITS, EMPTY, RangeSet
 
@@ -49,6 +50,11 @@ class BitSet(RangeSet):
         self.ranges = tuple(found)
         return self.ranges
 
+    def __iter__(self) -> Iterator[int]:
+        gaps = bin(self._bits)[:1:-1].split("1")[:-1] if self._bits else ()
+        steps = map((1).__add__, map(len, gaps))
+        return islice(accumulate(steps, initial=self._base - 1), 1, None)
+
     @property
     def single(self) -> int | None:
         one = self._bits.bit_count() == 1
@@ -83,8 +89,10 @@ class BitSet(RangeSet):
         return other.within(self._base, self._base + self._bits.bit_length())
 
     def within(self, start: int, end: int) -> RangeSet:
-        size = self._bits.bit_length()
-        first, last = (min(max(seq - self._base, 0), size) for seq in (start, end))
+        base, size = self._base, self._bits.bit_length()
+        if start <= base and base + size <= end:
+            return self
+        first, last = min(max(start - base, 0), size), min(max(end - base, 0), size)
         bits = (self._bits & ((1 << last) - 1)) >> first << first
         return self if bits == self._bits else BitSet(self._base, bits)
 
@@ -130,12 +138,20 @@ class BitSet(RangeSet):
         return cls(base, int.from_bytes(raw[_HEAD.size :], "little"))
 
 
+def as_bits(seqs: RangeSet) -> RangeSet:
+    """A set whose unions and differences are bit sets, if its span is not too wide for them."""
+    if isinstance(seqs, BitSet) or not seqs or seqs.ranges[-1][1] - seqs.ranges[0][0] > _SPAN_MAX:
+        return seqs
+    base, _, bits = _side_by_side(BitSet(), seqs)
+    return BitSet(base, bits)
+
+
 def _is_wide(left: RangeSet, right: RangeSet) -> bool:
     """Whether both together have too wide a span for bits."""
     if not left or not right:
         return False
-    ends = [_ends(left), _ends(right)]
-    return max(end for _, end in ends) - min(start for start, _ in ends) > _SPAN_MAX
+    (first, last), (start, end) = _ends(left), _ends(right)
+    return max(end, last) - min(first, start) > _SPAN_MAX
 
 
 def _ends(seqs: RangeSet) -> tuple[int, int]:
@@ -154,7 +170,7 @@ def _side_by_side(left: BitSet, right: RangeSet) -> tuple[int, int, int]:
         first, theirs = right.ranges[0][0], 0
         for start, end in right.ranges:
             theirs |= ((1 << (end - start)) - 1) << (start - first)
-    if not left:
-        return first, 0, theirs
-    base = min(left._base, first)
-    return base, left._bits << (left._base - base), theirs << (first - base)
+    base = left._base
+    if base <= first and left._bits:
+        return base, left._bits, theirs << (first - base)
+    return first, left._bits << (base - first) if left._bits else 0, theirs

@@ -16,9 +16,9 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 from cassq.message.bitsets import BitSet
@@ -42,6 +42,8 @@ Version = Callable[[], str]
 # `tried`; otherwise they are the acked part alone, as `RangeSet.to_bytes` gives it.
 _MARKS = struct.Struct("<cI")
 _TRIED = b"T"
+_MARKED = {"acked", "tried", "version"}
+_BESIDE_MARKS = attrgetter(*(each.name for each in fields(Claim) if each.name not in _MARKED))
 
 
 class GiveBack(NamedTuple):
@@ -170,14 +172,15 @@ def resolved(
 
     The rest stays held. Without `gives` the claim stays one row.
     """
-    if tried is not None:
-        claim = replace(claim, tried=tried, due_ms=max(claim.due_ms, due_ms))
-    held = claim.left - acks
+    held = claim.left - acks if acks or gives else claim.left
     if not held:
         return [_done(claim, claim.start, claim.end, version)]
+    tried, due_ms = (claim.tried, 0) if tried is None else (tried, due_ms)
+    due_ms = max(claim.due_ms, due_ms)
     if not gives:
-        acked = (claim.acked | acks).within(claim.start, claim.end)
-        return [replace(claim, acked=acked, version=version())]
+        acked = (claim.acked | acks).within(claim.start, claim.end) if acks else claim.acked
+        return [replace(claim, acked=acked, tried=tried, due_ms=due_ms, version=version())]
+    claim = replace(claim, tried=tried, due_ms=due_ms)
     parts: list[tuple[RangeSet, Claim]] = []
     for give in gives:
         given = held if give.seqs == held else give.seqs & held
@@ -235,7 +238,7 @@ def _in_order(parts: Sequence[tuple[RangeSet, Claim]]) -> Iterable[tuple[RangeSe
 
 def has_only_other_marks(old: Claim, new: Claim) -> bool:
     """Whether a row differs from the one it replaces in its marks and version alone."""
-    return replace(new, acked=old.acked, tried=old.tried, version=old.version) == old
+    return _BESIDE_MARKS(new) == _BESIDE_MARKS(old)
 
 
 def marks(claim: Claim) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -49,8 +50,12 @@ class Desk:
         """Dead letters as they are delivered, which the checker hears."""
         popper = self.client.queue(self.queue.dead_letters().name).popper()
         messages: list[Message] = popper.pop(10)
-        self.world.checker.delivered(popper, self.process, messages, 0)
+        self.heard(popper, messages)
         return messages
+
+    def heard(self, popper: Any, messages: Sequence[Message]) -> None:
+        """The checker hears of a delivery."""
+        self.world.checker.delivered(popper, self.process, messages, 0)
 
     def sent(self, payload: bytes) -> Sent:
         wall_ms = self.world.scheduler.clock.wall_ms()
@@ -85,3 +90,32 @@ def test_a_dead_letter_is_no_second_copy_of_a_push_without_trouble(desk: Desk) -
     pushed_twice(desk, troubled=False)
     with pytest.raises(BrokenPromiseError, match="there twice, for no reason"):
         desk.letters()
+
+
+def test_what_a_claim_of_unknown_outcome_held_may_come_late(desk: Desk) -> None:
+    """At the limit each of its messages is delivered once more, with the attempts of the first."""
+    popper, claimed = three_of_a_pipe(desk)
+    desk.heard(popper, popper.pop(1))
+    desk.process.sleep(2 * popper._claimer.rules.claim_timeout_ms / 1000)
+    again = popper.pop(1)
+    assert [(each.id, each.attempts) for each in again] == [(claimed[0].id, 1)]
+    desk.heard(popper, again)
+
+
+def test_what_comes_for_the_first_time_comes_in_order(desk: Desk) -> None:
+    popper, claimed = three_of_a_pipe(desk)
+    desk.heard(popper, claimed[1:])
+    with pytest.raises(BrokenPromiseError, match="was first delivered after 1"):
+        desk.heard(popper, claimed[:1])
+
+
+def three_of_a_pipe(desk: Desk) -> tuple[Any, list[Message]]:
+    """A popper and two of three messages, which it claimed together; the checker did not hear."""
+    sent = [desk.sent(b"plain:%d:" % number) for number in range(3)]
+    for each in sent:
+        desk.world.checker.push(each)
+    with desk.queue.pusher() as pusher:
+        ids = pusher.push_many([each.payload for each in sent])
+    desk.world.checker.pushed(sent, ids)
+    popper = desk.queue.popper(keep_alive=0)
+    return popper, popper.pop(2)

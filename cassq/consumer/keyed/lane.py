@@ -32,7 +32,7 @@ from cassq.consumer.delivery import Acknowledger, DeliveredRun, Delivery, Messag
 from cassq.consumer.keyed.elsewhere import Elsewhere
 from cassq.consumer.keyed.fairness import FairReady
 from cassq.consumer.keyed.holding import Holding
-from cassq.consumer.keyed.keys import Line, Says
+from cassq.consumer.keyed.keys import Acked, Line, Says
 from cassq.consumer.keyed.segment_hold import Keeper, SegmentHold
 from cassq.consumer.keyed.segments import Entry, Segment, delivery_of, runs_of
 from cassq.consumer.keyed.take_over import HELD_FOR, TakeOver, lane_lock
@@ -106,7 +106,7 @@ class Lane(Keeper):
         )  # fmt: skip
         self._segments: dict[Delivery, Segment] = {}
         self._bytes = 0  # of their messages
-        self._after: list[tuple[Segment, bytes]] = []  # where acks are not written, and their keys
+        self._after: list[Acked] = []  # whose acks are not written
         self._goes_on = False  # some ready messages follow others whose acks are not written
         self._looked_ms = self._kept_ms = self._used_ms = 0
         self._more_ahead = False  # whether the last look found more to claim
@@ -498,7 +498,9 @@ class Lane(Keeper):
 
     def acked(self, segment: Segment, keys: Sequence[bytes | None]) -> None:
         self._line.finished(keys)
-        self._after += [(segment, key) for key in keys if key is not None]
+        named = [key for key in keys if key is not None]
+        if named:
+            self._after.append((segment, named))
         if self._hungry and (self._after or self._elsewhere.acks):
             self._hungry = False
             self._wake()
@@ -537,8 +539,8 @@ class Lane(Keeper):
         after, self._after = self._after, []
         self._goes_on = False
         self._elsewhere.flushed()
-        for _, key in after:
-            self._line.settled(key)
+        for _, keys in after:
+            self._line.settled_all(keys)
         for row in free:
             if self._claimer.is_spent(row):
                 segment = self._line.waiting_at(row)
@@ -579,8 +581,8 @@ class Lane(Keeper):
         """Keep the lane, if that was not done for a while."""
         now_ms, timeout_ms = self._clock.boot_ms(), self._claimer.rules.claim_timeout_ms
         if now_ms - self._kept_ms >= timeout_ms // 3:
-            self._kept_ms = now_ms
             self._keep(timeout_ms)
+            self._kept_ms = now_ms  # only now: if it failed, nothing is handed out until it has not
 
     def due_ms(self, row: Claim) -> int:
         now_ms, timeout_ms = self._catalog.now_ms(), self._claimer.rules.claim_timeout_ms

@@ -59,8 +59,8 @@ class SegmentHold(Hold):
 
     def check(self, seqs: RangeSet) -> None:
         out, settled = self.segment.out, self._delivery.settled
-        missing = [seq for seq in seqs if seq not in out]
-        if self._delivery.lost or (missing and not all(seq in settled for seq in missing)):
+        missing = [] if all(map(out.__contains__, seqs)) else [s for s in seqs if s not in out]
+        if self._delivery.lost or not all(seq in settled for seq in missing):
             raise ClaimLostError(
                 "the message was given back, or taken away, already",
                 hint="unless it was acked, it is, or will be, delivered again",
@@ -70,8 +70,8 @@ class SegmentHold(Hold):
     def acked(self, seqs: RangeSet) -> None:
         segment = self.segment
         out = segment.out
-        mine = [seq for seq in seqs if seq in out]
-        keys = [out.pop(seq) for seq in mine]
+        mine = list(filter(out.__contains__, seqs))
+        keys = list(map(out.pop, mine))
         if segment.receipts:  # looked at afterwards: see `give_receipt`
             told = [seq in segment.receipts for seq in mine]
             self._keeper.elsewhere.acked(segment, compress(zip(mine, keys, strict=True), told))

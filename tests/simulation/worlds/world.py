@@ -18,7 +18,7 @@ from cassq.inspect.audit import audit_queue
 from cassq.lifecycle.ports import Life, Ports
 from cassq.locks.lease import LeaseLocker
 from cassq.locks.turns import Turns
-from cassq.model.queues import QueuePolicy
+from cassq.model.queues import QueuePolicy, rate_of
 from cassq.settings import OnDead
 from tests.catalog_parts import put_part
 from tests.simulation.actors.client import SimDoorbell, SteppedClient
@@ -303,7 +303,7 @@ class World:
         clock = self.scheduler.clock
         started_ms = clock.boot_ms()
         set_back = self.scenario.jump_rate and self.scenario.cuts
-        limit = SET_BACK_SECONDS if set_back else DRAIN_SECONDS
+        limit = (SET_BACK_SECONDS if set_back else DRAIN_SECONDS) + self._rate_seconds()
         poppers: dict[tuple[str, str], Any] = {}
         for _ in range(ROUNDS_MAX):
             found = 0
@@ -327,6 +327,13 @@ class World:
             raise BrokenPromiseError(f"not drained after {ROUNDS_MAX} rounds")
         for popper in poppers.values():
             popper.close()
+
+    def _rate_seconds(self) -> float:
+        """How long a group may take for all messages because of its rate."""
+        rates = [policy.get("rate") for policy in self.scenario.policy.values()]
+        allowed = [rate_of(rate) for rate in rates if rate is not None]
+        slowest = (-(-self.scenario.messages // most) * ms / 1000 for most, ms in allowed)
+        return max(slowest, default=0.0)
 
     def _drain_group(self, client: SteppedClient, popper: Any) -> int:
         found = 0

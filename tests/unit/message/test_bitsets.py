@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cassq.message.bitsets import BitSet
+from cassq.message.bitsets import BitSet, as_bits
 from cassq.message.ranges import EMPTY, RangeSet
 
 SEQS = st.sets(st.integers(0, 200)).map(sorted)
@@ -37,6 +37,19 @@ def test_each_operation_gives_what_it_gives_on_ranges(
             assert wanted == found
             assert found.ranges == wanted.ranges
     assert RangeSet.joined([ranges, other_bits]) == ranges | other_ranges
+
+
+@given(SEQS, OFFSETS)
+def test_ranges_as_bits_are_the_same_set(seqs: list[int], offset: int) -> None:
+    ranges, bits = both(seqs, offset)
+    assert as_bits(ranges) == ranges
+    assert not seqs or isinstance(as_bits(ranges), BitSet)
+    assert as_bits(bits) is bits
+
+
+def test_ranges_too_far_apart_for_bits_stay_ranges() -> None:
+    wide = RangeSet.of([0, 1 << 40])
+    assert as_bits(wide) is wide
 
 
 @given(SEQS, st.integers(0, 210), st.integers(0, 210), OFFSETS)
