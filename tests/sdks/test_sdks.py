@@ -17,6 +17,7 @@ import cassq
 
 HERE = Path(__file__).parent
 BUILD_SECONDS = 1500  # Rust, on a busy machine
+JAVA_PROGRAM = (("java", "mvn"), ("mvn --quiet --batch-mode compile exec:java",))
 # The tools that a language needs, and how its program is fetched, built and run.
 PROGRAMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "python": ((), (f"{sys.executable} scenario.py",)),
@@ -26,7 +27,7 @@ PROGRAMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "go": (("go",), ("go mod tidy", "go run .")),
     "rust": (("cargo",), ("cargo run --quiet",)),
-    "java": (("java", "mvn"), ("mvn --quiet --batch-mode compile exec:java",)),
+    "java": JAVA_PROGRAM,
 }
 
 
@@ -51,7 +52,32 @@ def gateway(tmp_path: Path) -> Iterator[str]:
 def test_an_sdk_finds_everything_as_sqs_has_it(
     language: str, gateway: str, tmp_path: Path, needs: Callable[[str], str]
 ) -> None:
-    tools, commands = PROGRAMS[language]
+    run(language, *PROGRAMS[language], gateway, tmp_path, needs)
+    with cassq.connect(f"file://{tmp_path / 'queues'}") as client:
+        dead = client.queue(f"sdk-{language}-dead")
+        assert dead.stats().groups["default"].pending == 1
+        assert dead.audit().findings == []
+
+
+@pytest.mark.long(reason="Spring comes from Maven Central")
+def test_the_listener_of_spring_cloud_aws_runs_unchanged(
+    gateway: str, tmp_path: Path, needs: Callable[[str], str]
+) -> None:
+    run("spring", *JAVA_PROGRAM, gateway, tmp_path, needs)
+    with cassq.connect(f"file://{tmp_path / 'queues'}") as client:
+        group = client.queue("sdk-spring").stats().groups["default"]
+        assert (group.waiting, group.pending) == (0, 0)
+
+
+def run(
+    language: str,
+    tools: tuple[str, ...],
+    commands: tuple[str, ...],
+    gateway: str,
+    tmp_path: Path,
+    needs: Callable[[str], str],
+) -> None:
+    """Run the program of a language, which must end well."""
     paths = [str(Path(needs(tool)).parent) for tool in tools]
     program = shutil.copytree(HERE / language, tmp_path / language)
     environ = {
@@ -75,7 +101,3 @@ def test_an_sdk_finds_everything_as_sqs_has_it(
         )
         assert done.returncode == 0, f"{command}:\n{done.stdout}\n{done.stderr}"
     assert f"{language}: all as expected" in done.stdout
-    with cassq.connect(f"file://{tmp_path / 'queues'}") as client:
-        dead = client.queue(f"sdk-{language}-dead")
-        assert dead.stats().groups["default"].pending == 1
-        assert dead.audit().findings == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bench.measuring.children import Figures, Job, Seat, run
+from bench.peers.peer import Peer
 from bench.plan import Plan
 from bench.scenarios.backlog import shown
 from bench.scenarios.gateway.load import CONNECTIONS, at_backlogs, in_loop, latency, throughput
@@ -60,13 +61,16 @@ class OverSqs(Scenario):
             Column("server_rss_bytes", "server MB", "MB"),
         ]
 
+    def takes_part(self, case: Case, peer: type[Peer]) -> bool:
+        """One that is too slow to have a backlog has none."""
+        slow = case.key == "gateway-backlog" and not peer.traits.batches
+        return super().takes_part(case, peer) and not slow
+
     def measure(self, case: Case, seat: Seat, plan: Plan) -> Figures:
         if case.key == "gateway-backlog":
-            traits, window = seat.peer_class().traits, plan.gateway_window
-            backlogs = plan.gateway_backlogs if traits.deep else plan.gateway_backlogs[:1]
-            if not traits.batches:
-                window //= 10
-            return _run(at_backlogs, seat, backlogs, window, plan.backlog_rounds)
+            deep = seat.peer_class().traits.deep
+            backlogs = plan.gateway_backlogs if deep else plan.gateway_backlogs[:1]
+            return _run(at_backlogs, seat, backlogs, plan.gateway_window, plan.backlog_rounds)
         figures = _run(throughput, seat, plan.gateway_s)
         if seat.peer_name in LATENCY_PEERS:
             figures.update(_run(latency, seat, plan.latency_rate, plan.latency_s))

@@ -1,7 +1,7 @@
 """Two languages on one queue: Python pushes orders and pops bills, without a server in between; a
 program in JavaScript, or a shell script, makes the bills, through a gateway.
 
-    python examples/two_languages/demo.py
+    python examples/two_languages/bills.py
 """
 
 from __future__ import annotations
