@@ -55,7 +55,7 @@ class Plan:
     celery_tasks: int = 10_000
     celery_trips: int = 1_000
     # Tasks that each framework pushes and runs.
-    framework_tasks: int = 8_000
+    framework_tasks: int = 4_000
     # Messages pushed ahead of their time.
     delayed_messages: int = 1_000_000
     # Messages that are written into an outbox, and forwarded.

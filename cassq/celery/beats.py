@@ -40,6 +40,7 @@ class Scheduler(beat.Scheduler):
 
     def setup_schedule(self) -> None:
         self._look: Stopwatch | None = None  # since unsent ticks were looked for
+        self._notes: dict[str, str] = {}  # what this beat noted of entries that it is sending
         self.install_default_entries(self.app.conf.beat_schedule)
         self.merge_inplace(self.app.conf.beat_schedule)
         for entry in self.schedule.values():
@@ -54,7 +55,7 @@ class Scheduler(beat.Scheduler):
             self._look = Stopwatch()
             for entry in list(self.schedule.values()):
                 text = self._read(entry)
-                if self._is_unsent(text) and self._note(entry, text, sent=False):
+                if self._is_unsent(text) and self._note(entry, text):
                     logger.warning("beat sends %s, which was noted and not sent", entry.name)
                     super().apply_entry(entry, producer=self.producer)
         seconds: float = super().tick(*args, **kwargs)
@@ -67,9 +68,9 @@ class Scheduler(beat.Scheduler):
     def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
         """Send an entry's task, and note that it was sent."""
         result = super().apply_async(entry, *args, **kwargs)
-        text = self._read(entry)
-        if text:
-            self._note(entry, text, sent=True)
+        note = self._notes.pop(entry.name, None)
+        if note is not None:  # if it was changed, another beat took over
+            self._leases.swap(self._name(entry), note, _text(json.loads(note)["at"], sent=True))
         return result
 
     def _may_send(self, entry: Any) -> bool:
@@ -78,17 +79,15 @@ class Scheduler(beat.Scheduler):
         noted = self._noted(text)
         if noted is not None and not entry.schedule.is_due(noted.at)[0]:
             return False  # another beat was quicker
-        return self._note(entry, text, sent=False)
+        return self._note(entry, text)
 
-    def _note(self, entry: Any, old: str, *, sent: bool) -> bool:
-        """Note that an entry is being sent, or was; False if another beat changed the note."""
-        noted = self._noted(old) if sent else None
-        record = {
-            "at": (noted.at if noted is not None else entry.default_now()).isoformat(),
-            "by": uuid.uuid4().hex,  # no two beats write the same text
-            "sent": sent,
-        }
-        return self._leases.swap(self._name(entry), old, json.dumps(record))
+    def _note(self, entry: Any, old: str) -> bool:
+        """Note that this beat sends an entry now; False if another beat changed the note."""
+        new = _text(entry.default_now().isoformat(), sent=False)
+        if not self._leases.swap(self._name(entry), old, new):
+            return False
+        self._notes[entry.name] = new
+        return True
 
     def _is_unsent(self, text: str) -> bool:
         """Whether a tick was noted some time ago, and not sent."""
@@ -116,3 +115,8 @@ class Scheduler(beat.Scheduler):
     @staticmethod
     def _name(entry: Any) -> str:
         return f"celery-beat:{entry.name}"
+
+
+def _text(at: str, *, sent: bool) -> str:
+    """A note as it is stored; no two beats write the same."""
+    return json.dumps({"at": at, "by": uuid.uuid4().hex, "sent": sent})
