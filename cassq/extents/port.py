@@ -75,7 +75,7 @@ class ExtentWriter(abc.ABC):
     append_bytes: int = 8 * 1024 * 1024
     frame_messages: int = COUNT_MAX
 
-    # How many replicas it has less than it should have.
+    # How many fewer replicas it has than it should have.
     missing: int = 0
 
     @property

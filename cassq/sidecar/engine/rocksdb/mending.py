@@ -309,7 +309,10 @@ def set_aside(directory: Path, place: Path, table: Table, free_min: int) -> None
             with suppress(FileExistsError):
                 os.link(file, aside / file.name)
         note = {"first": table.first.hex(), "last": table.last.hex(), "level": table.level}
-        (aside / f"{table.number}.json").write_text(json.dumps(note), encoding="ascii")
+        with (aside / f"{table.number}.json").open("w", encoding="ascii") as noted:
+            json.dump(note, noted)
+            noted.flush()
+            os.fsync(noted.fileno())
         Disk().sync_directory(aside)
         Disk().sync_directory(directory)
     remove_table(place, table.level, table.number)
@@ -369,8 +372,8 @@ def remove_aside(directory: Path, table: Table) -> None:
     """Remove the file of a table that was filled in."""
     aside = directory / _ASIDE
     with translated(f"removing {aside}"):
-        (aside / f"{table.number}.json").unlink()
         (aside / f"{table.number:06d}.sst").unlink(missing_ok=True)
+        (aside / f"{table.number}.json").unlink()
 
 
 def _write_lacking(db: Rdict, frames: Iterator[tuple[StoredReplica, int, bytes]]) -> int:
