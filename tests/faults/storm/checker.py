@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from tests.faults.storm.history import ENDING, NEVER, History, Seen, Sent, Settling
+from tests.faults.storm.journal import order_key_of
 
 TOLD_MOST = 10
 
@@ -44,9 +45,12 @@ def check(history: History) -> Verdict:
     for name, of_group in OF_GROUPS.items():
         found = (reported for seen in history.seen.values() for reported in of_group(history, seen))
         _add(verdict, name, found)
-    for name, of_group in OF_STRICT_GROUPS.items():
-        strict = (seen for seen in history.seen.values() if seen.queue in history.strict)
-        _add(verdict, name, (reported for seen in strict for reported in of_group(history, seen)))
+    keyed = [seen for seen in history.seen.values() if seen.group in history.keyed]
+    strict = [each for each in history.seen.values() if each.queue in history.strict]
+    exclusive = [seen for seen in strict if seen not in keyed]
+    for of_some, some in ((OF_STRICT_GROUPS, exclusive), (OF_KEYED_GROUPS, keyed)):
+        for name, of_group in of_some.items():
+            _add(verdict, name, (told for seen in some for told in of_group(history, seen)))
     for seen in history.seen.values():
         if seen.queue not in history.strict:
             verdict.duplicates[seen.name] = duplicates(seen)
@@ -277,20 +281,31 @@ def the_order_is_kept(history: History, seen: Seen) -> Complaints:
     One push is after another if it began when that had returned, whoever made them; within a
     push the messages have their order. A delivery may hold several, in their order.
     """
-    order = sorted(
-        (s for s in history.sent.values() if s.queue == seen.queue and s.fate == "acknowledged"),
-        key=lambda sent: (sent.done_ns, sent.op, sent.index),
-    )
+    return _passed(history, seen, lambda sent: "")
+
+
+def _passed(history: History, seen: Seen, line_of: Callable[[Sent], object]) -> Complaints:
+    """What came before something that was pushed earlier was finished. line_of: the messages that
+    keep one order have the same."""
+    lines: dict[object, list[Sent]] = defaultdict(list)
+    for sent in history.sent.values():
+        if sent.queue == seen.queue and sent.fate == "acknowledged":
+            lines[line_of(sent)].append(sent)
+    for line in lines.values():
+        line.sort(key=lambda sent: (sent.done_ns, sent.op, sent.index))
     finished = _finished_ns(seen)
-    frontier = 0
+    frontiers: dict[object, int] = defaultdict(int)
     for delivery in sorted(seen.deliveries, key=lambda each: each.returned_ns):
         now_ns = delivery.returned_ns
-        while frontier < len(order) and finished.get(order[frontier].key, NEVER) < now_ns:
-            frontier += 1
         together: set[str] = set()
         for key, *_ in delivery.items:
             late = history.sent.get(key)
             if late is not None:
+                name = line_of(late)
+                order, frontier = lines[name], frontiers[name]
+                while frontier < len(order) and finished.get(order[frontier].key, NEVER) < now_ns:
+                    frontier += 1
+                frontiers[name] = frontier
                 for early in _before(order, frontier, late):
                     done = finished.get(early.key, NEVER) < now_ns
                     if not done and early.key not in together:
@@ -328,6 +343,49 @@ def _finished_ns(seen: Seen) -> dict[str, int]:
     return finished
 
 
+# --- groups that keep the order of keys -------------------------------------------------------
+
+
+def the_order_of_a_key_is_kept(history: History, seen: Seen) -> Complaints:
+    """While a message is not finished, nothing of its key that was pushed after it is delivered: on
+    a strict queue whoever pushed it, on others by the same pusher."""
+    strict = seen.queue in history.strict
+    return _passed(
+        history,
+        seen,
+        lambda sent: order_key_of(sent.key) if strict else (order_key_of(sent.key), sent.pusher),
+    )
+
+
+def one_of_a_key_is_in_hand(history: History, seen: Seen) -> Complaints:
+    """Two messages of a key are never held at the same time. One is certainly held from its
+    delivery until its popper began to settle it, if it could."""
+    settled = {
+        (each.popper, each.batch, key): each.begun_ns
+        for each in seen.settlings
+        if each.result == "ok"
+        for key in each.keys
+    }
+    held: dict[str, list[tuple[int, int, str, str]]] = defaultdict(list)
+    for delivery in seen.deliveries:
+        for key, *_ in delivery.items:
+            until_ns = settled.get((delivery.popper, delivery.batch, key))
+            if until_ns is not None and key in history.sent:
+                spell = delivery.returned_ns, until_ns, key, delivery.popper
+                held[order_key_of(key)].append(spell)
+    for spells in held.values():
+        last = 0, 0, "", ""
+        for spell in sorted(spells):
+            begun_ns, until_ns, key, popper = spell
+            if begun_ns < last[1] and key != last[2]:
+                yield (
+                    f"{key} came to {seen.name} ({popper}) while {last[3]} had {last[2]},"
+                    " which is of the same key"
+                )
+            if until_ns > last[1]:
+                last = spell
+
+
 OF_ALL: dict[str, Callable[[History], Complaints]] = {
     "the end was reached": the_end_was_reached,
     "the ledger balances": the_ledger_balances,
@@ -344,4 +402,8 @@ OF_GROUPS: dict[str, Callable[[History, Seen], Complaints]] = {
 }
 OF_STRICT_GROUPS: dict[str, Callable[[History, Seen], Complaints]] = {
     "the order is kept": the_order_is_kept,
+}
+OF_KEYED_GROUPS: dict[str, Callable[[History, Seen], Complaints]] = {
+    "the order of a key is kept": the_order_of_a_key_is_kept,
+    "one of a key is in hand": one_of_a_key_is_in_hand,
 }

@@ -14,6 +14,8 @@ TRIES_MOST = 10
 
 T = TypeVar("T")
 
+KEYED = "keyed"  # the group of a queue that keeps the order of keys
+
 
 class Ground(abc.ABC):
     """url: as clients take it. told: what it is, in a line. servers: how many take turns at being
@@ -22,8 +24,8 @@ class Ground(abc.ABC):
     spaces: clients that live in a network namespace of their own, and which that is."""
 
     groups: ClassVar[Mapping[str, list[str]]] = {
-        "ap": ["default", "second"],
-        "cp": ["default", "second"],
+        "ap": ["default", "second", KEYED],
+        "cp": ["default", "second", KEYED],
     }
     kept: ClassVar[frozenset[str]] = frozenset()
     servers: int = 3

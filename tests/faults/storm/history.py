@@ -18,7 +18,8 @@ ENDING = frozenset({"commit", "dead"})
 
 @dataclass(slots=True)
 class Sent:
-    """A message that somebody tried to push. op: of its push; index: its place in that.
+    """A message that somebody tried to push. op: of its push; index: its place in that. pusher:
+    which one of its process's made the push, one after the other.
 
     fate: "acknowledged", "refused" (the pusher was told that it is not there), or "unknown".
     """
@@ -28,6 +29,7 @@ class Sent:
     op: tuple[str, int]
     index: int
     begun_ns: int
+    pusher: tuple[str, int] = ("", 0)
     done_ns: int = NEVER
     fate: str = "unknown"
     id: str = ""
@@ -83,12 +85,14 @@ class Ledger:
 
 @dataclass(slots=True)
 class History:
-    """All of it. ended: whether the journals tell of a drained end.
+    """All of it. strict: the queues that keep one order. keyed: the groups, of any queue, that keep
+    the order of keys. ended: whether the journals tell of a drained end.
 
     pushes: (queue, seconds it took, when it was acknowledged, messages) of each acknowledged push.
     """
 
     strict: frozenset[str]
+    keyed: frozenset[str] = frozenset()
     sent: dict[str, Sent] = field(default_factory=dict)
     seen: dict[tuple[str, str], Seen] = field(default_factory=dict)
     ledgers: dict[str, Ledger] = field(default_factory=dict)
@@ -102,10 +106,14 @@ class History:
 
 
 def history_of(
-    stories: Iterable[Story], strict: Iterable[str], groups: dict[str, list[str]]
+    stories: Iterable[Story],
+    strict: Iterable[str],
+    groups: dict[str, list[str]],
+    keyed: Iterable[str] = (),
 ) -> History:
-    """strict: the queues that keep the order. groups: of each queue, all that there are."""
-    history = History(frozenset(strict))
+    """strict: the queues that keep the order. groups: of each queue, all that there are. keyed:
+    those that keep the order of keys."""
+    history = History(frozenset(strict), frozenset(keyed))
     for queue, names in groups.items():
         for name in names:
             history.view(queue, name)
@@ -126,12 +134,18 @@ def history_of(
 
 def _add_pushes(history: History, story: Story) -> None:
     begun: dict[int, Line] = {}
-    for line in story.of("push", "pushed", "failed"):
+    pushers = 0
+    for line in story.of("opened", "push", "pushed", "failed"):
+        if line.word == "opened":
+            pushers += 1
+            continue
         op = line.about[0]
         if line.word == "push":
             begun[op] = line
             for index, key in enumerate(line.about[1]):
-                history.sent[key] = Sent(key, story.queue, (story.name, op), index, line.at_ns)
+                sent = Sent(key, story.queue, (story.name, op), index, line.at_ns)
+                sent.pusher = story.name, pushers
+                history.sent[key] = sent
             continue
         keys = begun[op].about[1]
         if line.word == "pushed":

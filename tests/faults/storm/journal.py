@@ -4,6 +4,7 @@ A line has the nanosecond of the machine's even-running clock, which all process
 and what the word is about:
 
     role ROLE NAME QUEUE GROUP          the first line
+    opened                              another pusher is used from here on
     push OP KEYS                        a push of messages begins
     pushed OP IDS                       it was acknowledged
     failed OP HOW COUNT ERROR           it was not; HOW is "refused" or "unknown"; so many of the
@@ -33,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 POISON_EVERY = 149
+ORDER_KEYS = 5
 
 
 class Journal:
@@ -102,6 +104,11 @@ def key_of(payload: bytes) -> str:
     """Which message it is; what nobody can have pushed is told as such."""
     key = payload.partition(b" ")[0].decode(errors="replace")
     return key if payload_of(key) == payload else f"damaged:{payload[:60]!r}"
+
+
+def order_key_of(key: str) -> str:
+    """By what a group orders a message, if it has an order of keys."""
+    return f"line {int(key.rpartition(':')[2]) % ORDER_KEYS}"
 
 
 def is_poison(key: str) -> bool:

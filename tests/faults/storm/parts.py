@@ -23,7 +23,14 @@ import cassq
 from cassq.base.clock import Stopwatch
 from cassq.errors import BackendError, CassqError, ClaimLostError, OwnershipError
 from tests.faults.parts import Stage
-from tests.faults.storm.journal import Journal, is_poison, key_of, now_ns, payload_of
+from tests.faults.storm.journal import (
+    Journal,
+    is_poison,
+    key_of,
+    now_ns,
+    order_key_of,
+    payload_of,
+)
 
 OPEN_AGAIN_SECONDS = 0.5
 _CLONE_NEWNET = 0x40000000
@@ -134,6 +141,7 @@ def push(stage: Stage, url: str, path: str, queue: str, seed: int, pause: float)
                 break
             if pusher is None:
                 pusher = _try(journal, "pusher", lambda: client.queue(queue).pusher())
+                journal.write("opened")
                 ears.rest(0.0 if pusher else OPEN_AGAIN_SECONDS)
                 continue
             _push_once(journal, pusher, op, chance, numbers)
@@ -162,12 +170,13 @@ def _push_once(
 ) -> None:
     count = chance.choice([1, 1, 1, 3, 20])
     keys = [f"{journal.name}:{n}" for n in itertools.islice(numbers, count)]
+    lines = [order_key_of(key).encode() for key in keys]
     journal.write("push", op, keys)
     try:
         if count == 1:
-            ids = [pusher.push(payload_of(keys[0]))]
+            ids = [pusher.push(payload_of(keys[0]), key=lines[0])]
         else:
-            ids = list(pusher.push_many([payload_of(key) for key in keys]))
+            ids = list(pusher.push_many([payload_of(key) for key in keys], keys=lines))
     except (BackendError, OwnershipError) as exc:
         how = "refused" if not getattr(exc, "outcome_unknown", False) else "unknown"
         journal.write("failed", op, how, exc.fields.get("pushed", 0), error_line(exc))

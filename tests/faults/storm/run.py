@@ -10,7 +10,7 @@ from pathlib import Path
 import cassq
 from tests.faults.storm.checker import check
 from tests.faults.storm.crew import PARTS, Crew, Member, Role
-from tests.faults.storm.ground import Ground, patiently
+from tests.faults.storm.ground import KEYED, Ground, patiently
 from tests.faults.storm.history import history_of
 from tests.faults.storm.journal import now_ns, read_all
 from tests.faults.storm.nemesis import Nemesis
@@ -90,7 +90,7 @@ class Storm:
         failures += self._drain(plan.seed)
         failures += self._ground.last_proofs(nemesis.note)
         stories = read_all(self._journals)
-        history = history_of(stories, STRICT, self._groups)
+        history = history_of(stories, STRICT, self._groups, [KEYED])
         verdict = check(history)
         return Report(
             seed=plan.seed,
@@ -116,7 +116,7 @@ class Storm:
         while where the machine is busy."""
         threading.Event().wait(self._size.calm)
         while now_ns() - since_ns < LIFE_SECONDS * 1e9:
-            history = history_of(read_all(self._journals), STRICT, self._groups)
+            history = history_of(read_all(self._journals), STRICT, self._groups, [KEYED])
             if not still(self._groups, history.pushes, since_ns):
                 return
             threading.Event().wait(LOOK_SECONDS)
@@ -129,7 +129,12 @@ class Storm:
                 patiently(lambda n=name, h=how: client.create_queue(n, consistency=h, **POLICY))
                 for group in groups:
                     if group != "default":
-                        patiently(lambda n=name, g=group: client.queue(n).create_group(g))
+                        order = "key" if group == KEYED else "any"
+                        patiently(
+                            lambda n=name, g=group, o=order: client.queue(n).create_group(
+                                g, order=o
+                            )
+                        )
 
     def _roles(self) -> list[Role]:
         size, roles = self._size, [Role("reaper", "reap", (2.0,))]

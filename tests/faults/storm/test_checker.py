@@ -7,7 +7,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.faults.storm.checker import OF_ALL, OF_GROUPS, OF_STRICT_GROUPS, Verdict, check
+from tests.faults.storm.checker import (
+    OF_ALL,
+    OF_GROUPS,
+    OF_KEYED_GROUPS,
+    OF_STRICT_GROUPS,
+    Verdict,
+    check,
+)
 from tests.faults.storm.history import history_of
 from tests.faults.storm.journal import Story, story_of
 
@@ -93,7 +100,8 @@ class Tale:
 
     # --- the end ------------------------------------------------------------------------------
 
-    def verdict(self, *, ended: bool = True) -> Verdict:
+    def verdict(self, *, ended: bool = True, keyed: bool = False) -> Verdict:
+        """keyed: whether the groups keep the order of keys instead."""
         for queue in GROUPS:
             self.write("drain", "drainer", "", "dead", queue, "one", self.dead[queue])
             count = self._seqs.get(queue, -1) + 1
@@ -103,7 +111,7 @@ class Tale:
             self.write("drain", "drainer", "", *found)
         if ended:
             self.write("drain", "drainer", "", "end")
-        return check(history_of(self.stories(), STRICT, GROUPS))
+        return check(history_of(self.stories(), STRICT, GROUPS, ["one"] if keyed else []))
 
     def stories(self) -> Iterator[Story]:
         for lines in self._lines.values():
@@ -137,7 +145,8 @@ def right() -> Tale:
 def test_a_right_history_is_accepted() -> None:
     verdict = right().verdict()
     assert verdict.good, verdict.findings
-    assert set(verdict.counts) == OF_ALL.keys() | OF_GROUPS.keys() | OF_STRICT_GROUPS.keys()
+    of_some = OF_STRICT_GROUPS.keys() | OF_KEYED_GROUPS.keys()
+    assert set(verdict.counts) == OF_ALL.keys() | OF_GROUPS.keys() | of_some
     assert verdict.duplicates == {"ap/one": 0}
 
 
@@ -409,6 +418,133 @@ def test_a_pop_that_began_before_the_commit_may_return_what_was_committed() -> N
     tale.eat("cp", "x:0")
     tale.get("cp", "x:0", who="another", called=called)
     assert tale.verdict().good
+
+
+# --- the order of keys --------------------------------------------------------------------------
+# What a name ends with decides the key: 0 and 5, or 1 and 6, have the same.
+
+
+def came_before_the_first_of_its_key(tale: Tale, queue: str) -> None:
+    tale.push(queue, "x:0")
+    tale.push(queue, "x:5")
+    tale.eat(queue, "x:5")
+    tale.eat(queue, "x:0")
+
+
+def came_while_the_first_of_its_key_failed(tale: Tale, queue: str) -> None:
+    tale.push(queue, "x:0", "x:5")
+    tale.eat(queue, "x:0", how="rollback")
+    tale.eat(queue, "x:5", who="another")
+    tale.eat(queue, "x:0")
+
+
+def turned_round_within_its_key(tale: Tale, queue: str) -> None:
+    tale.push(queue, "x:0", "x:1", "x:5")
+    tale.eat(queue, "x:1")
+    tale.eat(queue, "x:5")
+    tale.eat(queue, "x:0")
+
+
+@pytest.mark.parametrize("queue", GROUPS)
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        came_before_the_first_of_its_key,
+        came_while_the_first_of_its_key_failed,
+        turned_round_within_its_key,
+    ],
+)
+def test_a_wrong_order_of_a_key_is_seen(wrong: Callable[[Tale, str], None], queue: str) -> None:
+    tale = right_by_key()
+    wrong(tale, queue)
+    counts = tale.verdict(keyed=True).counts
+    assert [name for name, count in counts.items() if count] == ["the order of a key is kept"]
+
+
+def test_the_order_of_a_key_over_pushers_is_kept_on_strict_queues_alone() -> None:
+    for queue in GROUPS:
+        tale = right_by_key()
+        tale.push(queue, "x:0")
+        tale.push(queue, "y:0", who="another")
+        tale.eat(queue, "y:0")
+        tale.eat(queue, "x:0")
+        found = tale.verdict(keyed=True).counts["the order of a key is kept"]
+        assert found == (queue == "cp")
+
+
+def test_another_pusher_of_the_same_client_keeps_an_order_of_its_own() -> None:
+    tale = right_by_key()
+    tale.push("ap", "x:0")
+    tale.write("pusher", "pusher", "ap", "opened")
+    tale.push("ap", "x:5")
+    tale.eat("ap", "x:5")
+    tale.eat("ap", "x:0")
+    verdict = tale.verdict(keyed=True)
+    assert verdict.good, verdict.findings
+
+
+@pytest.mark.parametrize("queue", GROUPS)
+@pytest.mark.parametrize("how", ["commit", "rollback", "release"])
+def test_two_of_a_key_in_hand_are_seen(queue: str, how: str) -> None:
+    tale = right_by_key()
+    first, second = tale.begin(queue, "x:0"), tale.begin(queue, "y:5", who="another")
+    tale.acknowledge(queue, first, "x:0")
+    tale.acknowledge(queue, second, "y:5", who="another")
+    batch = tale.get(queue, "x:0")
+    tale.eat(queue, "y:5", who="another")
+    tale.settle(queue, batch, how, "x:0")
+    tale.settled(queue, batch, how, "x:0")
+    if how != "commit":
+        tale.eat(queue, "x:0")
+    counts = tale.verdict(keyed=True).counts
+    assert [name for name, count in counts.items() if count] == ["one of a key is in hand"]
+
+
+@pytest.mark.parametrize("queue", GROUPS)
+def test_two_of_a_key_in_one_delivery_are_seen(queue: str) -> None:
+    tale = right_by_key()
+    tale.push(queue, "x:0", "x:5")
+    tale.eat(queue, "x:0", "x:5")
+    counts = tale.verdict(keyed=True).counts
+    assert [name for name, count in counts.items() if count] == ["one of a key is in hand"]
+
+
+@pytest.mark.parametrize("queue", GROUPS)
+def test_messages_of_other_keys_come_in_any_order_and_together(queue: str) -> None:
+    tale = right_by_key()
+    tale.push(queue, "x:0", "x:1", "x:2")
+    batch = tale.get(queue, "x:2", "x:1")
+    tale.eat(queue, "x:0", who="another")
+    tale.settle(queue, batch, "commit", "x:2", "x:1")
+    tale.settled(queue, batch, "commit", "x:2", "x:1")
+    verdict = tale.verdict(keyed=True)
+    assert verdict.good, verdict.findings
+
+
+@pytest.mark.parametrize("queue", GROUPS)
+def test_what_was_taken_from_its_holder_lets_its_key_go_on(queue: str) -> None:
+    tale = right_by_key()
+    tale.push(queue, "x:0", "x:5")
+    batch = tale.get(queue, "x:0")
+    tale.eat(queue, "x:0", who="another")
+    tale.eat(queue, "x:5", who="another")
+    tale.settle(queue, batch, "commit", "x:0")
+    tale.settled(queue, batch, "commit", "x:0", result="lost")
+    verdict = tale.verdict(keyed=True)
+    assert verdict.good, verdict.findings
+
+
+def right_by_key() -> Tale:
+    """Something of what may happen where the order of keys is kept."""
+    tale = Tale()
+    for queue in GROUPS:
+        tale.push(queue, f"{queue}:3")
+        tale.push(queue, f"{queue}:4", f"{queue}:9")
+        tale.eat(queue, f"{queue}:4", how="rollback")
+        tale.eat(queue, f"{queue}:3")
+        tale.eat(queue, f"{queue}:4")
+        tale.eat(queue, f"{queue}:9")
+    return tale
 
 
 # --- right ones that look like wrong ones -----------------------------------------------------
