@@ -51,7 +51,6 @@ LISTINGS = ("queue_pipes", "group_pipes", "consumed_pipes")
 TOMBSTONES_MOST = 20
 GROWTH_MOST = 1.2
 PATIENCE = 120.0
-IDLE_SECONDS = 3600.0  # the pipe that is kept open is not sealed, however slow the machine is
 
 
 class Counted(Cql):
@@ -165,18 +164,20 @@ def beats_of_passes(place: Place) -> tuple[dict[str, int], int] | None:
 
 def test_rolling_costs_the_same_after_many_pipes(places: list[Place]) -> None:
     place, reaper = places
-    queue = place.client.create_queue(
-        "rolling", max_pushes_per_pipe=PER_PIPE, idle_seal=IDLE_SECONDS
-    )
+    queue = place.client.create_queue("rolling", max_pushes_per_pipe=PER_PIPE)
     parts = rolled(queue, place.cql, PIPES)
     for part in parts:
         print(*(f"{value:.1f}" for value in part))
     with queue.pusher() as pusher:
-        pusher.push(b"it keeps a pipe open")
-        beats_read(reaper, "seal")  # so it knows which pipes are sealed
-        beats, unsealed = eventually(
-            "no pipe comes or goes", lambda: beats_of_passes(reaper), seconds=PATIENCE
-        )
+
+        def looked() -> tuple[dict[str, int], int] | None:
+            """On a slow machine the pipe that is open may seem abandoned, and is sealed."""
+            if not reaper.client.ports.catalog.pipes.unsealed():
+                pusher.push(b"it keeps a pipe open")
+            beats_read(reaper, "seal")  # so it knows which pipes are sealed
+            return beats_of_passes(reaper)
+
+        beats, unsealed = eventually("no pipe comes or goes", looked, seconds=PATIENCE)
     print(beats)
     assert max(beats.values()) <= unsealed
     rows = place.cql._session.execute(
