@@ -84,24 +84,19 @@ class Popper:
     ) -> None:
         if keep_alive is not None:
             check_seconds("keep_alive", keep_alive, WAIT_MAX_SECONDS)
-        self._catalog = ports.catalog
+        self._catalog, self._clock = ports.catalog, ports.clock
         self._life = ports.life
-        self._clock = ports.clock
-        self._queue = queue
-        self._group = group
+        self._queue, self._group = queue, group
         self._claimer = Claimer(ports, queue, group, dead_letter)
         self.name: str = self._claimer.name
         self._settler = Settler(ports, self._claimer, self._finished, group().name)
         self._acknowledger = Acknowledger(self.ack_held, self.give_held, self.extend_held)
         self._claimer.has_prime_suspect = self._settler.has_prime_suspect if shared else None
         self.tally: Tally = self._settler.tally
-        self._doorbell = doorbell
-        self._waiter = doorbell.listen()
-        self._run_within = run_within
-        self._soon = soon
+        self._doorbell, self._waiter = doorbell, doorbell.listen()
+        self._run_within, self._soon = run_within, soon
         self._keep_alive_ms = (keep_alive or 0) * 1000
-        self._keep_at_ms = math.inf  # when to check which claims must be extended
-        self._lock = threading.Lock()
+        self._keep_at_ms, self._lock = math.inf, threading.Lock()  # when to extend claims
         self._lane: Lane | None = None
         if group().policy.keyed:
             says = Says(self._flush, self._waiter.wake, doorbell.ring)
@@ -122,6 +117,11 @@ class Popper:
     def lost(self) -> int:
         """How many messages lost their claims before they were settled."""
         return self.tally.lost
+
+    @property
+    def lane(self) -> Lane | None:
+        """How it works for a keyed group; None for any other."""
+        return self._lane
 
     @property
     def broken(self) -> dict[str, Exception]:

@@ -374,9 +374,11 @@ def _queue_for(catalog: Catalog, name: str, ids: Ids) -> QueueRow:
     return queue
 
 
-def default_group(queue_id: str, ids: Ids, now_ms: int) -> GroupRow:
+def default_group(
+    queue_id: str, ids: Ids, now_ms: int, policy: GroupPolicy | None = None
+) -> GroupRow:
     """The group that comes with every queue."""
-    return GroupRow(ids.new(now_ms), queue_id, "default", GroupPolicy(), now_ms)
+    return GroupRow(ids.new(now_ms), queue_id, "default", policy or GroupPolicy(), now_ms)
 
 
 def schema_of_directory(directory: Path) -> tuple[int, int]:

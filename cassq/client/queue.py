@@ -669,18 +669,21 @@ class Queue:
 # --- making one -----------------------------------------------------------------------------------
 
 
-def create_queue(runtime: Runtime, name: str, policy: QueueSettings) -> Queue:
-    """Create a queue, or return one with the same policy. Raises QueueExistsError, ConfigError."""
+def create_queue(
+    runtime: Runtime, name: str, policy: QueueSettings, group: GroupPolicy | None = None
+) -> Queue:
+    """Create a queue, or return one with the same policy. group: the policy of its group `default`.
+    Raises QueueExistsError, ConfigError."""
     catalog, ids = runtime.ports.catalog, runtime.ports.ids
     new = changed(QueuePolicy(), policy)
     check_compression(new.compression)
     now_ms = catalog.now_ms()
     row = QueueRow(ids.new(now_ms), name, new, version=1, groups_version=1)
-    if catalog.queues.create(row, default_group(row.id, ids, now_ms)):
+    if catalog.queues.create(row, default_group(row.id, ids, now_ms, group)):
         return Queue(runtime, row)
     existing = catalog.queues.named(name)
     if existing is None:
-        return create_queue(runtime, name, policy)  # deleted this moment
+        return create_queue(runtime, name, policy, group)  # deleted this moment
     found = differences(existing.policy, new)
     if found:
         raise QueueExistsError(f"queue {name!r} exists: {as_text(found)}", differences=found)

@@ -25,9 +25,10 @@ class Settlement:
     def __init__(self, run: Callable[[Act], list[Receipt]]) -> None:
         self._run = run
 
-    def ack(self) -> None:
-        """Mark the messages as done."""
-        self._settle(None)
+    def ack(self, *, overdue: bool = True) -> None:
+        """Mark the messages as done. overdue: False refuses receipts of messages whose deadline has
+        passed, though nobody else has them yet."""
+        self._raise(self._run(lambda settler, some: settler.settle(some, None, overdue=overdue)))
 
     def nack(self, delay: float | None = None, error: Error = None) -> None:
         """Mark the messages as failed, as `Message.nack`: they are delivered again after `delay`
@@ -35,9 +36,10 @@ class Settlement:
         delay_ms = None if delay is None else milliseconds("delay", delay)
         self._settle(NackOptions(delay_ms, error_text("error", error), together=False))
 
-    def release(self) -> None:
-        """Give the messages back untried: the delivery does not count."""
-        self._settle(NackOptions(counted=False))
+    def release(self, delay: float = 0.0) -> None:
+        """Give the messages back untried: the delivery does not count. They are delivered again in
+        `delay` seconds."""
+        self._settle(NackOptions(milliseconds("delay", delay), counted=False))
 
     def dead(self, reason: Error = "") -> None:
         """Reject the messages: they become dead letters of the group."""

@@ -438,6 +438,21 @@ class Message:
     def __hash__(self) -> int:
         return hash((id(self._delivery), self.seq))
 
+
+class DatedMessage(Message):
+    """A message of a keyed group that was given a deadline of its own by its receipt, which it
+    keeps, as it can be asked for no more."""
+
+    __slots__ = ("_receipt",)
+
+    def __init__(self, message: Message, receipt: str) -> None:
+        super().__init__(message.payload, message.seq, message._bundle, message._delivery)
+        self._receipt = receipt
+
+    @property
+    def receipt(self) -> str:
+        return self._receipt
+
     def __repr__(self) -> str:
         return f"<Message {self.id} attempts={self.attempts} {len(self.payload)} bytes>"
 

@@ -62,13 +62,21 @@ class ReceiptSettler:
         self._ring = ring
         self._lock = threading.Lock()
 
-    def settle(self, receipts: Sequence[Receipt], back: NackOptions | None) -> list[Receipt]:
-        """Ack messages, or give them back; durable on return. Returns the receipts that are not
-        valid, which change nothing. Cost: a read for each run of messages, one synced transaction
-        for all of them."""
+    def settle(
+        self, receipts: Sequence[Receipt], back: NackOptions | None, *, overdue: bool = True
+    ) -> list[Receipt]:
+        """Ack messages, or give them back; durable on return. overdue: also those past their
+        deadline. Returns the receipts that are not valid, which change nothing. Cost: a read for
+        each run of messages, one synced transaction for all of them."""
         with self._lock:
             self._check()
-            return self._until_done(receipts, lambda found: self._settled(found, back))
+            invalid: list[Receipt] = []
+
+            def act(found: dict[Receipt, Found]) -> list[Receipt]:
+                out = found if overdue else self._out(found, invalid, overdue=False)
+                return self._settled(out, back) if out else []
+
+            return self._until_done(receipts, act) + invalid
 
     def extend(
         self, receipts: Sequence[Receipt], ms: int, *, overdue: bool = True
@@ -80,13 +88,20 @@ class ReceiptSettler:
             invalid: list[Receipt] = []
 
             def act(found: dict[Receipt, Found]) -> list[Receipt]:
-                now_ms = self._catalog.now_ms()
-                until_ms = None if overdue else now_ms
-                out = {r: each for r, each in found.items() if _is_out(each.row, until_ms)}
-                invalid.extend(found.keys() - out.keys())
-                return self._dated(out, now_ms + ms) if out else []
+                out = self._out(found, invalid, overdue=overdue)
+                return self._dated(out, self._catalog.now_ms() + ms) if out else []
 
             return self._until_done(receipts, act) + invalid
+
+    def _out(
+        self, found: dict[Receipt, Found], invalid: list[Receipt], *, overdue: bool
+    ) -> dict[Receipt, Found]:
+        """Those that somebody has; the others are added to `invalid`. overdue: also those past
+        their deadline."""
+        until_ms = None if overdue else self._catalog.now_ms()
+        out = {r: each for r, each in found.items() if _is_out(each.row, until_ms)}
+        invalid.extend(found.keys() - out.keys())
+        return out
 
     def _check(self) -> None:
         if self._claimer.exclusive:

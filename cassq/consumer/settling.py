@@ -429,7 +429,8 @@ class Settler:
             if not seqs:
                 continue  # the caller was interrupted before the seqs were noted
             if not back.counted:
-                gives.append(GiveBack(seqs, 0, delivery.deliveries - 1))  # to the front of the line
+                # To the front of the line, perhaps later.
+                gives.append(GiveBack(seqs, back.delay_ms or 0, delivery.deliveries - 1))
                 continue
             wait_ms = back.delay_ms
             if wait_ms is None:

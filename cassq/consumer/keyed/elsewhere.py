@@ -66,6 +66,10 @@ class Elsewhere:
         self.active, self._again_ms = False, None
         self.acks.clear()
 
+    def look_soon(self) -> None:
+        """Look at the next call, however short the time since the last one."""
+        self._looked_ms = self._pause_ms = 0
+
     # --- what the popper's own consumers say ----------------------------------------------------
 
     def acked(self, segment: Segment, acks: Iterable[tuple[int, bytes | None]]) -> None:

@@ -113,6 +113,15 @@ class Lane(Keeper):
         self._ahead_ms = 0  # when it did not
         self._hungry = False  # the last call found nothing that was ready
 
+    @property
+    def is_held(self) -> bool:
+        """Whether this popper has the lane, as far as it knows."""
+        return self._lock is not None
+
+    def look_soon(self) -> None:
+        """Look at the next call what receipts did, as they did something. Takes no lock."""
+        self._elsewhere.look_soon()
+
     # --- taking -------------------------------------------------------------------------------
 
     def take(self, limit: int) -> Messages:

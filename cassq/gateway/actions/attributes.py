@@ -39,11 +39,19 @@ CHOICES = {
 }
 REDRIVE, REDRIVE_ALLOW = "RedrivePolicy", "RedriveAllowPolicy"
 OF_FIFO = ("FifoQueue", "ContentBasedDeduplication", *CHOICES)
+FIFO = "FifoQueue"
 SETTABLE = (*NUMBERS, *FLAGS, *TEXTS, *CHOICES, REDRIVE, REDRIVE_ALLOW)
 # Those that are settings, but for a visibility timeout of 0.
 SETTINGS = ("VisibilityTimeout", "MessageRetentionPeriod")
 LEAST_TIMEOUT = 0.05
 SOURCES_MAX = 10
+DEDUP_SECONDS = 300.0
+NEW_FIFO = {
+    FIFO: "true",
+    "ContentBasedDeduplication": "false",
+    "DeduplicationScope": "queue",
+    "FifoThroughputLimit": "perQueue",
+}
 # The keys of the JSON in a policy.
 SET, TAGS, CHANGED, MOVES = "set", "tags", "changed", "moves"
 
@@ -122,31 +130,46 @@ def moves(policy: QueuePolicy) -> list[dict[str, Any]]:
     return [dict(each) for each in found] if isinstance(found, list) else []
 
 
-def defaults() -> QueueSettings:
+def is_fifo(policy: QueuePolicy) -> bool:
+    """Whether SQS clients made a queue as a FIFO queue."""
+    return policy.strict and kept(policy).get(FIFO) == "true"
+
+
+def defaults(*, fifo: bool = False) -> QueueSettings:
     """The settings of a queue that SQS clients create, if they name none."""
-    return {
+    found: QueueSettings = {
         "claim_timeout": 30.0,
         "retain_unconsumed": float(NUMBERS["MessageRetentionPeriod"][2]),
         "max_deliveries": UNLIMITED,
         "sick_check": False,
     }
+    if fifo:
+        found["consistency"] = "cp"
+        found["dedup_window"] = DEDUP_SECONDS
+        found["attributes"] = packed(QueuePolicy(), **{SET: NEW_FIFO})
+    return found
 
 
 # --- changing -----------------------------------------------------------------------------------
 
 
 def changing(
-    host: Names, name: str, wanted: Mapping[str, str], policies: Mapping[str, QueuePolicy]
+    host: Names,
+    name: str,
+    wanted: Mapping[str, str],
+    policies: Mapping[str, QueuePolicy],
+    *,
+    fifo: bool = False,
 ) -> Callable[[QueuePolicy], QueueSettings]:
     """What gives a queue the attributes in `wanted`, which are checked at once. policies: of all
-    queues. Raises ActionError."""
+    queues. fifo: it is a FIFO queue. Raises ActionError."""
     settings: QueueSettings = {}
     own: dict[str, str] = {}
     for each, value in wanted.items():
-        if each not in SETTABLE or each in OF_FIFO:
+        if each not in SETTABLE or (each in OF_FIFO and not fifo):
             raise fault("InvalidAttributeName", f"Unknown Attribute {each}.")
         if each == REDRIVE:
-            settings.update(_redrive(host, name, value, policies))
+            settings.update(_redrive(host, name, value, policies, fifo=fifo))
             continue
         own[each] = _checked(host, each, value)
         if each == "VisibilityTimeout":
@@ -159,6 +182,7 @@ def changing(
         for each in SETTINGS:
             if each in own and own[each] != "0":
                 del changed[each]  # the setting says it
+        _check_fifo(changed)
         return {**settings, "attributes": packed(policy, **{SET: changed})}
 
     return change
@@ -175,6 +199,8 @@ def _checked(host: Names, name: str, value: str) -> str:
         if value.lower() not in ("true", "false"):
             raise _wrong(name, "it must be true or false")
         return value.lower()
+    if name in CHOICES and value not in CHOICES[name]:
+        raise _wrong(name, f"it must be {' or '.join(CHOICES[name])}")
     if name == "Policy" and value:
         _object(name, value)
     if name == REDRIVE_ALLOW and value:
@@ -198,8 +224,19 @@ def _object(name: str, value: str) -> dict[str, Any]:
     return found
 
 
+def _check_fifo(attributes: Mapping[str, str]) -> None:
+    """Raise ActionError if a FIFO queue would have a limit that does not go with its scope."""
+    by_group = attributes.get("FifoThroughputLimit") == "perMessageGroupId"
+    if by_group and attributes.get("DeduplicationScope") != "messageGroup":
+        raise fault(
+            "InvalidParameterValue",
+            "Value perMessageGroupId for parameter FifoThroughputLimit is invalid. Reason: it goes"
+            " with the DeduplicationScope messageGroup.",
+        )
+
+
 def _redrive(
-    host: Names, name: str, value: str, policies: Mapping[str, QueuePolicy]
+    host: Names, name: str, value: str, policies: Mapping[str, QueuePolicy], *, fifo: bool
 ) -> QueueSettings:
     """The settings of a redrive policy. Raises ActionError."""
     if not value:
@@ -215,7 +252,7 @@ def _redrive(
         raise _refused(value, "Dead letter target does not exist")
     if target == name:
         raise _refused(value, "a queue cannot be its own dead letter target")
-    if policies[target].strict:
+    if is_fifo(policies[target]) != fifo or policies[target].strict != fifo:
         raise _refused(value, "Dead-letter queue must be same type of queue as the source")
     if not _allows(host, policies[target], name):
         raise _refused(value, "the redrive allow policy of the target does not allow this queue")

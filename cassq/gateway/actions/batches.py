@@ -9,18 +9,20 @@ from typing import Any
 from cassq.errors import BackendError, QueueFullError, UsageError
 from cassq.gateway.actions.contents import SIZE_MAX, Content, content_of
 from cassq.gateway.actions.faults import fault
+from cassq.gateway.actions.fifo import expired
 from cassq.gateway.actions.host import Host
 from cassq.gateway.actions.messages import (
     VISIBILITY_SECONDS_MAX,
     check_size,
+    deleted_too_late,
     not_in_flight,
     push_of,
     ranged,
     receipt_of,
+    sent,
 )
 from cassq.gateway.errors import ActionError
 from cassq.gateway.request import Answer, Request
-from cassq.message.message_ids import as_uuid
 from cassq.producer.pusher import Push
 
 ENTRIES_MAX = 10
@@ -99,10 +101,10 @@ async def send_message_batch(host: Host, request: Request) -> Answer:
             "BatchRequestTooLong",
             f"Batch requests cannot be longer than {SIZE_MAX} bytes. You have sent {size} bytes.",
         )
-    results = await hosted.pusher.push_each(pushes)
+    results = await hosted.push_each(pushes)
     for (entry, content), result in zip(contents, results, strict=True):
         if isinstance(result, str):
-            outcomes.done.append({"Id": entry["Id"], **content.answer(as_uuid(result))})
+            outcomes.done.append({"Id": entry["Id"], **sent(hosted, content, result)})
         elif isinstance(result, Exception):
             outcomes.fail(entry, _failure(result))
     if not outcomes.done:
@@ -126,16 +128,21 @@ def _failure(error: Exception) -> ActionError:
 async def delete_message_batch(host: Host, request: Request) -> Answer:
     hosted = await host.hosted(request)
     outcomes = _Outcomes()
-    handles: list[str] = []
+    entries: list[Entry] = []
     for entry in _entries(request):
         try:
-            handles.append(receipt_of(hosted, entry["ReceiptHandle"]))
+            receipt_of(hosted, entry["ReceiptHandle"])
         except ActionError as exc:
             outcomes.fail(entry, exc)
         else:
+            entries.append(entry)
+    handles = [entry["ReceiptHandle"] for entry in entries]
+    late = await deleted_too_late(host, hosted, handles) if handles else []
+    for entry in entries:
+        if entry["ReceiptHandle"] in late:
+            outcomes.fail(entry, expired(entry["ReceiptHandle"]))
+        else:
             outcomes.done.append({"Id": entry["Id"]})
-    if handles:
-        await hosted.deliveries.delete(handles)
     return outcomes.answer
 
 
@@ -154,9 +161,9 @@ async def change_message_visibility_batch(host: Host, request: Request) -> Answe
         else:
             wanted.setdefault(seconds, []).append(entry)
     for seconds, entries in wanted.items():
-        invalid = await hosted.deliveries.hide(
-            [entry["ReceiptHandle"] for entry in entries], seconds
-        )
+        handles = [entry["ReceiptHandle"] for entry in entries]
+        hosted.attempts.changed(handles)
+        invalid = await hosted.deliveries.hide(handles, seconds)
         for entry in entries:
             if entry["ReceiptHandle"] in invalid:
                 outcomes.fail(entry, not_in_flight(entry["ReceiptHandle"]))

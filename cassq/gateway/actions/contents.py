@@ -22,6 +22,7 @@ NAME_LENGTH_MAX = 256
 HEADER = "cassq-sqs"  # holds what the headers cannot say
 ENCODING = "cassq-encoding"  # the attribute of a payload that is not text
 TRACE = "AWSTraceHeader"
+DEDUPLICATION = "MessageDeduplicationId"
 
 _OWN = "cassq-"
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -155,6 +156,14 @@ def _headers(attributes: Mapping[str, Value], system: Mapping[str, Value]) -> di
     if more:
         headers[HEADER] = json.dumps(more, separators=(",", ":"), ensure_ascii=False)
     return headers
+
+
+def with_system(headers: Mapping[str, str] | None, name: str, value: str) -> dict[str, str]:
+    """The headers of a message that has one more system attribute."""
+    more = _parsed(headers[HEADER]) if headers and HEADER in headers else {}
+    more["system"] = {**more.get("system", {}), name: value}
+    packed = json.dumps(more, separators=(",", ":"), ensure_ascii=False)
+    return {**(headers or {}), HEADER: packed}
 
 
 def checksum(attributes: Mapping[str, Value]) -> str:

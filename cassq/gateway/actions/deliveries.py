@@ -26,8 +26,11 @@ from cassq.errors import CassqError, CorruptionError, ReceiptError
 from cassq.eventloop.calls import Call, Told, done, hand_out, into, tell
 from cassq.eventloop.courier import LOOK_SECONDS, Courier
 from cassq.extents.port import ExtentMissingError
+from cassq.gateway.lane_receiver import LaneReceiver
 
 logger: logging.Logger = logging.getLogger("cassq")
+
+AnyReceiver = Receiver | LaneReceiver
 
 
 class _Want:
@@ -135,18 +138,22 @@ class _Deletion(NamedTuple):
 
 class Deliveries:
     """Receives and settles the messages of one group of a queue. open_receiver: opens a receiver;
-    called in the thread. Methods are called in the loop."""
+    called in the thread. in_time: only what is not past its deadline can be deleted. Methods are
+    called in the loop."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         queue: Queue,
-        open_receiver: Callable[[], Receiver],
+        open_receiver: Callable[[], AnyReceiver],
+        *,
+        in_time: bool = False,
     ) -> None:
         self._loop = loop
         self._queue = queue
         self._open = open_receiver
-        self._receiver: Receiver | None = None  # the thread's
+        self._in_time = in_time
+        self._receiver: AnyReceiver | None = None  # the thread's
         self._line = _Line()  # the thread's
         self._watch = Stopwatch()
         self._numbers = count()
@@ -252,11 +259,13 @@ class Deliveries:
         error: CassqError | None = None
         receipts = [receipt for deletion in deletions for receipt in deletion.receipts]
         try:
-            self._queue.settle(receipts).ack()
+            self._queue.settle(receipts).ack(overdue=not self._in_time)
         except ReceiptError as exc:
             invalid = frozenset(exc.receipts)
         except CassqError as exc:
             error = exc
+        if isinstance(self._receiver, LaneReceiver):
+            self._receiver.look_soon()
 
         def report() -> None:
             for deletion in deletions:
@@ -269,7 +278,7 @@ class Deliveries:
 
         self._courier.post(report)
 
-    def _opened(self) -> Receiver:
+    def _opened(self) -> AnyReceiver:
         if self._receiver is None:
             self._receiver = self._open()
         return self._receiver
@@ -301,7 +310,7 @@ class Deliveries:
             self._answer([(want, exc) for want in line.clear()])
             raise
 
-    def _receive(self, receiver: Receiver) -> bool:
+    def _receive(self, receiver: AnyReceiver) -> bool:
         """Receive once for the first in line, and all others that want their messages for as long;
         False if there was nothing."""
         ms = self._line.first().ms

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from urllib.parse import quote, unquote, urlsplit
 
 from cassq.aio.client import Client
 from cassq.aio.pusher import Pusher
 from cassq.aio.queue import Queue
 from cassq.client.receiving import open_receiver
-from cassq.errors import GroupNotFoundError, QueueNotFoundError
-from cassq.gateway.actions.deliveries import Deliveries
+from cassq.errors import GroupNotFoundError, QueueNotFoundError, UsageError
+from cassq.gateway.actions.attributes import is_fifo, number
+from cassq.gateway.actions.deliveries import AnyReceiver, Deliveries
 from cassq.gateway.actions.faults import fault, no_queue
+from cassq.gateway.actions.fifo import Attempts
+from cassq.gateway.actions.fifo_sending import FifoSender
+from cassq.gateway.lane_receiver import LaneReceiver
 from cassq.gateway.request import Request
 from cassq.model.queues import DEFAULT_GROUP, QueuePolicy
 from cassq.model.rows import QueueRow
+from cassq.producer.pusher import Push
 
 ACCOUNT = "000000000000"
 REGION = "us-east-1"
@@ -27,7 +32,8 @@ IDLE_SECONDS = 60.0  # after this, the threads of a queue that is not used end
 
 class HostedQueue:
     """A queue that SQS clients use. group_id: of the group that they consume for. used_at: when it
-    was used last, by the loop's clock; read_at: when its row was read."""
+    was used last, by the loop's clock; read_at: when its row was read. attempts: of a FIFO queue,
+    through this gateway."""
 
     def __init__(self, client: Client, queue: Queue, group_id: str) -> None:
         self.queue: Queue = queue
@@ -35,6 +41,8 @@ class HostedQueue:
         self.name: str = queue.name
         self.used_at: float = 0.0
         self.read_at: float = 0.0
+        self.attempts: Attempts = Attempts()
+        self._fifo_sender = FifoSender(lambda: self.pusher)
         self._client = client
         self._pusher: Pusher | None = None
         self._deliveries: dict[str, Deliveries] = {}  # by the group's name
@@ -57,6 +65,12 @@ class HostedQueue:
             self._pusher = self.queue.pusher()
         return self._pusher
 
+    async def push_each(self, pushes: Sequence[Push]) -> list[str | Exception]:
+        """Push messages; returns what became of each: its id, or its error."""
+        if self.fifo:
+            return await self._fifo_sender.push_each(pushes)
+        return [*await self.pusher.push_each(pushes)]
+
     @property
     def deliveries(self) -> Deliveries:
         """Receives for the default group, and settles for all groups."""
@@ -72,11 +86,33 @@ class HostedQueue:
         return self._deliveries.get(group) or self._deliver(group)
 
     def _deliver(self, group: str) -> Deliveries:
-        sync, runtime = self.queue.sync, self._client.sync.runtime
         made = self._deliveries[group] = Deliveries(
-            asyncio.get_running_loop(), sync, lambda: open_receiver(runtime, sync, group)
+            asyncio.get_running_loop(),
+            self.queue.sync,
+            lambda: self._open_receiver(group),
+            in_time=self.fifo,
         )
         return made
+
+    def _open_receiver(self, name: str) -> AnyReceiver:
+        sync, runtime = self.queue.sync, self._client.sync.runtime
+        if not self.fifo or name != DEFAULT_GROUP:
+            return open_receiver(runtime, sync, name)
+        groups = runtime.ports.catalog.queues.groups(self.queue.id)
+        group = next((each for each in groups if each.id == self.group_id), None)
+        if group is None or group.policy.order != "key":
+            raise UsageError(
+                "the group of SQS clients is not in the order of keys",
+                hint="create the queue by CreateQueue with the attribute FifoQueue",
+            )
+        return LaneReceiver(
+            runtime, sync, group, lambda: 1000 * number(self.policy, "DelaySeconds")
+        )
+
+    @property
+    def fifo(self) -> bool:
+        """Whether it is a FIFO queue."""
+        return is_fifo(self.policy)
 
     @property
     def is_idle(self) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 from cassq.consumer.delivery import Message
 from cassq.errors import GroupNotFoundError, QueueNotFoundError, UsageError
+from cassq.gateway.actions import fifo
 from cassq.gateway.actions.attributes import NUMBERS, number
 from cassq.gateway.actions.contents import (
     Content,
@@ -29,8 +30,8 @@ DELAY_SECONDS_MAX = 900
 VISIBILITY_SECONDS_MAX = 43_200
 WAIT_SECONDS_MAX = 20
 RECEIVED_MAX = 10
-DEDUP_LENGTH_MAX = 128
 SIZE_ALWAYS = NUMBERS["MaximumMessageSize"][0]  # no queue can have a lower limit
+ATTEMPT = "ReceiveRequestAttemptId"
 
 
 def ranged(name: str, value: int, most: int, least: int = 0) -> int:
@@ -49,8 +50,21 @@ async def send_message(host: Host, request: Request) -> Answer:
     content = content_of(parameters)
     check_size(hosted, content.size)
     push = push_of(hosted, parameters, content)
-    message_id = await hosted.pusher.push(push.payload, headers=push.headers, delay=push.delay)
-    return Answer(content.answer(as_uuid(message_id)))
+    if hosted.fifo:
+        (message_id,) = await hosted.push_each([push])
+        if isinstance(message_id, Exception):
+            raise message_id
+    else:
+        message_id = await hosted.pusher.push(push.payload, **push.options())
+    return Answer(sent(hosted, content, message_id))
+
+
+def sent(hosted: HostedQueue, content: Content, message_id: str) -> dict[str, Any]:
+    """The answer to the sender of a message."""
+    found = content.answer(as_uuid(message_id))
+    if hosted.fifo:
+        found["SequenceNumber"] = fifo.number_of(message_id)
+    return found
 
 
 def check_size(hosted: HostedQueue, size: int) -> None:
@@ -68,6 +82,8 @@ def check_size(hosted: HostedQueue, size: int) -> None:
 
 def push_of(hosted: HostedQueue, parameters: Mapping[str, Any], content: Content) -> Push:
     """How to push a message. Raises ActionError."""
+    if hosted.fifo:
+        return fifo.push_of(hosted.policy, parameters, content)
     if parameters.get("MessageGroupId") is not None:
         raise unserved(
             "MessageGroupId on standard queues", "leave it out, or consume by a group with `fair`"
@@ -102,6 +118,10 @@ async def receive_message(host: Host, request: Request) -> Answer:
         wait = number(policy, "ReceiveMessageWaitTimeSeconds")
     ranged("WaitTimeSeconds", wait, WAIT_SECONDS_MAX)
     deliveries = hosted.deliveries
+    attempt = fifo.checked_id(ATTEMPT, parameters.get(ATTEMPT)) if hosted.fifo else None
+    again = attempt and await _received_again(hosted, attempt, visible)
+    if again:
+        return Answer({"Messages": again})
     try:
         found = await deliveries.receive(most, visible * 1000, float(wait))
     except (QueueNotFoundError, GroupNotFoundError):
@@ -119,12 +139,23 @@ async def receive_message(host: Host, request: Request) -> Answer:
         *(parameters.get("AttributeNames") or ()),
     }
     wanted = parameters.get("MessageAttributeNames") or ()
-    shown = [_shown(host, hosted.name, message, names, wanted) for message in found]
+    shown = [_shown(host, hosted, message, names, wanted) for message in found]
+    if attempt:
+        hosted.attempts.note(attempt, [message.receipt for message in found], shown)
     return Answer({"Messages": shown}, give_back)
 
 
+async def _received_again(hosted: HostedQueue, attempt: str, visible: int) -> list[Any]:
+    """What this attempt received before, if none of it was changed since: hidden anew."""
+    handles, messages = hosted.attempts.found(attempt) or ([], [])
+    if handles and await hosted.deliveries.hide(handles, visible):
+        hosted.attempts.changed(handles)
+        return []
+    return messages
+
+
 def _shown(
-    host: Host, name: str, message: Message, names: Set[str], wanted: Sequence[str]
+    host: Host, hosted: HostedQueue, message: Message, names: Set[str], wanted: Sequence[str]
 ) -> dict[str, Any]:
     """A message of a queue as the answer holds it. names, wanted: the system attributes and the
     attributes that it shows."""
@@ -136,7 +167,7 @@ def _shown(
         "Body": content.body,
     }
     if names:
-        system = _system(host, name, message, content)
+        system = _system(host, hosted.name, message, content, fifo_queue=hosted.fifo)
         if "All" not in names:
             system = {name: value for name, value in system.items() if name in names}
         if system:
@@ -148,7 +179,9 @@ def _shown(
     return members
 
 
-def _system(host: Host, name: str, message: Message, content: Received) -> dict[str, str]:
+def _system(
+    host: Host, name: str, message: Message, content: Received, *, fifo_queue: bool
+) -> dict[str, str]:
     first_ms = message.first_received_ms
     now_ms = host.client.sync.ports.catalog.now_ms()
     found = {
@@ -158,6 +191,10 @@ def _system(host: Host, name: str, message: Message, content: Received) -> dict[
         "ApproximateFirstReceiveTimestamp": str(host.wall_ms(first_ms or now_ms)),
         **content.system,
     }
+    if fifo_queue:
+        if message.key is not None:
+            found["MessageGroupId"] = message.key.decode(errors="replace")
+        found["SequenceNumber"] = fifo.sequence_number(message.pipe_id, message.seq)
     source = content.death.get("queue")
     if isinstance(source, str) and source != name:
         found["DeadLetterQueueSourceArn"] = host.arn(source)
@@ -182,8 +219,23 @@ def receipt_of(hosted: HostedQueue, handle: str) -> str:
 
 async def delete_message(host: Host, request: Request) -> Answer:
     hosted = await host.hosted(request)
-    await hosted.deliveries.delete([receipt_of(hosted, request.parameters["ReceiptHandle"])])
+    handle = receipt_of(hosted, request.parameters["ReceiptHandle"])
+    if await deleted_too_late(host, hosted, [handle]):
+        raise fifo.expired(handle)
     return Answer({})
+
+
+async def deleted_too_late(host: Host, hosted: HostedQueue, handles: list[str]) -> list[str]:
+    """Delete messages; returns the receipts that a FIFO queue takes no more, as their time is over.
+    To delete a message twice is allowed."""
+    invalid = await hosted.deliveries.delete(handles)
+    hosted.attempts.changed(handles)
+    if not (invalid and hosted.fifo):
+        return []
+    catalog = host.client.sync.ports.catalog
+    return await host.client.call(
+        lambda: [each for each in invalid if fifo.is_expired(catalog, each)]
+    )
 
 
 async def change_message_visibility(host: Host, request: Request) -> Answer:
@@ -192,6 +244,7 @@ async def change_message_visibility(host: Host, request: Request) -> Answer:
         "VisibilityTimeout", request.parameters["VisibilityTimeout"], VISIBILITY_SECONDS_MAX
     )
     handle = receipt_of(hosted, request.parameters["ReceiptHandle"])
+    hosted.attempts.changed([handle])
     if await hosted.deliveries.hide([handle], seconds):
         raise not_in_flight(handle)
     return Answer({})

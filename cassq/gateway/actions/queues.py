@@ -10,14 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cassq.base.ids import made_at_ms
+from cassq.client.queue import create_queue as create_with
 from cassq.errors import QueueExistsError
 from cassq.gateway.actions import attributes as attrs
-from cassq.gateway.actions.faults import fault, missing, no_queue, unserved, wrong_value
+from cassq.gateway.actions.faults import fault, missing, no_queue, wrong_value
 from cassq.gateway.actions.host import Host
 from cassq.gateway.request import Answer, Request
 from cassq.inspect.stats import group_stats
 from cassq.lifecycle.ports import Ports
-from cassq.model.queues import DEFAULT_GROUP, OWN, QueuePolicy, changed
+from cassq.model.queues import DEFAULT_GROUP, OWN, GroupPolicy, QueuePolicy, changed
 from cassq.model.rows import QueueRow
 from cassq.settings import QueueSettings
 
@@ -53,26 +54,44 @@ async def create_queue(host: Host, request: Request) -> Answer:
             "use 1 to 80 letters, digits, hyphens and underscores, and .fifo at the end of the name"
             " of a FIFO queue",
         )
-    if fifo or "FifoQueue" in wanted:
-        raise unserved("FIFO queues", "create a standard queue, or use a keyed group of cassq")
+    _check_kind(name, wanted, fifo=fifo)
     tags = _checked_tags(parameters.get("tags") or {})
     sources = await host.client.call(_policies, host)
-    change = attrs.changing(host, name, wanted, sources)
+    change = attrs.changing(host, name, wanted, sources, fifo=fifo)
+    group = GroupPolicy(order="key") if fifo else None
 
     def create() -> None:
-        policy = changed(QueuePolicy(), attrs.defaults())
-        settings: QueueSettings = {**attrs.defaults(), **change(policy)}
+        defaults = attrs.defaults(fifo=fifo)
+        policy = changed(QueuePolicy(), defaults)
+        settings: QueueSettings = {**defaults, **change(policy)}
         policy = changed(policy, settings)
         now_ms = host.client.sync.ports.catalog.now_ms()
         settings["attributes"] = attrs.packed(policy, **{attrs.TAGS: tags, attrs.CHANGED: now_ms})
         try:
-            host.client.sync.create_queue(name, **settings)
+            create_with(host.client.sync.runtime, name, settings, group)
         except QueueExistsError:
             existing = host.client.sync.queue(name)
             _check_same(existing.policy, change)
 
     await host.client.call(create)
     return Answer({"QueueUrl": host.url(request, name)})
+
+
+def _check_kind(name: str, wanted: Mapping[str, str], *, fifo: bool) -> None:
+    """Raise ActionError unless a queue to be made has a name of its kind."""
+    kind = wanted.get(attrs.FIFO)
+    if kind is not None and kind.lower() != "true":
+        raise fault("InvalidAttributeName", "Unknown Attribute FifoQueue.")
+    if fifo and kind is None:
+        raise wrong_value(
+            "QueueName",
+            name,
+            "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length",
+        )
+    if kind is not None and not fifo:
+        raise wrong_value(
+            "QueueName", name, "The name of a FIFO queue must end with the .fifo suffix"
+        )
 
 
 def _check_same(policy: QueuePolicy, change: Callable[[QueuePolicy], QueueSettings]) -> None:
@@ -208,7 +227,8 @@ async def set_queue_attributes(host: Host, request: Request) -> Answer:
     sources = await host.client.call(_policies, host)
     if name not in sources:
         raise no_queue(name)
-    await _change(host, name, attrs.changing(host, name, wanted, sources))
+    fifo = attrs.is_fifo(sources[name])
+    await _change(host, name, attrs.changing(host, name, wanted, sources, fifo=fifo))
     return Answer({})
 
 

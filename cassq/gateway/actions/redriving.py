@@ -19,6 +19,7 @@ from uuid import uuid4
 from cassq.base.clock import Stopwatch
 from cassq.client.client import Client
 from cassq.client.queue import Queue
+from cassq.consumer.keyed.take_over import lane_lock
 from cassq.dead_letters.bulk_job import BulkOutcome
 from cassq.dead_letters.letters import Filter
 from cassq.dead_letters.merging import Merging
@@ -26,8 +27,12 @@ from cassq.errors import CassqError, QueueNotFoundError
 from cassq.gateway.actions import attributes as attrs
 from cassq.gateway.actions.faults import fault, wrong_value
 from cassq.gateway.actions.host import Host
+from cassq.gateway.lane_receiver import REQUEST_MS
 from cassq.gateway.request import Answer, Request
 from cassq.inspect.stats import group_stats
+from cassq.lifecycle.sealing import seal_pipe
+from cassq.locks.port import Lock
+from cassq.locks.turns import turn_lease
 from cassq.model.queues import DEFAULT_GROUP, QueuePolicy
 from cassq.model.rows import GroupRow
 from cassq.settings import QueueSettings
@@ -38,6 +43,10 @@ RATE_MAX = 500
 LISTED_MAX = 10
 KEPT = 10  # records of tasks that a queue keeps
 WRITE_SECONDS = 1.0
+# How long a task asks for the lane of a FIFO queue, how often, and for how long it has it.
+LANE_SECONDS = 10.0
+ASK_SECONDS = 0.05
+LANE_MS = 60_000
 GONE_MS = 15_000  # a task that was not written for so long has ended with its gateway
 RUNNING, COMPLETED, CANCELLING, CANCELLED, FAILED = (
     *("RUNNING", "COMPLETED", "CANCELLING", "CANCELLED", "FAILED"),
@@ -58,6 +67,7 @@ class _Task:
     id: str
     moved: int = 0
     stopping: bool = False
+    lane: Lock | None = None
 
     def stop(self) -> None:
         """Have it end soon, as its gateway does."""
@@ -67,6 +77,7 @@ class _Task:
         """Move the letters, and write how it ended."""
         status, reason = COMPLETED, ""
         try:
+            self._take_lane()
             for complete in self._moves():
                 if not complete:
                     status = FAILED if self.stopping else CANCELLED
@@ -75,10 +86,32 @@ class _Task:
         except CassqError as exc:
             status, reason = FAILED, str(exc)
             logger.warning("dead letters of %s were not all moved: %s", self.source.name, exc)
+        finally:
+            if self.lane is not None:
+                self.lane.release()
         try:
             self._write(status, reason)
         except CassqError as exc:
             logger.warning("the end of a move from %s is not recorded: %s", self.source.name, exc)
+
+    def _take_lane(self) -> None:
+        """Take the lane of a FIFO queue, whose holder has claimed all that waits: it gives that
+        back, and what is past its deadline is given back as well. If it does not, as it has
+        consumers that wait, what it leaves is moved."""
+        if not attrs.is_fifo(self.source.policy):
+            return
+        ports, watch = self.client.ports, Stopwatch()
+        group = _default_group(self.client, self.source)
+        request, owner = turn_lease(group.id), ports.ids.version()
+        with self.source.popper() as popper:
+            while watch.seconds() < LANE_SECONDS and not self.stopping:
+                ports.catalog.leases.take(request, owner, REQUEST_MS)
+                popper.release(popper.pop())
+                if popper.lane is not None and popper.lane.is_held:
+                    break
+                ports.clock.sleep(ASK_SECONDS)
+        self.lane = ports.locker.acquire(lane_lock(group.id), LANE_MS)
+        ports.catalog.leases.drop(request, owner)
 
     def _moves(self) -> Iterator[bool]:
         """Move the letters for each destination; whether each came to its end."""
@@ -102,6 +135,8 @@ class _Task:
             if watch.seconds() < WRITE_SECONDS or self.stopping:
                 return self.stopping
             watch = Stopwatch()
+            if self.lane is not None:
+                self.lane.renew(LANE_MS)
             return self._write(RUNNING) == CANCELLING
 
         with to.pusher_for("" if group is None else group.id) as pusher:
@@ -118,6 +153,8 @@ class _Task:
             )
             outcome = job.run()
         self.moved = before + outcome.messages
+        if outcome.messages and attrs.is_fifo(to.policy):
+            _seal_open(self.client, to)
         return outcome.complete
 
     def _write(self, status: str, reason: str = "") -> str:
@@ -137,6 +174,16 @@ class _Task:
 
         policy = self.source.update_by(_changing(self.id, change))
         return next((r["status"] for r in attrs.moves(policy) if r["id"] == self.id), CANCELLING)
+
+
+def _seal_open(client: Client, queue: Queue) -> None:
+    """Have pushers go on in other pipes: in the one order of a queue, what was moved to it comes
+    after the pipes that were open, however long nothing is pushed to them."""
+    catalog, store = client.ports.catalog, client.ports.store
+    for pipe in catalog.pipes.live(queue.id):
+        if pipe.end is None:
+            seal_pipe(catalog, store, pipe.id)
+    client.runtime.doorbell(queue.id).ring()
 
 
 def _default_group(client: Client, queue: Queue) -> GroupRow:
@@ -186,6 +233,8 @@ def _begun(host: Host, arn: str, name: str, target_name: str | None, rate: int |
     target = None
     if target_name is not None:
         target = _queue(client, "DestinationArn", target_name)
+        if attrs.is_fifo(target.policy) != attrs.is_fifo(source.policy):
+            raise wrong_value("DestinationArn", target_name, "it is not of the type of the source")
         if target_name == name:
             raise wrong_value("DestinationArn", target_name, "it is the source")
     row = source.row

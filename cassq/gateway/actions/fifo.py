@@ -1,0 +1,140 @@
+"""What FIFO queues have beyond others: groups of messages, deduplication, and attempts to receive.
+
+A FIFO queue is a `cp` queue, so that all pushes have one order whichever gateway they come through,
+whose group `default` has the order of keys: a message's key is its MessageGroupId.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any
+
+from cassq.base.clock import Stopwatch
+from cassq.base.ids import made_at_ms
+from cassq.catalog.port import Catalog
+from cassq.gateway.actions.attributes import kept
+from cassq.gateway.actions.contents import DEDUPLICATION, Content, with_system
+from cassq.gateway.actions.faults import fault, missing, wrong_value
+from cassq.gateway.errors import ActionError
+from cassq.model.queues import QueuePolicy
+from cassq.model.receipts import parsed
+from cassq.model.rows import ClaimState
+from cassq.producer.pusher import Push
+
+ID_LENGTH_MAX = 128
+ATTEMPT_SECONDS = 300.0
+ATTEMPTS_MAX = 10_000
+_ID = re.compile(r"[!-~]{1,128}")
+_SEQ_BITS = 26
+_SINCE_MS = 1_704_067_200_000  # 2024
+
+
+def push_of(policy: QueuePolicy, parameters: Mapping[str, Any], content: Content) -> Push:
+    """How to push a message to a FIFO queue. Raises ActionError."""
+    if parameters.get("DelaySeconds"):
+        raise wrong_value(
+            "DelaySeconds",
+            parameters["DelaySeconds"],
+            "The request include parameter that is not valid for this queue type",
+        )
+    group = checked_id("MessageGroupId", parameters.get("MessageGroupId"))
+    if group is None:
+        raise missing("MessageGroupId")
+    dedup = checked_id("MessageDeduplicationId", parameters.get("MessageDeduplicationId"))
+    own = kept(policy)
+    if dedup is None:
+        if own.get("ContentBasedDeduplication") != "true":
+            raise fault(
+                "InvalidParameterValue",
+                "The queue should either have ContentBasedDeduplication enabled or"
+                " MessageDeduplicationId provided explicitly",
+            )
+        dedup = sha256(content.payload).hexdigest()
+    is_by_group = own.get("DeduplicationScope") == "messageGroup"
+    headers = with_system(content.headers, DEDUPLICATION, dedup)
+    dedup_id = sha256(f"{group}\0{dedup}".encode()).hexdigest() if is_by_group else dedup
+    return Push(content.payload, headers=headers, key=group.encode(), dedup_id=dedup_id)
+
+
+def checked_id(name: str, value: str | None) -> str | None:
+    """An id as SQS takes it. Raises ActionError."""
+    if value is not None and not _ID.fullmatch(value):
+        raise wrong_value(
+            name,
+            value,
+            f"{name} can only include alphanumeric and punctuation characters. 1 to"
+            f" {ID_LENGTH_MAX} in length",
+        )
+    return value
+
+
+def sequence_number(pipe_id: str, seq: int) -> str:
+    """The number of the message at a place of a FIFO queue: 20 digits. It rises from one pipe to
+    the next, as each is made after what the one before it has, by the catalog's time."""
+    made_ms = (made_at_ms(pipe_id) or _SINCE_MS) - _SINCE_MS
+    return f"{(made_ms << _SEQ_BITS) + seq:020d}"
+
+
+def number_of(message_id: str) -> str:
+    """The sequence number of a message that was pushed with this id."""
+    pipe_id, _, seq = message_id.partition(":")
+    return sequence_number(pipe_id, int(seq))
+
+
+def is_expired(catalog: Catalog, handle: str) -> bool:
+    """Whether the message of a receipt that is not valid is not settled: its time is over, or
+    another has it. Cost: a read."""
+    receipt = parsed(handle)
+    seqs = range(receipt.seq, receipt.seq + 1)
+    return any(
+        row.state is not ClaimState.DONE
+        and row.start <= receipt.seq < row.end
+        and receipt.seq not in row.acked
+        for row in catalog.claims.rows(receipt.group_id, receipt.pipe_id, seqs)
+    )
+
+
+def expired(handle: str) -> ActionError:
+    """The visibility timeout of the message of a receipt handle is over."""
+    return fault(
+        "InvalidParameterValue",
+        f"Value {handle!r:.200} for parameter ReceiptHandle is invalid. Reason: The receipt handle"
+        " has expired.",
+    )
+
+
+class Attempts:
+    """What was received by each ReceiveRequestAttemptId, for five minutes."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Stopwatch, list[str], list[Any]]] = {}
+        self._by_handle: dict[str, str] = {}
+
+    def note(self, attempt: str, handles: list[str], messages: list[Any]) -> None:
+        """Remember what was received; nothing is not remembered."""
+        for old, (watch, _, _) in list(self._known.items()):
+            if watch.seconds() < ATTEMPT_SECONDS and len(self._known) < ATTEMPTS_MAX:
+                break
+            self._forget(old)
+        self._forget(attempt)
+        self._known[attempt] = Stopwatch(), handles, messages
+        self._by_handle.update(dict.fromkeys(handles, attempt))
+
+    def found(self, attempt: str) -> tuple[list[str], list[Any]] | None:
+        """The receipts and messages of an attempt, if it is known."""
+        known = self._known.get(attempt)
+        if known is None or known[0].seconds() >= ATTEMPT_SECONDS:
+            return None
+        return known[1], known[2]
+
+    def changed(self, handles: list[str]) -> None:
+        """Forget the attempts that received these: they are not as they were."""
+        for handle in handles if self._known else ():
+            self._forget(self._by_handle.get(handle, ""))
+
+    def _forget(self, attempt: str) -> None:
+        _, handles, _ = self._known.pop(attempt, (None, [], None))
+        for handle in handles:
+            self._by_handle.pop(handle, None)

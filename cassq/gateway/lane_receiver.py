@@ -1,0 +1,249 @@
+"""Receiving from a group in the order of keys, of which one popper at a time has the lane.
+
+As `cassq.consumer.receiving` does, it gives every message a deadline of its own in the catalog
+before it is handed out, so nothing depends on this process. That leaves its popper with nothing in
+hand, and the lane can be given up at any moment:
+
+- A receiver without the lane, that has somebody waiting, asks for it by a lease, the *request*.
+- A receiver with the lane gives it up when another asks and nobody waits here; if both have
+  somebody waiting, once it has handed something out and has had the lane for `TURN_MS`. While both
+  wait and there is nothing, the lane stays where it is: a message goes to those that wait there.
+
+Only who is served when depends on requests. One that is lost costs time: a popper that takes
+nothing leaves the lane by itself, and that of a process that died is free at once on its machine,
+elsewhere when its lock lapses.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from cassq.client.queue import Queue
+from cassq.client.runtime import Runtime
+from cassq.consumer.delivery import DatedMessage, Message
+from cassq.errors import CassqError, ClaimLostError, ClosedError, ReceiptError
+from cassq.locks.turns import turn_lease
+from cassq.model.rows import GroupRow
+from cassq.popper import Popper
+
+TURN_MS = 200  # how long a receiver may keep the lane while others wait
+LOOK_MS = 50  # how often it looks whether another wants it
+REQUEST_MS = 1000  # how long a request stands unless it is renewed
+WAIT_SECONDS = 0.25  # a wait is this long at most, so that requests are renewed
+IDLE_SECONDS = 10.0
+
+
+class LaneReceiver:
+    """Receives messages of the group `group` of a queue, which is in the order of keys: at most one
+    of each key. Thread-safe.
+
+    delay_ms: how old a message must be to be received.
+    """
+
+    def __init__(
+        self, runtime: Runtime, queue: Queue, group: GroupRow, delay_ms: Callable[[], int]
+    ) -> None:
+        self._runtime = runtime
+        self._life = runtime.ports.life
+        self._clock = runtime.ports.clock
+        self._leases = runtime.ports.catalog.leases
+        self._queue = queue
+        self._group = group.name
+        self._request = turn_lease(group.id)
+        self._owner = runtime.ports.ids.version()
+        self._delay_ms = delay_ms
+        self._popper: Popper | None = None
+        self._ready: list[Message] = []  # popped by a wait
+        self._most = 1
+        self._lock = threading.Lock()
+        self._waiter = runtime.doorbell(group.queue_id).listen()
+        self._hurried = self._closed = False
+        self._served = False  # whether this turn handed something out
+        self._begun_ms = self._looked_ms = self._used_ms = 0
+        self._asked_ms = 0  # until when our request stands
+        self._gave_way_ms = 0  # until when others go first
+        runtime.look_after(self.tend, IDLE_SECONDS)
+
+    def receive(self, max_messages: int, ms: int) -> Sequence[Message]:
+        """At most `max_messages` messages, which are nobody else's for `ms` milliseconds; empty if
+        there are none now, or another process has the lane. Raises as `Popper.pop` does. Cost:
+        that of a pop and of `Settlement.extend`, for all of them; more if the lane changes hands.
+        """
+        with self._lock:
+            self._check_open()
+            self._used_ms = self._clock.boot_ms()
+            self._most = max_messages
+            if not self._may_take(self._used_ms):
+                return ()
+            found = self._ready[:max_messages]
+            self._ready = self._ready[max_messages:]
+            if not found:
+                found = list(self._opened().pop(max_messages))
+            self._follow_lane()
+            return self._dated(found, ms) if found else ()
+
+    def wait(self, seconds: float) -> None:
+        """Return when there may be something to receive, after `interrupt`, or after about
+        `seconds`; `WAIT_SECONDS` at most."""
+        with self._lock:
+            self._check_open()
+            if self._hurried:
+                self._hurried = False
+                return
+            left = min(seconds, WAIT_SECONDS)
+            if self._popper is not None:
+                if not self._ready:
+                    self._ready = list(self._popper.pop(self._most, left))
+                return
+        with self._life.wait():
+            self._waiter.wait(min(left, LOOK_MS / 1000), lambda: self._hurried or self._closed)
+
+    def interrupt(self) -> None:
+        """End the wait of another thread; if none waits, the next one."""
+        self._hurried = True
+        self._waiter.wake()
+        popper = self._popper
+        if popper is not None:
+            popper.interrupt()
+
+    def look_soon(self) -> None:
+        """Note that messages were settled here, so that their keys go on at the next receive."""
+        popper = self._popper
+        if popper is not None and popper.lane is not None:
+            popper.lane.look_soon()
+
+    # --- messages -------------------------------------------------------------------------------
+
+    def _dated(self, found: Sequence[Message], ms: int) -> list[Message]:
+        """Messages with deadlines of their own, but for those that somebody took away meanwhile."""
+        now_ms = self._clock.wall_ms()
+        mine: list[Message] = []
+        for message in found:
+            with suppress(ClaimLostError):
+                mine.append(DatedMessage(message, message.receipt))
+        delay_ms = self._delay_ms()
+        due_ms = now_ms - delay_ms
+        if delay_ms:
+            for message in [each for each in mine if each.pushed_ms > due_ms]:
+                with suppress(ReceiptError):
+                    delay = (message.pushed_ms - due_ms) / 1000
+                    self._queue.settle(message.receipt).release(delay)
+            mine = [each for each in mine if each.pushed_ms <= due_ms]
+        if not mine:
+            return []
+        try:
+            self._queue.settle([each.receipt for each in mine]).extend(ms / 1000)
+        except ReceiptError as exc:
+            lost = frozenset(exc.receipts)
+            mine = [each for each in mine if each.receipt not in lost]
+        self._served = self._served or bool(mine)
+        return mine
+
+    # --- the lane -------------------------------------------------------------------------------
+
+    def _opened(self) -> Popper:
+        if self._popper is None:
+            self._popper = self._queue.popper(self._group)
+        return self._popper
+
+    @staticmethod
+    def _has_lane(popper: Popper | None) -> bool:
+        return popper is not None and popper.lane is not None and popper.lane.is_held
+
+    def _may_take(self, now_ms: int) -> bool:
+        """Whether it is not another's turn; gives up the lane if it is."""
+        if self._has_lane(self._popper):
+            if not self._served or self._ready or now_ms - self._begun_ms < TURN_MS:
+                return True
+            if not self._is_wanted(now_ms):
+                return True
+            self._give_up(now_ms)
+            return False
+        if now_ms >= self._gave_way_ms:
+            return True
+        if self._is_wanted(now_ms, at_once=True):
+            return False
+        self._gave_way_ms = 0
+        return True
+
+    def _is_wanted(self, now_ms: int, *, at_once: bool = False) -> bool:
+        """Whether another receiver asks for the lane, as far as it was looked."""
+        if not at_once and now_ms - self._looked_ms < LOOK_MS:
+            return False
+        self._looked_ms = now_ms
+        with self._life.enter():
+            return self._leases.owner(self._request) not in (None, self._owner)
+
+    def _follow_lane(self) -> None:
+        """Begin a turn if the popper has got the lane, and ask for it if it has not."""
+        now_ms = self._clock.boot_ms()
+        if not self._has_lane(self._popper):
+            self._begun_ms = 0
+            if self._asked_ms - now_ms <= REQUEST_MS / 2:
+                with self._life.enter():
+                    taken = self._leases.take(self._request, self._owner, REQUEST_MS)
+                self._asked_ms = 0 if taken is None else now_ms + REQUEST_MS
+            return
+        if not self._begun_ms:
+            self._begun_ms, self._served = now_ms, False
+        if self._asked_ms:
+            self._asked_ms = 0
+            with self._life.enter():
+                self._leases.drop(self._request, self._owner)
+        self._runtime.run_within(self.tend, LOOK_MS / 1000)
+
+    def _give_up(self, now_ms: int) -> None:
+        popper, self._popper = self._popper, None
+        ready, self._ready = self._ready, []
+        self._gave_way_ms, self._begun_ms = now_ms + 2 * REQUEST_MS, 0
+        if popper is not None:
+            if ready:
+                with suppress(ClaimLostError):
+                    popper.release(ready)
+            popper.close()
+
+    # --- life -----------------------------------------------------------------------------------
+
+    def tend(self) -> float:
+        """Give up a lane that another wants while nobody waits here, and messages that nobody
+        fetched. Returns the seconds until the next time."""
+        if not self._lock.acquire(blocking=False):
+            return LOOK_MS / 1000  # somebody receives, or waits
+        try:
+            popper, now_ms = self._popper, self._clock.boot_ms()
+            if self._closed or popper is None or not self._has_lane(popper):
+                return IDLE_SECONDS
+            if now_ms - self._used_ms >= LOOK_MS:
+                if self._ready:
+                    ready, self._ready = self._ready, []
+                    with suppress(ClaimLostError):
+                        popper.release(ready)
+                if self._is_wanted(now_ms, at_once=True):
+                    self._give_up(now_ms)
+                    return IDLE_SECONDS
+            return LOOK_MS / 1000
+        except ClosedError:
+            return IDLE_SECONDS
+        finally:
+            self._lock.release()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        """Receive no more, and give up the lane. What was received keeps its deadlines.
+        Repeatable."""
+        self._closed = True
+        self.interrupt()
+        with self._lock:
+            self._runtime.housekeeper.remove(self.tend)
+            with suppress(CassqError):  # the client is closed: so is the popper
+                self._give_up(0)
+            self._waiter.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("this receiver is closed")
