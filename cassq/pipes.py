@@ -16,6 +16,7 @@ from functools import partial
 from typing import NamedTuple
 
 from cassq.base.counters import Tally
+from cassq.base.ids import made_at_ms
 from cassq.errors import (
     BackendError,
     BackendTimeoutError,
@@ -379,8 +380,10 @@ class PipeWriter:
 
     def _new_row(self, queue: QueueRow, predecessor: str, state: PipeState) -> PipeRow:
         now_ms = self._catalog.now_ms()
+        # Ids rise along a chain, whatever clocks say and however soon one pipe follows another.
+        made_ms = max(now_ms, (made_at_ms(predecessor) or 0) + 1)
         return PipeRow(
-            id=self._ids.new(now_ms),
+            id=self._ids.new(made_ms),
             queue_id=queue.id,
             state=state,
             owner=self._owner,

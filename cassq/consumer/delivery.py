@@ -438,6 +438,9 @@ class Message:
     def __hash__(self) -> int:
         return hash((id(self._delivery), self.seq))
 
+    def __repr__(self) -> str:
+        return f"<Message {self.id} attempts={self.attempts} {len(self.payload)} bytes>"
+
 
 class DatedMessage(Message):
     """A message of a keyed group that was given a deadline of its own by its receipt, which it
@@ -452,9 +455,6 @@ class DatedMessage(Message):
     @property
     def receipt(self) -> str:
         return self._receipt
-
-    def __repr__(self) -> str:
-        return f"<Message {self.id} attempts={self.attempts} {len(self.payload)} bytes>"
 
 
 class DeliveredRun(NamedTuple):

@@ -33,6 +33,7 @@ LOOK_MS = 50  # how often it looks whether another wants it
 REQUEST_MS = 1000  # how long a request stands unless it is renewed
 WAIT_SECONDS = 0.25  # a wait is this long at most, so that requests are renewed
 IDLE_SECONDS = 10.0
+PATIENCE_SECONDS = 0.5  # another process gives the lane up within this time, if nobody waits there
 
 
 class LaneReceiver:
@@ -65,6 +66,12 @@ class LaneReceiver:
         self._asked_ms = 0  # until when our request stands
         self._gave_way_ms = 0  # until when others go first
         runtime.look_after(self.tend, IDLE_SECONDS)
+
+    @property
+    def patience(self) -> float:
+        """For how many seconds even those should wait who do not want to: for the lane, which
+        another process has. Cost: a memory read."""
+        return 0.0 if self._has_lane(self._popper) else PATIENCE_SECONDS
 
     def receive(self, max_messages: int, ms: int) -> Sequence[Message]:
         """At most `max_messages` messages, which are nobody else's for `ms` milliseconds; empty if

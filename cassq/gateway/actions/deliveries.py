@@ -295,9 +295,10 @@ class Deliveries:
             receiver = self._opened()
             while line and self._receive(receiver):
                 continue
-            self._answer([(want, []) for want in line.over(self._watch.seconds())])
+            patience = receiver.patience if isinstance(receiver, LaneReceiver) else 0.0
+            self._answer([(want, []) for want in line.over(self._watch.seconds() - patience)])
             if line:
-                left = line.next_end() - self._watch.seconds()
+                left = line.next_end() + patience - self._watch.seconds()
                 receiver.wait(max(0.0, min(LOOK_SECONDS, left)))
         except CassqError as exc:
             if isinstance(exc, (CorruptionError, ExtentMissingError)):  # raised for a pipe

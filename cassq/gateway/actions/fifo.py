@@ -72,7 +72,7 @@ def checked_id(name: str, value: str | None) -> str | None:
 
 def sequence_number(pipe_id: str, seq: int) -> str:
     """The number of the message at a place of a FIFO queue: 20 digits. It rises from one pipe to
-    the next, as each is made after what the one before it has, by the catalog's time."""
+    the next, as their ids do."""
     made_ms = (made_at_ms(pipe_id) or _SINCE_MS) - _SINCE_MS
     return f"{(made_ms << _SEQ_BITS) + seq:020d}"
 

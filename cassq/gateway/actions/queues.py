@@ -23,6 +23,7 @@ from cassq.model.rows import QueueRow
 from cassq.settings import QueueSettings
 
 LISTED_MAX = 1000
+LANE_SECONDS = 5.0
 SOURCES = "queueUrls"  # of an answer that always has this member
 TAGS_MAX = 50
 TAG_KEY_MAX, TAG_VALUE_MAX = 128, 256
@@ -58,7 +59,8 @@ async def create_queue(host: Host, request: Request) -> Answer:
     tags = _checked_tags(parameters.get("tags") or {})
     sources = await host.client.call(_policies, host)
     change = attrs.changing(host, name, wanted, sources, fifo=fifo)
-    group = GroupPolicy(order="key") if fifo else None
+    # What is received has a deadline of its own: this is how long the lane of a dead gateway stays.
+    group = GroupPolicy(order="key", claim_timeout=LANE_SECONDS) if fifo else None
 
     def create() -> None:
         defaults = attrs.defaults(fifo=fifo)

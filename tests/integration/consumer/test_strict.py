@@ -195,6 +195,15 @@ def test_a_strict_order_holds_across_pipes_and_waits_for_the_earlier_one(
     assert found == numbers(12)
 
 
+def test_ids_of_a_strict_queue_rise_though_its_pipes_are_made_in_one_moment(
+    timed: cassq.Client,
+) -> None:
+    queue = timed.create_queue("jobs", consistency="cp", max_pushes_per_pipe=1)
+    with queue.pusher() as pusher:
+        ids = [pusher.push(b"") for _ in range(10)]
+    assert ids == sorted(ids)
+
+
 def test_a_strict_queue_goes_on_after_its_pipes_are_retired(client: cassq.Client) -> None:
     queue = client.create_queue("jobs", consistency="cp", max_pushes_per_pipe=3)
     pusher, popper = queue.pusher(), queue.popper()

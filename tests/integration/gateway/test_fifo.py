@@ -277,3 +277,24 @@ def test_two_gateways_take_turns_and_keep_the_order(directory: Path) -> None:
             assert bodies(await askers[1].receive("jobs.fifo", WaitTimeSeconds=20)) == ["very last"]
 
     asyncio.run(main())
+
+
+def test_a_receive_that_does_not_wait_gets_the_lane_of_another_gateway(directory: Path) -> None:
+    async def main() -> None:
+        url = f"file://{directory}"
+        async with (
+            asyncio.timeout(DEADLINE_SECONDS),
+            service_of(cassq.aio.connect(url)) as one,
+            service_of(cassq.aio.connect(url)) as two,
+        ):
+            here, there = Asker(one), Asker(two)
+            await fifo(here)
+            for number in range(4):
+                await say(here, f"{number}")
+                found: list[Any] = []
+                while not found:
+                    found = await (here, there)[number % 2].receive("jobs.fifo")
+                assert bodies(found) == [f"{number}"]
+                await here.delete("jobs.fifo", found[0])
+
+    asyncio.run(main())
