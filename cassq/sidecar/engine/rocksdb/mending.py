@@ -33,8 +33,9 @@ import logging
 import mmap
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -143,16 +144,8 @@ def mend(
     size_bytes = sum(each.replica.size_bytes for each in touched)
     if space_of(place).free < size_bytes + free_min:
         raise StorageFullError(f"writing {size_bytes} bytes again needs more free space")
-    news: list[StoredReplica] = []
     try:
-        for each in touched:
-            damage = _written_again(db, each)
-            if damage and (each.replica.behind or not each.replica.damage):
-                each.replica.damage, each.replica.behind = damage, False
-                each.version += 1
-                news.append(each)
-        _hide(db, table, touched)
-        db.flush_wal(True)
+        news = _without(db, table, touched, partial(_written_again, db))
     except CassqError:
         raise
     except Exception as exc:
@@ -163,6 +156,22 @@ def mend(
         *(number, len(touched), size_bytes, sum(1 for each in touched if each.replica.damage)),
     )
     return table, news
+
+
+def _without(
+    db: Rdict, table: Table, touched: list[StoredReplica], damage_of: Callable[[StoredReplica], str]
+) -> list[StoredReplica]:
+    """Have these replicas as they are without a table, durably; returns those that are newly known
+    to be damaged. damage_of: called with each; what is wrong with it."""
+    news = [each for each in touched if each.found(damage_of(each))]
+    _hide(db, table, touched)
+    db.flush_wal(True)
+    return news
+
+
+def _lacks(db: Rdict, kept: StoredReplica) -> str:
+    """What is wrong with a replica. Cost: a read of all of it, as far as it is whole."""
+    return next((each.damage for each in _stretches(db, kept) if each.damage), "")
 
 
 def _name(kept: StoredReplica) -> bytes:
@@ -338,7 +347,7 @@ def filled_in(
     Raises BackendError if that fails. Cost: a read of the file, and of all replicas in its range.
     """
     touched = sorted((each for each in kept.values() if table.overlaps(each)), key=_name)
-    news, count = [], 0
+    count = 0
     file = directory / _ASIDE / f"{table.number:06d}.sst"
     try:
         if file.exists():
@@ -348,14 +357,7 @@ def filled_in(
             ):
                 # It has all that is used of bytes here, and need not fit into memory.
                 count = _write_lacking(db, _frames_in(cast("bytes", raw), touched))
-        for each in touched:
-            damage = next((one.damage for one in _stretches(db, each) if one.damage), "")
-            if damage and (each.replica.behind or not each.replica.damage):
-                each.replica.damage, each.replica.behind = damage, False
-                each.version += 1
-                news.append(each)
-        _hide(db, table, touched)
-        db.flush_wal(True)
+        news = _without(db, table, touched, partial(_lacks, db))
     except CassqError:
         raise
     except Exception as exc:

@@ -255,10 +255,7 @@ def _compare(found: Opened, kept: dict[str, StoredReplica]) -> None:
             elif slot < marks.slots:
                 found.free.append(slot)
             continue
-        damage = damage or _damage(each, mark)
-        if damage and (each.replica.behind or not each.replica.damage):
-            each.replica.damage, each.replica.behind = damage, False
-            each.version += 1
+        if each.found(damage or _damage(each, mark)):
             news.append(each)
     found.free.reverse()  # the first slots are used first
     for each in news:

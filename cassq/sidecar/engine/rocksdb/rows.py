@@ -94,6 +94,16 @@ class StoredReplica:
         """A key past all of its frames."""
         return self.name + b"\xff" * 8
 
+    def found(self, damage: str) -> bool:
+        """Note damage, if it is not "" and none is known, or only that it is behind; returns
+        whether it was noted."""
+        replica = self.replica
+        if not damage or (replica.damage and not replica.behind):
+            return False
+        replica.damage, replica.behind = damage, False
+        self.version += 1
+        return True
+
     def row(self) -> bytes:
         """Its row as bytes."""
         replica = self.replica
