@@ -60,6 +60,11 @@ class OpenPipe:
     used: bool = False  # ... and whether it was used since
     after: int = 0  # a ready pipe: how many its writer had opened at once when it was requested
 
+    def may_improve(self) -> bool:
+        """Whether replicas are missing that another pipe would probably have. Cost: a memory read;
+        while some are missing, that of `ExtentWriter.may_improve`."""
+        return self.extent.missing > 0 and self.extent.may_improve()
+
 
 # A task that uses the catalog, and may wait for it.
 Chore = Callable[[], object]
@@ -292,7 +297,7 @@ class PipeWriter:
     def _is_full(self, pipe: OpenPipe, policy: QueuePolicy, now_ms: int) -> bool:
         age_ms = now_ms - pipe.opened_ms
         end, size = pipe.extent.end, pipe.extent.size_bytes
-        if pipe.extent.sealed() or self._leaves(pipe, policy):
+        if pipe.extent.sealed() or (pipe.extent.missing and self._leaves(pipe, policy)):
             return True
         if end.seq == 0:
             return False
@@ -305,10 +310,8 @@ class PipeWriter:
         )
 
     def _leaves(self, pipe: OpenPipe, policy: QueuePolicy) -> bool:
-        """Whether to continue in another pipe, which has more replicas: a ready one; where none is
-        made ready, one that may have them all."""
-        if not pipe.extent.missing:
-            return False
+        """Whether to continue in another pipe than one with missing replicas: a ready one that has
+        more; where none is made ready, one that may have them all."""
         if not self._makes_ready(policy):
             return pipe.extent.may_improve()
         return self._ready is not None and self._ready.extent.missing < pipe.extent.missing
@@ -448,7 +451,7 @@ class PipeWriter:
         now_ms = self._clock.boot_ms()
         pipe = self._pipe
         ready = self._ready
-        stale = ready is not None and (self._is_stale(ready, now_ms) or ready.extent.may_improve())
+        stale = ready is not None and (self._is_stale(ready, now_ms) or ready.may_improve())
         if pipe is None:
             # It is for the next push, after a pipe with too few replicas was left for it.
             keep = ready is not None and now_ms - ready.opened_ms < policy.idle_seal * 1000
@@ -457,7 +460,8 @@ class PipeWriter:
         if pipe.used:
             pipe.used, pipe.used_ms = False, now_ms
         idle = now_ms - pipe.used_ms >= policy.idle_seal * 1000
-        if idle or pipe.extent.sealed() or self._leaves(pipe, policy):
+        leaves = pipe.extent.missing and self._leaves(pipe, policy)
+        if idle or pipe.extent.sealed() or leaves:
             self._drop_current(pipe)
             chores.append(partial(seal_pipe, self._catalog, self._store, pipe.row.id))
         elif now_ms - pipe.beaten_ms >= pipe.row.lease_ms // 3:
@@ -468,7 +472,7 @@ class PipeWriter:
             count = self._opened_at_once
             if self._nearly_full(pipe):
                 chores.append(partial(self._prepare, count))
-            elif pipe.extent.may_improve():
+            elif pipe.may_improve():
                 chores.append(partial(self._improve, pipe, count))
         return Tended(min(TEND_SECONDS, policy.lease / 6), chores)
 
@@ -505,7 +509,7 @@ class PipeWriter:
     def _improve(self, pipe: OpenPipe, after: int) -> None:
         """Open the next pipe because this one has too few replicas, unless another writer has just
         failed to get a better one."""
-        if pipe.extent.may_improve():
+        if pipe.may_improve():
             self._prepare(after)
 
     def _nearly_full(self, pipe: OpenPipe) -> bool:

@@ -10,6 +10,7 @@ from cassq.gateway.actions.messages import VISIBILITY_SECONDS_MAX, WAIT_SECONDS_
 from cassq.gateway.plain.formats import PUSHED_MAX
 from cassq.gateway.plain.request import JSON, LINES, MSGPACK, RECEIVED, VISIBLE_SECONDS
 from cassq.model.queues import DEFAULT_GROUP
+from cassq.plurals import counted
 from cassq.version import __version__
 
 Schema = dict[str, Any]
@@ -189,7 +190,8 @@ _PATHS: dict[str, Schema] = {
             ],
         ),
         "post": _operation(
-            f"Push up to {PUSHED_MAX:,} messages, in order. They are durable when it is answered.",
+            f"Push up to {counted(PUSHED_MAX, 'message')}, in order. They are durable when it is"
+            " answered.",
             _json("Pushed"),
             requestBody=_body("MessageToPush"),
         ),
