@@ -14,6 +14,7 @@ pytestmark = pytest.mark.needs(
 DEMO = ROOT / "examples" / "thumbnails" / "demo.py"
 
 
+@pytest.mark.long(reason="starts a web service and a worker, and makes many pictures")
 def test_thumbnails_are_made_and_broken_files_are_dead_letters_until_they_are_mended(
     tmp_path: Path,
 ) -> None:

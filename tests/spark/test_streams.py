@@ -82,6 +82,7 @@ def write_and_fail(
         write_stream(frame, client, queue, checkpoint, "failing")
 
 
+@pytest.mark.long(reason="Spark takes half a minute to start and stop a query")
 def test_a_stream_reads_in_batches_and_what_it_read_is_acked(
     spark: Any, client: cassq.Client, queue: cassq.Queue, tmp_path: Path
 ) -> None:
@@ -201,6 +202,7 @@ def test_the_progress_of_a_query_says_how_far_it_is_behind(
     assert query.lastProgress["sources"][0]["latestOffset"] == sources[-1]["latestOffset"]
 
 
+@pytest.mark.long(reason="Spark takes half a minute to start and stop a query")
 def test_a_batch_that_is_replayed_is_published_once(
     spark: Any, client: cassq.Client, queue: cassq.Queue, tmp_path: Path
 ) -> None:

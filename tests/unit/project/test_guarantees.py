@@ -25,6 +25,7 @@ DEAR = (
     "servers/test_servers.py",
     "spark/processes/test_executors.py",
     "spark/test_flights.py",
+    "spark/test_streams.py",
     "spark/processes/test_killed_drivers.py",
     "spark/processes/test_killed_streams.py",
     "spark/jobs/test_rollup.py",
