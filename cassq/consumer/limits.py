@@ -210,9 +210,13 @@ class Limits:
             enough = before[0] == after[0] and (not after[0] or before[1] >= least_ms)
             if enough:
                 after = before
-            elif not self._leases.swap(
-                self._permits_name, text, limits.permits_as_text(new, self._name)
-            ):
-                continue
+            else:
+                # If it is not known whether that is written, no more than ours in either case.
+                self._permits = min(before[0], after[0])
+                self._until_ms = min(before[1], after[1])
+                written = limits.permits_as_text(new, self._name)
+                if not self._leases.swap(self._permits_name, text, written):
+                    self._permits, self._until_ms = before
+                    continue
             self._permits, self._until_ms = after
             return

@@ -62,7 +62,10 @@ FOUND_BY_HOLDING = {
     148: "a lane whose lock could not be renewed handed messages out that it lost too early",
 }
 # The same, of runs in which groups have limits.
-FOUND_BY_LIMITS = {130: "at a slow rate a drain was given up before it could be over"}
+FOUND_BY_LIMITS = {
+    130: "at a slow rate a drain was given up before it could be over",
+    245: "a lane that began anew did not count what its consumers still had",
+}
 # The same, of runs with clerks, dedup ids and limits, but not all that is drawn by now.
 FOUND_AT_THE_DESK = {
     36: "on a cp queue what followed dropped messages came before what had preceded them",

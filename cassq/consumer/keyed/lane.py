@@ -105,6 +105,8 @@ class Lane(Keeper):
             self._own, self._forget,
         )  # fmt: skip
         self._segments: dict[Delivery, Segment] = {}
+        # Until when, in catalog time, how many messages of forgotten segments are with consumers.
+        self._adrift: list[tuple[int, int]] = []
         self._bytes = 0  # of their messages
         self._after: list[Acked] = []  # whose acks are not written
         self._goes_on = False  # some ready messages follow others whose acks are not written
@@ -439,7 +441,9 @@ class Lane(Keeper):
     def _forget(self) -> None:
         """What is known of the lane is not as it is in the catalog, as somebody else changed it:
         begin anew. What was in hand is delivered again after a claim timeout."""
-        for delivery in list(self._segments):
+        for delivery, segment in list(self._segments.items()):
+            if segment.out:
+                self._adrift.append((delivery.due_ms, len(segment.out)))
             self._settler.forget(delivery)
         self._clear()
 
@@ -600,7 +604,11 @@ class Lane(Keeper):
 
     def in_hand(self) -> int:
         """How many messages consumers have. Cost: linear in the rows held."""
+        if self._adrift:
+            now_ms = self._catalog.now_ms()
+            self._adrift = [each for each in self._adrift if each[0] > now_ms]
         count = sum(len(segment.out) for segment in self._segments.values())
+        count += sum(count for _, count in self._adrift)
         return count + self._elsewhere.in_hand(self._claimer.name)
 
     def _keep(self, timeout_ms: int) -> None:

@@ -13,7 +13,7 @@ import pytest
 import cassq
 from cassq.base.clock import ManualClock
 from cassq.catalog.port import limit_names
-from cassq.errors import ConfigError
+from cassq.errors import BackendTimeoutError, ConfigError
 from tests.integration.places import Place
 from tests.integration.stage import Connect
 from tests.integration.timed import clock, timed
@@ -121,6 +121,27 @@ def test_a_popper_that_finds_nothing_leaves_its_permits(
     for _ in range(5):
         assert second.pop(5) == []  # the first one has the lane
     assert len(first.pop(5)) == 1
+
+
+def test_permits_that_may_have_gone_back_are_not_used(
+    queue: cassq.Queue, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.update(concurrency=2)
+    push(queue, 9)
+    client = connect()
+    popper = client.queue("jobs").popper()
+    popper.commit(popper.pop(2))
+    swap = client.ports.catalog.leases.swap
+
+    def lost_answer(*texts: str) -> bool:
+        swap(*texts)
+        raise BackendTimeoutError("it may be written")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(client.ports.catalog.leases, "swap", lost_answer)
+        with pytest.raises(BackendTimeoutError):
+            popper._limits.give_back()
+    assert len([*queue.popper().pop(9), *popper.pop(2)]) == 2
 
 
 def test_permits_that_are_not_used_go_back(timed: cassq.Client, clock: ManualClock) -> None:
