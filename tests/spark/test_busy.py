@@ -133,6 +133,7 @@ def test_a_stream_follows_pipes_that_are_pushed_sealed_and_retired_meanwhile(
     assert queue.audit().findings == []
 
 
+@pytest.mark.long(reason="reads a frame while its pipes go, for twenty seconds")
 def test_a_frame_that_is_read_while_its_pipes_go_has_nothing_twice_and_nothing_else(
     spark: Any, client: cassq.Client, queue: cassq.Queue
 ) -> None:

@@ -160,7 +160,7 @@ def test_no_flipped_bit_in_a_table_is_given_out(place: RocksPlace) -> None:
     place.engine._db.flush(True)
     place.halt()
     damaged = 0
-    for number in range(40):
+    for number in range(12):
         place.again()
         table = rng.choice(sorted(place.place.glob("rocksdb/*.sst")))
         raw = bytearray(table.read_bytes())

@@ -182,6 +182,7 @@ def test_what_was_written_before_a_run_died_is_kept_and_the_rest_comes_next_time
     assert payloads(spark, to) == sorted(numbers(30))
 
 
+@pytest.mark.long(reason="its Spark job takes twenty seconds")
 def test_a_pipe_removed_meanwhile_is_reported_and_left_out(
     spark: Any, client: cassq.Client, queue: cassq.Queue, tmp_path: Path
 ) -> None:

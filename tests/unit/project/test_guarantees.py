@@ -24,6 +24,7 @@ DEAR = (
     "faults/cassandra/test_nodes.py",
     "servers/test_servers.py",
     "spark/processes/test_executors.py",
+    "spark/test_busy.py",
     "spark/test_flights.py",
     "spark/test_streams.py",
     "spark/processes/test_killed_drivers.py",
