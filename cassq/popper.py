@@ -31,7 +31,7 @@ from cassq.base.arguments import (
 )
 from cassq.base.counters import Tally
 from cassq.base.housekeeper import Tend
-from cassq.consumer.claimer import Claimer
+from cassq.consumer.claiming.claimer import Claimer
 from cassq.consumer.delivery import (
     Acknowledger,
     DeliveredRun,

@@ -13,7 +13,7 @@ from typing import Any
 
 from cassq.alerts.rules import Finding
 from cassq.extents.replicas.fleet import Fleet
-from cassq.inspect.rounds import Round
+from cassq.inspect.placements.rounds import Round
 from cassq.message.importance import NORMAL
 from cassq.model.sidecar_rows import SidecarRow, SidecarState
 

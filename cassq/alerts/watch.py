@@ -25,7 +25,7 @@ from cassq.alerts.sidecars import sidecar_findings
 from cassq.alerts.targets import AlertTarget
 from cassq.errors import CassqError
 from cassq.inspect.peeking import unfinished_headers
-from cassq.inspect.rounds import last_round
+from cassq.inspect.placements.rounds import last_round
 from cassq.inspect.stats import GroupStats, queue_stats
 from cassq.lifecycle.damage import NOTED_MS
 from cassq.lifecycle.ports import Ports

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Unpack
 from cassq.base import extras
 from cassq.base.arguments import refuse_pickling
 from cassq.base.clock import Clock
-from cassq.client.embedded import Embedded
-from cassq.client.opening import row_named
+from cassq.client.backends.embedded import Embedded
+from cassq.client.backends.opening import row_named
 from cassq.client.queue import Queue, create_queue, own_queue
 from cassq.client.runtime import Offline, Openable, Runtime
 from cassq.client.schedule import (

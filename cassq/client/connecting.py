@@ -7,9 +7,9 @@ from functools import partial
 from pathlib import Path
 
 from cassq.base.clock import Clock, SystemClock
+from cassq.client.backends.embedded import directory_of, open_directory
+from cassq.client.backends.opening import keyspace_of, not_a_queue_url, open_local, parts
 from cassq.client.client import Client
-from cassq.client.embedded import directory_of, open_directory
-from cassq.client.opening import keyspace_of, not_a_queue_url, open_local, parts
 from cassq.client.runtime import Offline
 from cassq.client.spool import Spool
 from cassq.errors import ConfigError, is_outage

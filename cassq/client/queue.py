@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, NoReturn, Unpack
 
 from cassq.base.arguments import check_count, check_seconds, refuse_pickling
-from cassq.client.embedded import default_group
+from cassq.client.backends.embedded import default_group
 from cassq.client.policy_change import CHANGE_TRIES, change_policy
 from cassq.client.runtime import Runtime
 from cassq.client.settlement import Act, Settlement

@@ -13,7 +13,7 @@ from typing import NoReturn
 from cassq.base.clock import Clock
 from cassq.base.counters import Requests, Tallies, Tally
 from cassq.base.housekeeper import Housekeeper, Tend
-from cassq.client.embedded import Embedded
+from cassq.client.backends.embedded import Embedded
 from cassq.client.watched import WatchedQueue
 from cassq.consumer.presence import LOOK_SECONDS, Presence
 from cassq.consumer.receiving import Receiver

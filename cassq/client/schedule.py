@@ -18,7 +18,6 @@ from cassq.errors import (
     ScheduleNotFoundError,
 )
 from cassq.lifecycle.ports import operation
-from cassq.lifecycle.settled import unsettled_groups
 from cassq.message.batches import Batch
 from cassq.message.columns import encode_headers
 from cassq.message.message_ids import MessageId
@@ -34,6 +33,7 @@ from cassq.model.schedules import (
 )
 from cassq.model.ticks import checked_cron, interval_cron, ticks_of, zone_of
 from cassq.producer.admission import check_key, check_payload
+from cassq.producer.settled import unsettled_groups
 from cassq.settings import Missed, Overlap
 
 CHANGE_TRIES = 50

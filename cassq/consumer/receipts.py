@@ -21,7 +21,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple, NoReturn
 
-from cassq.consumer.claimer import Claimer
+from cassq.consumer.claiming.claimer import Claimer
 from cassq.consumer.delivery import Acknowledger, Delivery, NackOptions
 from cassq.consumer.settling import TRIES_MAX, Settler, contended
 from cassq.errors import UsageError

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from cassq.base.arguments import check_count
 from cassq.base.counters import Tally
-from cassq.consumer.claimer import Claimer
+from cassq.consumer.claiming.claimer import Claimer
 from cassq.consumer.delivery import DeliveredRun, Messages
 from cassq.consumer.receipts import NOBODY
 from cassq.doorbell import LOOK_AGAIN_SECONDS, Doorbell

@@ -17,7 +17,7 @@ from operator import attrgetter
 from random import random
 
 from cassq.base.counters import Tally
-from cassq.consumer.claimer import Claimer
+from cassq.consumer.claiming.claimer import Claimer
 from cassq.consumer.delivery import Delivery, NackOptions
 from cassq.consumer.pace import ACK_INTERVAL_MS, PopperPace
 from cassq.errors import BackendError, BackendTimeoutError, ClaimLostError

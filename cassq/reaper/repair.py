@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 from cassq.extents.replicas.fleet import Fleet, Need
 from cassq.extents.replicas.upkeep import RepairOutcome, Upkeep
-from cassq.inspect.rounds import Round
+from cassq.inspect.placements.rounds import Round
+from cassq.inspect.placements.walk import PAGE, Walk
 from cassq.lifecycle.ports import Ports
 from cassq.model.sidecar_rows import Placement, ReplicaAt, SidecarState
 from cassq.reaper.actions import DONE, FAILED, VOID, Action, Pass, Scope
-from cassq.reaper.walk import PAGE, Walk
 
 VERB = "repair"
 

@@ -13,11 +13,11 @@ from typing import NamedTuple
 from cassq.errors import OwnershipError, QueueFullError, QueuePausedError
 from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.retries import DeadLetterFn
-from cassq.lifecycle.settled import unsettled_groups
 from cassq.model.rows import QueueRow
 from cassq.model.schedules import ScheduleRow, Step, iso_time, next_step, passed_by
 from cassq.plurals import counted
 from cassq.producer.quota import Quota
+from cassq.producer.settled import unsettled_groups
 from cassq.producer.tick_push import PushTo, push_tick
 from cassq.reaper.actions import VOID, Action, PlannedPass, Scope
 

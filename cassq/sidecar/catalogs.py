@@ -9,7 +9,7 @@ from cassq.base.clock import Clock
 from cassq.base.os_errors import translated
 from cassq.catalog.port import Catalog
 from cassq.catalog.sqlite import SqliteCatalog
-from cassq.client.embedded import (
+from cassq.client.backends.embedded import (
     CATALOG,
     agree_on_directory,
     check_contents,
@@ -17,7 +17,7 @@ from cassq.client.embedded import (
     directory_of,
     mounts,
 )
-from cassq.client.stores import SIDECAR, STORE_OPTIONS
+from cassq.client.backends.stores import SIDECAR, STORE_OPTIONS
 from cassq.errors import ConfigError
 from cassq.extents.files.disk import Disk
 
@@ -71,8 +71,8 @@ def _open_keyspace(rest: str, options: dict[str, str], clock: Clock) -> Catalog:
     with extras.wanted(*extras.CASSANDRA):
         from cassq.cassandra.session import Cql
         from cassq.catalog.cassandra import CassandraCatalog
-        from cassq.client.agreement import Agreement
-        from cassq.client.cluster import contact_of
+        from cassq.client.backends.agreement import Agreement
+        from cassq.client.backends.cluster import contact_of
     contact = contact_of(rest, options)
     cql = Cql(contact, clock, keyspace=contact.keyspace)
     try:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cassq.base.tls import is_loopback, load_own, loading, tls_of
-from cassq.client.sidecar_options import TOKEN, TOKEN_CHARACTERS_MAX, TOKEN_VARIABLE
+from cassq.client.backends.sidecar_options import TOKEN, TOKEN_CHARACTERS_MAX, TOKEN_VARIABLE
 from cassq.errors import BackendError, ConfigError
 from cassq.extents.sidecar.net.connection import Access, host_and_port
 from cassq.plurals import counted

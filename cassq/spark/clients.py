@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from cassq.base.clock import SystemClock
-from cassq.client.embedded import directory_of
-from cassq.client.opening import open_place, row_named
+from cassq.client.backends.embedded import directory_of
+from cassq.client.backends.opening import open_place, row_named
 from cassq.doorbell import Doorbell
 from cassq.errors import CassqError, ConfigError
 from cassq.lifecycle.ports import Ports

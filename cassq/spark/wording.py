@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from cassq.client.embedded import NAME_IT
+from cassq.client.backends.embedded import NAME_IT
 from cassq.errors import (
     CassqError,
     GroupNotFoundError,

@@ -12,7 +12,7 @@ from cassq.base.clock import Clock, ManualClock
 from cassq.base.ids import Ids
 from cassq.catalog.port import Catalog
 from cassq.catalog.sqlite import SqliteCatalog
-from cassq.client.embedded import Embedded
+from cassq.client.backends.embedded import Embedded
 from cassq.doorbell import PollingDoorbell
 from cassq.extents.port import ExtentStore
 from cassq.lifecycle.ports import Life, Ports

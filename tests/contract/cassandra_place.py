@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from cassq.base import schema_files
 from cassq.base.clock import Clock, ManualClock
 from cassq.cassandra.cluster_time import ClusterTime, Learn
 from cassq.cassandra.session import Contact, Cql, Statement
+from cassq.catalog import schema_files
 from cassq.catalog.cassandra import CassandraCatalog, schema
 from cassq.catalog.port import Catalog
 from tests.contract.backends import CatalogPlace

@@ -22,7 +22,7 @@ import cassq
 from cassq.base.clock import SystemClock
 from cassq.base.ids import Ids
 from cassq.catalog.sqlite import SqliteCatalog
-from cassq.client import embedded
+from cassq.client.backends import embedded
 from cassq.errors import BackendError, ClaimLostError, StorageFullError
 from cassq.extents.files.disk import Disk
 from cassq.extents.files.store import FilesStore

@@ -23,8 +23,8 @@ from cassq.base.sharing import Sharing
 from cassq.cassandra.session import Cql
 from cassq.catalog.cassandra import CassandraCatalog, schema
 from cassq.catalog.sqlite import SqliteCatalog
-from cassq.client.cluster import open_session
-from cassq.client.embedded import CATALOG, PIPES, Embedded, open_directory
+from cassq.client.backends.cluster import open_session
+from cassq.client.backends.embedded import CATALOG, PIPES, Embedded, open_directory
 from cassq.doorbell import PollingDoorbell
 from cassq.extents.cassandra import CassandraStore
 from cassq.extents.sidecar.settings import Settings

@@ -20,7 +20,7 @@ import pytest
 
 from cassq.base.clock import SystemClock
 from cassq.catalog.sqlite import SqliteCatalog
-from cassq.client.embedded import CATALOG
+from cassq.client.backends.embedded import CATALOG
 from tests.integration.deadlines import DEADLINE_SECONDS
 
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import cassq
 from cassq.base.clock import Clock, SystemClock
-from cassq.client.embedded import Embedded, open_directory
+from cassq.client.backends.embedded import Embedded, open_directory
 from cassq.client.spool import Spool
 from cassq.errors import BackendTimeoutError, BackendUnavailableError
 from cassq.extents.port import ExtentStore, ExtentWriter

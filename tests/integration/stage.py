@@ -12,7 +12,7 @@ import cassq
 from cassq.base.clock import Clock, SystemClock
 from cassq.base.ids import Ids
 from cassq.catalog.sqlite import SqliteCatalog
-from cassq.client.embedded import BELLS, CATALOG, PIPES, Embedded
+from cassq.client.backends.embedded import BELLS, CATALOG, PIPES, Embedded
 from cassq.client.runtime import PASSING_LEASE
 from cassq.consumer.delivery import Message
 from cassq.doorbell import FifoDoorbell

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import cassq
 from cassq.base.clock import SystemClock
-from cassq.client.embedded import open_directory
+from cassq.client.backends.embedded import open_directory
 from tests.powercuts.platter import Platter
 from tests.powercuts.record import Event, mark_of
 

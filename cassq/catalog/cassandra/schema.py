@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from cassq.base import schema_files
 from cassq.base.clock import Clock, Stopwatch
 from cassq.base.ids import Ids
 from cassq.cassandra.errors import MissingTableError
 from cassq.cassandra.session import Cql, settled
+from cassq.catalog import schema_files
 from cassq.catalog.cassandra.replication import (
     as_text,
     create_keyspace,

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from cassq.base import schema_files
 from cassq.cassandra.nodes import Node
 from cassq.cassandra.session import Cql
+from cassq.catalog import schema_files
 from cassq.catalog.cassandra.notes import Notes
 from cassq.catalog.cassandra.replication import obstacle, repair_due, replicas_of, servers, spread
 from cassq.catalog.cassandra.schema import LOOK_SECONDS, read_version

@@ -18,9 +18,9 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from cassq.base import schema_files
 from cassq.base.clock import Clock, Stopwatch
 from cassq.base.forking import take_at_forks
+from cassq.catalog import schema_files
 from cassq.catalog.sqlite.log import Log
 from cassq.errors import (
     BackendError,

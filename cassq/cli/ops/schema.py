@@ -14,8 +14,8 @@ from cassq.base.clock import SystemClock
 from cassq.base.ids import Ids
 from cassq.cli.ui import output
 from cassq.cli.verb import Invocation, Verb
+from cassq.client.backends.embedded import schema_of_directory
 from cassq.client.connecting import local_directory
-from cassq.client.embedded import schema_of_directory
 from cassq.errors import UsageError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def schema() -> None:
 def _session(call: Invocation) -> Iterator[Cql]:
     """A session with the cluster of the URL, which needs the driver."""
     with extras.wanted(*extras.CASSANDRA):
-        from cassq.client.cluster import open_session
+        from cassq.client.backends.cluster import open_session
     cql = open_session(call.url, SystemClock())
     try:
         yield cql
@@ -205,7 +205,7 @@ def _change_replication(call: Invocation, desired: str, *, repaired: bool) -> li
 def _change_agreement(call: Invocation, locks: str | None, store: str | None) -> list[str]:
     """What was done, and what is left to do."""
     with extras.wanted(*extras.CASSANDRA):
-        from cassq.client.cluster import opened_agreement
+        from cassq.client.backends.cluster import opened_agreement
     clock = SystemClock()
     with opened_agreement(call.url, clock) as agreement:
         if store is not None:

@@ -17,7 +17,7 @@ from cassq.extents.replicas.fleet import Fleet
 from cassq.extents.replicas.shortages import note_shortage
 from cassq.extents.replicas.upkeep import Upkeep
 from cassq.inspect.inspection import KINDS, MISSING, ExtentFinding, Inspection, inspect
-from cassq.inspect.rounds import last_round
+from cassq.inspect.placements.rounds import last_round
 from cassq.model.sidecar_rows import SidecarRow
 from cassq.plurals import counted
 

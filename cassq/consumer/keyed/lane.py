@@ -26,8 +26,9 @@ from itertools import groupby
 from operator import attrgetter
 from threading import current_thread
 
-from cassq.consumer.candidates import REFRESH_MS, UNREADABLE, PipeView
-from cassq.consumer.claimer import DUE_LISTED, LOOK_BESIDE_MS, LOOK_MS, Claimer
+from cassq.consumer.claiming.candidates import REFRESH_MS, UNREADABLE, PipeView
+from cassq.consumer.claiming.claimer import DUE_LISTED, LOOK_BESIDE_MS, LOOK_MS, Claimer
+from cassq.consumer.claiming.new_claims import ClaimRequest
 from cassq.consumer.delivery import Acknowledger, DeliveredRun, Delivery, Messages, NackOptions
 from cassq.consumer.keyed.elsewhere import Elsewhere
 from cassq.consumer.keyed.fairness import FairReady
@@ -38,7 +39,6 @@ from cassq.consumer.keyed.segments import Entry, Segment, delivery_of, runs_of
 from cassq.consumer.keyed.take_over import HELD_FOR, TakeOver, lane_lock
 from cassq.consumer.keyed.waiting import Waiting
 from cassq.consumer.keyed.watching import Watch
-from cassq.consumer.new_claims import ClaimRequest
 from cassq.consumer.settling import Settler
 from cassq.errors import ClaimLostError
 from cassq.lifecycle.ports import Ports

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from cassq.consumer.claimer import Claimer
+from cassq.consumer.claiming.claimer import Claimer
+from cassq.consumer.claiming.redelivery import read_left
 from cassq.consumer.delivery import Acknowledger, Delivery
 from cassq.consumer.keyed.segments import Segment
-from cassq.consumer.redelivery import read_left
 from cassq.consumer.settling import TRIES_MAX, contended
 from cassq.lifecycle.ports import Ports
 from cassq.message.frames import Place

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from cassq.consumer.candidates import UNREADABLE
-from cassq.consumer.claimer import Claimer
+from cassq.consumer.claiming.candidates import UNREADABLE
+from cassq.consumer.claiming.claimer import Claimer
 from cassq.consumer.delivery import Delivery
 from cassq.consumer.keyed.elsewhere import Elsewhere
 from cassq.consumer.keyed.holding import Holding

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from cassq.base import schema_files
 from cassq.base.clock import ManualClock, SystemClock
+from cassq.catalog import schema_files
 from cassq.catalog.sqlite import SqliteCatalog
 from cassq.catalog.sqlite.database import Database, open_file
 from cassq.errors import (

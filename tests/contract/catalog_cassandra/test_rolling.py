@@ -26,8 +26,8 @@ from cassq.base.clock import SystemClock
 from cassq.base.ids import Ids
 from cassq.cassandra.session import Contact, Cql
 from cassq.catalog.cassandra import CassandraCatalog, schema
+from cassq.client.backends.embedded import Embedded
 from cassq.client.client import Client
-from cassq.client.embedded import Embedded
 from cassq.client.queue import Queue
 from cassq.doorbell import PollingDoorbell
 from cassq.extents.cassandra import CassandraStore

@@ -17,8 +17,8 @@ from cassq.base.clock import ManualClock, Stopwatch, SystemClock
 from cassq.base.ids import Ids
 from cassq.base.sharing import Background, Sharing
 from cassq.catalog.cassandra import CassandraCatalog
-from cassq.client.embedded import Embedded
-from cassq.consumer.claimer import LOOK_BESIDE_MS
+from cassq.client.backends.embedded import Embedded
+from cassq.consumer.claiming.claimer import LOOK_BESIDE_MS
 from cassq.doorbell import PollingDoorbell
 from cassq.lifecycle.ports import Life, Ports
 from cassq.locks.lease import LeaseLocker

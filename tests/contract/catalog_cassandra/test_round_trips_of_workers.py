@@ -15,7 +15,7 @@ from cassq.base.clock import SystemClock
 from cassq.base.ids import Ids
 from cassq.base.sharing import Background, Sharing
 from cassq.catalog.cassandra import CassandraCatalog
-from cassq.client.embedded import Embedded
+from cassq.client.backends.embedded import Embedded
 from cassq.doorbell import PollingDoorbell
 from cassq.lifecycle.ports import Life, Ports
 from cassq.locks.lease import LeaseLocker

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from cassq.base import schema_files
 from cassq.base.clock import SystemClock
 from cassq.cassandra.session import Contact, Cql
+from cassq.catalog import schema_files
 from cassq.catalog.cassandra import replication, schema, schema_status
 from cassq.errors import BackendError, BrokenInvariantError, ConfigError, UsageError
 from tests.contract.catalog.test_catalog import at_once

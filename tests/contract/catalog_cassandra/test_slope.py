@@ -20,8 +20,8 @@ from cassq.cassandra.session import Contact
 from cassq.catalog.cassandra import CassandraCatalog, schema
 from cassq.catalog.cassandra.claims.cursor_tables import COVER_PIPES, LIST_PIPES, NOTE_PIPE
 from cassq.catalog.cassandra.partition.tombstones import SETTLED_US
+from cassq.client.backends.embedded import Embedded
 from cassq.client.client import Client
-from cassq.client.embedded import Embedded
 from cassq.client.queue import Queue
 from cassq.consumer.delivery import Message
 from cassq.doorbell import PollingDoorbell

@@ -10,7 +10,7 @@ import pytest
 import cassq
 from cassq.base.clock import ManualClock
 from cassq.base.ids import Ids
-from cassq.client.embedded import Embedded
+from cassq.client.backends.embedded import Embedded
 from cassq.doorbell import PollingDoorbell
 from cassq.extents.protocol.words import Append
 from cassq.extents.sidecar.opening import OPEN_LAG

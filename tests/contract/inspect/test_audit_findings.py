@@ -11,7 +11,7 @@ import pytest
 
 import cassq
 from cassq.base.clock import ManualClock
-from cassq.client.embedded import CATALOG
+from cassq.client.backends.embedded import CATALOG
 from tests.integration.stage import client_on, numbers, push
 
 

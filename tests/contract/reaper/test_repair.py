@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from cassq.extents.protocol.words import Drop, Ends, Replicate, Scrub
-from cassq.inspect.rounds import last_round
+from cassq.inspect.placements.rounds import last_round
+from cassq.inspect.placements.walk import PAGE
 from cassq.reaper.actions import DONE, FAILED, PLANNED
-from cassq.reaper.walk import PAGE
 from tests.contract.reaper.repair_place import AFTER_SECONDS, DRAINING, GONE, UP, RepairPlace
 
 ONE, TWO = "0" * 23 + "1", "0" * 23 + "a"

@@ -11,8 +11,8 @@ import pytest
 
 from cassq.extents.protocol.words import Drop, Ends, List, Replicate
 from cassq.extents.sidecar.net.network import Call
+from cassq.inspect.placements.walk import PAGE
 from cassq.reaper.actions import DONE, FAILED, PLANNED
-from cassq.reaper.walk import PAGE
 from tests.contract.reaper.repair_place import DRAINING, Reaper, RepairPlace
 
 Trouble = Callable[[RepairPlace], None]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from cassq.extents.protocol.words import Scrub
+from cassq.inspect.placements.walk import FOUND_MAX
 from cassq.reaper.actions import DONE, FAILED
-from cassq.reaper.walk import FOUND_MAX
 from tests.contract.reaper.repair_place import AFTER_SECONDS, GONE, Reaper, RepairPlace
 
 ONE, TWO = "0" * 23 + "1", "0" * 23 + "a"

@@ -22,7 +22,7 @@ from cassq.base.clock import SystemClock
 from cassq.base.ids import Ids
 from cassq.cassandra.session import Contact, Cql
 from cassq.catalog.cassandra import schema
-from cassq.client.cluster import contact_of
+from cassq.client.backends.cluster import contact_of
 from cassq.errors import BackendError, BackendUnavailableError, ConfigError, is_outage
 from cassq.extents.cassandra import CassandraStore
 from tests.contract.extents.test_extents import frame

@@ -12,7 +12,7 @@ import pytest
 import cassq
 from cassq.base.clock import SystemClock
 from cassq.catalog.cassandra import schema
-from cassq.client.cluster import open_session
+from cassq.client.backends.cluster import open_session
 from tests.integration.deadlines import DEADLINE_SECONDS
 from tests.servers.kinds import cassandra
 from tests.servers.kinds.cassandra import CassandraCluster

@@ -12,7 +12,7 @@ from cassq.base.clock import SystemClock
 from cassq.cassandra.session import Cql
 from cassq.catalog.cassandra import schema, schema_status
 from cassq.catalog.cassandra.replication import replicas_of, set_replication
-from cassq.client.cluster import open_session
+from cassq.client.backends.cluster import open_session
 from cassq.errors import UsageError
 from tests.contract.keyspaces import tables_of
 from tests.integration.deadlines import DEADLINE_SECONDS, eventually

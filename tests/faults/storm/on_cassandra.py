@@ -8,7 +8,7 @@ from typing import Any
 
 from cassq.base.clock import SystemClock
 from cassq.catalog.cassandra import schema
-from cassq.client.cluster import open_session
+from cassq.client.backends.cluster import open_session
 from tests.faults.storm.deeds import Heal, Note, down, healing, stop
 from tests.faults.storm.ground import Ground, patiently
 from tests.faults.storm.plan import CUTS, SERVER_TROUBLES, Span, Step

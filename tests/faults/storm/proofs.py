@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl
 
 import cassq
 from cassq.base.clock import Stopwatch
-from cassq.client.sidecar_options import settings_of
+from cassq.client.backends.sidecar_options import settings_of
 from cassq.errors import BackendError
 from cassq.extents.protocol.words import List, ListedExtent, Request, Scrub
 from cassq.extents.sidecar.net.connection import Access

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cassq.client.embedded import CATALOG
+from cassq.client.backends.embedded import CATALOG
 from tests.shell import Shell
 
 pytestmark = pytest.mark.embedded_only(reason="it is about the directory")

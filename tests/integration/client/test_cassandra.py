@@ -22,7 +22,7 @@ from cassq.cassandra.session import Contact, Cql
 from cassq.catalog.cassandra import schema
 from cassq.catalog.cassandra.notes import Notes
 from cassq.cli.main import main
-from cassq.client.cluster import open_keyspace, open_session
+from cassq.client.backends.cluster import open_keyspace, open_session
 from cassq.errors import (
     BackendUnavailableError,
     ConfigError,

@@ -12,8 +12,8 @@ from cassq.base.clock import SystemClock
 from cassq.cassandra.contact import Contact
 from cassq.cassandra.session import Cql
 from cassq.catalog.cassandra import schema
+from cassq.client.backends.embedded import CATALOG, PIPES
 from cassq.client.connecting import open_spool
-from cassq.client.embedded import CATALOG, PIPES
 from cassq.errors import ConfigError
 from cassq.extents.sidecar import SidecarStore
 from tests.servers.kinds.cassandra import CassandraCluster

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import cassq
-from cassq.client.embedded import check_file_system
+from cassq.client.backends.embedded import check_file_system
 from cassq.errors import ConfigError, CorruptionError
 from tests.faults.actors import Act
 from tests.integration.stage import Connect, push

@@ -19,8 +19,8 @@ from click.testing import CliRunner
 import cassq
 from cassq.base.clock import SystemClock
 from cassq.cli.main import NAME, main
-from cassq.client import embedded
-from cassq.client.embedded import open_directory
+from cassq.client.backends import embedded
+from cassq.client.backends.embedded import open_directory
 from cassq.errors import ConfigError
 from tests.commands_page import verbs
 from tests.integration.deadlines import DEADLINE_SECONDS

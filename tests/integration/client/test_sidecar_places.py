@@ -13,8 +13,8 @@ import pytest
 import cassq
 from cassq.base.clock import SystemClock
 from cassq.catalog.sqlite import SqliteCatalog
-from cassq.client.embedded import CATALOG, PIPES
-from cassq.client.sidecar_options import TOKEN_VARIABLE
+from cassq.client.backends.embedded import CATALOG, PIPES
+from cassq.client.backends.sidecar_options import TOKEN_VARIABLE
 from cassq.errors import BackendError
 from tests.integration.deadlines import eventually
 from tests.integration.sidecars import CLUSTER, Running

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import cassq
-from cassq.client.embedded import BELLS, CATALOG, PIPES
+from cassq.client.backends.embedded import BELLS, CATALOG, PIPES
 from cassq.errors import BackendError, ConfigError, MissingExtraError
 from tests.contract.catalog.test_catalog import at_once
 

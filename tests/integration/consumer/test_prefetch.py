@@ -8,7 +8,7 @@ import pytest
 
 import cassq
 from cassq.base.clock import ManualClock
-from cassq.consumer.new_claims import SHARE
+from cassq.consumer.claiming.new_claims import SHARE
 from cassq.consumer.pace import PREFETCH_SECONDS
 from cassq.popper import UNUSED_MS
 from tests.integration.deadlines import joined

@@ -10,7 +10,7 @@ import pytest
 
 import cassq
 from cassq.base.clock import ManualClock
-from cassq.consumer.candidates import REFRESH_MS, URGENT_MS
+from cassq.consumer.claiming.candidates import REFRESH_MS, URGENT_MS
 from tests.integration.places import Place
 from tests.integration.producer.test_group_commit import CountingDisk
 from tests.integration.stage import (

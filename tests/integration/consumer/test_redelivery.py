@@ -9,7 +9,7 @@ import pytest
 
 import cassq
 from cassq.base.clock import ManualClock
-from cassq.consumer.claimer import BURIED_AT_ONCE
+from cassq.consumer.claiming.claimer import BURIED_AT_ONCE
 from cassq.errors import ClaimLostError, UsageError
 from tests.integration.deadlines import eventually, ticks
 from tests.integration.stage import Connect, alone, drain, numbers, payloads, push
@@ -225,7 +225,7 @@ def test_what_failed_a_moment_ago_is_not_read_again(
     for message in messages[10:13]:
         message.nack(error="no")
     popper.commit([*messages[:10], *messages[13:]])
-    monkeypatch.setattr("cassq.consumer.redelivery.read_left", unread)
+    monkeypatch.setattr("cassq.consumer.claiming.redelivery.read_left", unread)
     again = popper.pop(50)
     assert [message.payload for message in again] == numbers(50)[10:13]
     assert [message.pushed_at for message in again] == [m.pushed_at for m in messages[10:13]]

@@ -82,9 +82,9 @@ def newer_ones_before(order: list[int], message: int) -> int:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_overtaking_stays_within_its_bound(client: cassq.Client, seed: int) -> None:
-    """The bound of `cassq.consumer.candidates`: p pipes, known and not more than the width,
-    claims of c; a message with d unclaimed ahead of it is passed by at most (p - 1) * c * (d //
-    c + 2) newer."""
+    """The bound of `cassq.consumer.claiming.candidates`: p pipes, known and not more than the
+    width, claims of c; a message with d unclaimed ahead of it is passed by at most
+    (p - 1) * c * (d // c + 2) newer."""
     chance = random.Random(seed)
     pipes, asked = chance.randint(2, 8), chance.choice([1, 2, 5, 16])
     queue = client.create_queue("jobs", max_pop_width=8, claim_timeout=3600)

@@ -42,7 +42,7 @@ LOOK = """
 import fcntl, os, sys, time
 from pathlib import Path
 from cassq.base import clock
-from cassq.client import embedded
+from cassq.client.backends import embedded
 from cassq.extents.files.disk import Disk
 for module, name in ((os, "fdatasync"), (os, "posix_fallocate"), (time, "CLOCK_BOOTTIME")):
     assert not hasattr(module, name), name

@@ -11,7 +11,7 @@ import pytest
 
 import cassq
 from cassq.base.clock import ManualClock
-from cassq.consumer.candidates import READERS_MAX
+from cassq.consumer.claiming.candidates import READERS_MAX
 from cassq.lifecycle.timers import READERS_MAX as TIMERS_MAX
 from tests.integration.stage import drain, numbers, push, reap
 from tests.integration.timed import clock, timed

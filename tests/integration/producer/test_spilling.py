@@ -19,7 +19,7 @@ from click.testing import CliRunner
 
 import cassq
 from cassq.cli.main import main
-from cassq.client.embedded import open_directory
+from cassq.client.backends.embedded import open_directory
 from cassq.client.runtime import Offline
 from cassq.client.spool import Spool
 from cassq.consumer.delivery import Message

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from cassq.base.housekeeper import Tend
 from cassq.client import client as client_module
+from cassq.client.backends.embedded import Embedded
 from cassq.client.client import Client
-from cassq.client.embedded import Embedded
 from cassq.client.runtime import Runtime
 from cassq.client.spool import Spool
 from cassq.doorbell import LOOK_AGAIN_SECONDS, Doorbell, Waiter

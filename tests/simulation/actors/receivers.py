@@ -9,7 +9,7 @@ from functools import partial
 
 from cassq.catalog.port import Catalog
 from cassq.client.receiving import open_receiver
-from cassq.consumer.claimer import Claimer
+from cassq.consumer.claiming.claimer import Claimer
 from cassq.errors import BackendError, ClaimLostError, OwnershipError, ReceiptError, UsageError
 from cassq.model.rows import GroupRow
 from tests.simulation.actors.client import SteppedClient, met, open_client

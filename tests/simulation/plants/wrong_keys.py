@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
 
-from cassq.consumer.candidates import CandidatePipes, PipeView
+from cassq.consumer.claiming.candidates import CandidatePipes, PipeView
 from cassq.consumer.delivery import Delivery
 from cassq.consumer.keyed.elsewhere import Elsewhere
 from cassq.consumer.keyed.holding import Holding

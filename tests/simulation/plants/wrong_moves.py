@@ -11,8 +11,8 @@ from cassq.catalog.sqlite import pipe_tables
 from cassq.catalog.sqlite.claim_tables import SqliteClaims
 from cassq.catalog.sqlite.pipe_tables import SqlitePipes
 from cassq.catalog.sqlite.record_tables import SqliteRecords
-from cassq.consumer.candidates import CandidatePipes
-from cassq.consumer.claimer import Claimer
+from cassq.consumer.claiming.candidates import CandidatePipes
+from cassq.consumer.claiming.claimer import Claimer
 from cassq.dead_letters import merging
 from cassq.lifecycle import cancelling, moves, purging
 from cassq.lifecycle.expiry import Expiry, cut_out

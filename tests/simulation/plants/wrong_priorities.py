@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from cassq.consumer.candidates import CandidatePipes
+from cassq.consumer.claiming.candidates import CandidatePipes
 from cassq.lifecycle.retries import DeadLetters
 from cassq.message.batches import Batch
 from cassq.model import claims

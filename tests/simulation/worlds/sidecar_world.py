@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 from cassq.base.ids import Ids
-from cassq.client.embedded import Embedded
+from cassq.client.backends.embedded import Embedded
 from cassq.extents.sidecar import SidecarStore
 from cassq.extents.sidecar.reader import SLICE_BYTES
 from cassq.extents.sidecar.settings import Settings

@@ -9,7 +9,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from cassq.client.embedded import Embedded
+from cassq.client.backends.embedded import Embedded
 from cassq.client.spool import Spool
 from cassq.errors import BackendTimeoutError, BackendUnavailableError, CassqError
 from cassq.message.frames import Place as At

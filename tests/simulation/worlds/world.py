@@ -10,7 +10,7 @@ from typing import Any
 
 from cassq.base.ids import Ids
 from cassq.catalog.sqlite import SqliteCatalog
-from cassq.client.embedded import Embedded, adopt
+from cassq.client.backends.embedded import Embedded, adopt
 from cassq.errors import ClaimLostError
 from cassq.extents.files.disk import PAGE
 from cassq.extents.files.store import SUFFIX, FilesStore

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 import cassq
 from cassq.cli.main import main
-from cassq.client.embedded import CATALOG
+from cassq.client.backends.embedded import CATALOG
 from cassq.errors import ConfigError, QueueNotFoundError
 from tests.integration.deadlines import eventually
 from tests.integration.stage import alone, drain, numbers, pipe_file, push, reap

@@ -10,7 +10,7 @@ from cassq.alerts.events import event_maker
 from cassq.alerts.incidents import RAISED, RECOVERED, AlertView, plan
 from cassq.alerts.rules import KINDS, Finding
 from cassq.alerts.sidecars import UNREACHABLE_SECONDS, sidecar_findings
-from cassq.inspect.rounds import Round
+from cassq.inspect.placements.rounds import Round
 from cassq.model.rows import Incident
 from cassq.model.sidecar_rows import SidecarState
 from tests.unit.extents.test_fleet import LEASE_MS, NOW_MS, a_sidecar, fleet

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cassq.base import schema_files
+from cassq.catalog import schema_files
 from cassq.errors import BrokenInvariantError, ConfigError
 
 

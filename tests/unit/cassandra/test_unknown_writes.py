@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from cassq.base import schema_files
 from cassq.base.clock import ManualClock
 from cassq.cassandra.session import KEYSPACE, Row, Statement, settled
+from cassq.catalog import schema_files
 from cassq.catalog.cassandra import CassandraCatalog, schema
 from cassq.catalog.cassandra.partition import claim_rows
 from cassq.errors import BackendError, BackendTimeoutError

@@ -22,14 +22,14 @@ from cassq.cassandra.contact import (
 )
 from cassq.cassandra.speculation import Speculation
 from cassq.cassandra.tries import PATIENCE_SECONDS
-from cassq.client.agreement import quorums_of
-from cassq.client.client import Client
-from cassq.client.cluster import (
+from cassq.client.backends.agreement import quorums_of
+from cassq.client.backends.cluster import (
     SPILL_PATIENCE_SECONDS,
     contact_of,
     open_session,
     patience_of,
 )
+from cassq.client.client import Client
 from cassq.errors import ConfigError
 
 # --- where it leads ---------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import pytest
 
 from cassq.base.clock import ManualClock
 from cassq.base.ids import Ids
-from cassq.client.embedded import (
+from cassq.client.backends.embedded import (
     BELLS,
     CATALOG,
     PIPES,
@@ -216,7 +216,7 @@ OPEN_AS_A_USER = """
 import os, sys
 from pathlib import Path
 from cassq.base.clock import SystemClock
-from cassq.client.embedded import open_directory
+from cassq.client.backends.embedded import open_directory
 from cassq.errors import BackendUnavailableError
 if os.geteuid() == 0:
     os.setuid(65534)  # root may write everywhere

@@ -7,9 +7,9 @@ from urllib.parse import quote
 import pytest
 
 import cassq
+from cassq.client.backends.sidecar_options import TOKEN_VARIABLE
+from cassq.client.backends.stores import CASSANDRA, FILES, SIDECAR, sidecars_of
 from cassq.client.client import Client
-from cassq.client.sidecar_options import TOKEN_VARIABLE
-from cassq.client.stores import CASSANDRA, FILES, SIDECAR, sidecars_of
 from cassq.errors import ConfigError
 from cassq.extents.protocol.words import Hello
 from cassq.extents.sidecar.net.connection import Access

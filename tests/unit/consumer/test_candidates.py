@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cassq.consumer.candidates import READERS_MAX, Readers
+from cassq.consumer.claiming.candidates import READERS_MAX, Readers
 
 
 class FakeReader:

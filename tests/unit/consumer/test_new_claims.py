@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cassq.consumer.new_claims import dealt
+from cassq.consumer.claiming.new_claims import dealt
 from cassq.extents.port import Slice
 from cassq.message.frames import Extras, Frame, decode, encode
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from cassq.consumer import retained
-from cassq.consumer.retained import KEPT_MS_MAX, RetainedMessages
+from cassq.consumer.claiming import retained
+from cassq.consumer.claiming.retained import KEPT_MS_MAX, RetainedMessages
 from cassq.message.bundles import BundleSlice, RetainedBundle
 from cassq.message.frames import Extras, Frame, decode, encode
 from cassq.message.ranges import RangeSet

@@ -96,7 +96,7 @@ def test_a_wheel_has_every_module_and_nothing_else(wheel: Path) -> None:
 
 def test_an_installed_wheel_reads_its_own_schema(installed: Path, tmp_path: Path) -> None:
     script = (
-        "from cassq.base import schema_files as s;"
+        "from cassq.catalog import schema_files as s;"
         "print(s.find_directory()); print(s.latest_version('sqlite')); print(s.read('sqlite.sql'))"
     )
     where, version, text = output(installed, "-c", script, cwd=tmp_path).split("\n", 2)

@@ -14,6 +14,13 @@ ROOT = Path(__file__).resolve().parents[3]
 
 FILE_LINES_MAX = 700
 FUNCTION_LINES_MAX = 60
+FOLDER_FILES_MAX = 12
+
+# Folders of one family may have two more. The files at the top of the package are counted apart.
+FAMILIES = {
+    *("cassq/catalog/cassandra/partition", "cassq/extents/sidecar", "cassq/reaper"),
+    *("cassq/spark", "cassq/worker"),
+}
 
 # A longer file may be listed here, with the reason why it is not cut.
 LONGER_FILES: dict[str, str] = {}
@@ -203,6 +210,13 @@ def test_the_folders_of_tests_are_the_rooms_of_the_package() -> None:
     rooms = _folders("cassq") | FOLDERS_WITHOUT_ROOM
     for kind in ("unit", "contract", "integration", "faults"):
         assert _folders(f"tests/{kind}") <= rooms, kind
+
+
+def test_a_folder_of_the_package_has_few_files() -> None:
+    for path in sorted((ROOT / "cassq").glob("**/__init__.py")):
+        place = path.parent.relative_to(ROOT).as_posix()
+        files = [each for each in path.parent.glob("*.py") if each != path]
+        assert len(files) <= FOLDER_FILES_MAX + 2 * (place in FAMILIES), place
 
 
 def _folders(place: str) -> set[str]:

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from cassq.extents.replicas.fleet import Fleet
-from cassq.inspect.rounds import AGAIN_MS, Round
+from cassq.inspect.placements.rounds import AGAIN_MS, Round
+from cassq.inspect.placements.walk import SOON_MS, is_due
 from cassq.model.sidecar_rows import Placement
 from cassq.reaper.actions import DONE, PLANNED
 from cassq.reaper.repair import RepairMemory, emptied, plan
-from cassq.reaper.walk import SOON_MS, is_due
 from tests.unit.extents.test_fleet import NOW_MS, at, fleet, placed, the_fleet
 
 

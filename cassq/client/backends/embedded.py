@@ -19,11 +19,11 @@ from cassq.base.clock import Clock, Stopwatch
 from cassq.base.counters import Requests
 from cassq.base.ids import Ids
 from cassq.base.os_errors import translated
-from cassq.base.schema_files import latest_version
 from cassq.catalog.port import Catalog
+from cassq.catalog.schema_files import latest_version
 from cassq.catalog.sqlite import SqliteCatalog
 from cassq.catalog.sqlite.database import LOCK_WAIT_SECONDS, stored_version
-from cassq.client.stores import FILES, SIDECAR, agree_on_store
+from cassq.client.backends.stores import FILES, SIDECAR, agree_on_store
 from cassq.doorbell import Doorbell, FifoDoorbell
 from cassq.errors import BackendError, BackendTimeoutError, ConfigError, CorruptionError
 from cassq.extents.files.disk import Disk

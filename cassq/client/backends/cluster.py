@@ -23,9 +23,9 @@ from cassq.cassandra.session import Cql
 from cassq.cassandra.speculation import SPECULATE_SECONDS
 from cassq.cassandra.tries import PATIENCE_SECONDS
 from cassq.catalog.cassandra import CassandraCatalog
-from cassq.client.agreement import Agreement
-from cassq.client.embedded import Embedded
-from cassq.client.stores import CASSANDRA, SIDECAR, STORE_OPTIONS, sidecars_of
+from cassq.client.backends.agreement import Agreement
+from cassq.client.backends.embedded import Embedded
+from cassq.client.backends.stores import CASSANDRA, SIDECAR, STORE_OPTIONS, sidecars_of
 from cassq.doorbell import PollingDoorbell
 from cassq.errors import ConfigError
 from cassq.extents.cassandra import CassandraStore

@@ -1,7 +1,7 @@
 """The walk: checks the placements of all extents for those that need repair.
 
 A walk begins for a reason, continues at each pass for some time, and ends with a round that is
-recorded for all reapers (`cassq.inspect.rounds`). The reasons are:
+recorded for all reapers (`cassq.inspect.placements.rounds`). The reasons are:
 
 - the states of sidecars differ from those at the last round
 - the last round left work to do
@@ -25,7 +25,7 @@ from itertools import islice
 from cassq.extents.replicas.fleet import Fleet, Need, ReplicaSet, ReplicaStanding
 from cassq.extents.replicas.shortages import shortage_since
 from cassq.extents.replicas.upkeep import Upkeep
-from cassq.inspect.rounds import AGAIN_MS, Round, last_round, note
+from cassq.inspect.placements.rounds import AGAIN_MS, Round, last_round, note
 from cassq.lifecycle.ports import Ports
 from cassq.model.sidecar_rows import Placement, ReplicaAt
 

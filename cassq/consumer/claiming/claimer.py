@@ -17,11 +17,11 @@ from dataclasses import replace
 from cassq.base.sharing import BESIDE_MS, answered
 from cassq.catalog.cover import fault, fault_now, wedged
 from cassq.catalog.port import pipe_lock
-from cassq.consumer.candidates import REFRESH_MS, UNREADABLE, CandidatePipes, PipeView
+from cassq.consumer.claiming.candidates import REFRESH_MS, UNREADABLE, CandidatePipes, PipeView
+from cassq.consumer.claiming.new_claims import TRIES_MAX, ClaimRequest, NewClaims
+from cassq.consumer.claiming.redelivery import Found, Redelivery, read_left
 from cassq.consumer.delivery import Acknowledger, Delivery
 from cassq.consumer.group_health import GroupHealth, freed
-from cassq.consumer.new_claims import TRIES_MAX, ClaimRequest, NewClaims
-from cassq.consumer.redelivery import Found, Redelivery, read_left
 from cassq.errors import CassqError, CorruptionError, GroupNotFoundError, QueueNotFoundError
 from cassq.extents.port import ExtentMissingError, ExtentUnavailableError
 from cassq.lifecycle.expiry import Expiry

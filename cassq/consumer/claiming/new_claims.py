@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from cassq.consumer.candidates import CandidatePipes, PipeView
+from cassq.consumer.claiming.candidates import CandidatePipes, PipeView
+from cassq.consumer.claiming.redelivery import CLAIM_BYTES_MAX, Found
 from cassq.consumer.delivery import Acknowledger, Delivery
-from cassq.consumer.redelivery import CLAIM_BYTES_MAX, Found
 from cassq.extents.port import Slice
 from cassq.lifecycle.expiry import Expiry
 from cassq.lifecycle.ports import Ports

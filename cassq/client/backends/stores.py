@@ -42,7 +42,7 @@ def sidecars_of(options: Mapping[str, str], own: str, noted: str | None = None) 
             )
         return None
     with extras.wanted(*extras.SIDECAR):
-        from cassq.client.sidecar_options import settings_of
+        from cassq.client.backends.sidecar_options import settings_of
     return settings_of(options)
 
 

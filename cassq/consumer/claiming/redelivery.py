@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from cassq.catalog.cover import fault_now, wedged
 from cassq.catalog.port import Catalog
-from cassq.consumer.candidates import UNREADABLE, CandidatePipes
+from cassq.consumer.claiming.candidates import UNREADABLE, CandidatePipes
+from cassq.consumer.claiming.retained import RetainedMessages
 from cassq.consumer.delivery import Acknowledger, Delivery
-from cassq.consumer.retained import RetainedMessages
 from cassq.extents.port import (
     ExtentReader,
     Slice,

@@ -17,7 +17,7 @@ from cassq.cassandra.session import Cql
 from cassq.catalog.cassandra import CassandraCatalog
 from cassq.catalog.cassandra.notes import Notes
 from cassq.catalog.cassandra.replication import replicas_of
-from cassq.client.stores import CASSANDRA, SIDECAR, agree_on_store, check_store
+from cassq.client.backends.stores import CASSANDRA, SIDECAR, agree_on_store, check_store
 from cassq.consumer.presence import GONE_MS, LOOK_SECONDS
 from cassq.errors import ConfigError, UsageError
 from cassq.locks.late import LateLocker

@@ -9,8 +9,8 @@ from urllib.parse import parse_qsl
 
 from cassq.base import extras
 from cassq.base.clock import Clock
-from cassq.client.embedded import Embedded, directory_of, open_directory
-from cassq.client.stores import CASSANDRA, FILES, STORE_OPTIONS, sidecars_of
+from cassq.client.backends.embedded import Embedded, directory_of, open_directory
+from cassq.client.backends.stores import CASSANDRA, FILES, STORE_OPTIONS, sidecars_of
 from cassq.errors import ConfigError, QueueNotFoundError
 from cassq.model.queues import check_queue_name
 from cassq.model.rows import QueueRow
@@ -67,7 +67,7 @@ def keyspace_of(rest: str, options: dict[str, str]) -> tuple[Contact, Callable[.
             hint="set their commitlog_sync: `cassq schema status` shows it",
         )
     with extras.wanted(*extras.CASSANDRA):
-        from cassq.client.cluster import contact_of, open_keyspace
+        from cassq.client.backends.cluster import contact_of, open_keyspace
     contact = contact_of(rest, options)
     sidecars_of(options, CASSANDRA)  # refuses wrong options before anything is opened
     return contact, partial(open_keyspace, rest, options)

@@ -1,0 +1,1 @@
+"""Checking the placements of all extents, and what the last check found."""
