@@ -16,6 +16,7 @@ import os
 import select
 import threading
 from collections.abc import Callable
+from itertools import compress
 from pathlib import Path
 
 from cassq.base.clock import Clock, Nudge, Stopwatch
@@ -24,6 +25,7 @@ from cassq.base.os_errors import translated
 SLOTS = 256
 _PAGE = 4096
 _NOBODY = bytes(SLOTS)
+_SLOTS = range(SLOTS)
 LOOK_AGAIN_SECONDS = 0.25
 # Errors of systems that cannot lock a FIFO, such as macOS: waiters get no slot there.
 _NO_LOCKS = {errno.ENOTSUP, errno.EOPNOTSUPP, errno.EBADF, errno.EINVAL}
@@ -118,12 +120,12 @@ class FifoDoorbell(Doorbell):
 
     def ring(self) -> None:
         page = self._page
-        if page[:SLOTS] == _NOBODY:
+        marks = page[:SLOTS]
+        if marks == _NOBODY:
             return
-        for slot in range(SLOTS):
-            if page[slot]:
-                page[slot] = 0
-                self._wake(slot)
+        for slot in compress(_SLOTS, marks):
+            page[slot] = 0
+            self._wake(slot)
 
     def _wake(self, slot: int) -> None:
         # One thread at a time: if one closed a FIFO that another writes to, the byte would go

@@ -36,6 +36,7 @@ class Broker:
     """The queues of one URL, for all connections of this process. Thread-safe."""
 
     def __init__(self, url: str) -> None:
+        self.pid: int = os.getpid()
         self.client: Client = connect(url)
         self.clock: SystemClock = SystemClock()
         directory = local_directory(url)
@@ -46,8 +47,17 @@ class Broker:
         self._warned: set[str] = set()
         self._lock = threading.RLock()
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it is open in this process, not in one that it was forked from."""
+        return self.pid == os.getpid() and not self.client.runtime.closing
+
     def now(self) -> datetime:
         return datetime.fromtimestamp(self.clock.wall_ms() / 1000, UTC)
+
+    def known(self, name: str) -> Queue | None:
+        """The queue of this name of cassq's, if it was asked for before. Cost: none."""
+        return self._queues.get(name)
 
     def find(self, name: str) -> Queue | None:
         """The queue of this name of cassq's, if there is one."""
@@ -123,10 +133,10 @@ def broker_of(url: str) -> Broker:
     """The broker of a URL in this process."""
     key = url, os.getpid()
     broker = _brokers.get(key)
-    if broker is None or broker.client.runtime.closing:
+    if broker is None or not broker.is_open:
         with _lock:
             broker = _brokers.get(key)
-            if broker is None or broker.client.runtime.closing:
+            if broker is None or not broker.is_open:
                 broker = _brokers[key] = Broker(url)
     return broker
 

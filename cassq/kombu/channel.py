@@ -151,8 +151,12 @@ class Channel(virtual.Channel):
 
     def _queue(self, queue: str) -> Queue:
         """The queue of cassq with this name of kombu's, created if there is none."""
-        settings = settings_of(self.options, self._declared(queue).arguments)
-        return self.broker.queue(queue_name(queue, self.options.prefix), settings)
+        broker, name = self.broker, queue_name(queue, self.options.prefix)
+        found = broker.known(name)
+        if found is None:
+            settings = settings_of(self.options, self._declared(queue).arguments)
+            found = broker.queue(name, settings)
+        return found
 
     def _find(self, queue: str) -> Queue | None:
         return self.broker.find(queue_name(queue, self.options.prefix))
@@ -271,19 +275,19 @@ class Channel(virtual.Channel):
         self, queue: str, message: Mapping[str, Any], batch: Batch | None = None, **kwargs: Any
     ) -> None:
         payload, headers = packed(message)
-        found = self._queue(queue)
+        broker, found = self.broker, self._queue(queue)
         due = self._due(found, message)
-        priority = 0 if self.broker.is_strict(found) else self._get_message_priority(message)
-        pusher = self.broker.pusher(found)
+        priority = 0 if broker.is_strict(found) else self._get_message_priority(message)
+        pusher = broker.pusher(found)
         batch = batch or batch_of_thread()
         if batch is None and self.options.confirm_publish:
             message_id = pusher.push(payload, headers=headers, due=due, priority=priority)
             if due is not None:
-                note_waiting(self.broker, message, found.name, message_id, due)
+                note_waiting(broker, message, found.name, message_id, due)
             return
         future = pusher.push_soon(payload, headers=headers, due=due, priority=priority)
         if due is not None:
-            future.add_done_callback(partial(note_published, self.broker, message, found.name, due))
+            future.add_done_callback(partial(note_published, broker, message, found.name, due))
         if batch is not None:
             batch.add(future)
         else:

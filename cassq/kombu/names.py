@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from cassq.model.queues import NAME_LENGTH_MAX
 
 _OTHER = re.compile(r"[^A-Za-z0-9.-]")
 
 
+@lru_cache(maxsize=1000)
 def queue_name(name: str, prefix: str = "") -> str:
     """A name of kombu's as one of cassq's: `_` is written as `__`, and other characters that cassq
     does not allow as `_40_`, in hexadecimal. Names that are too long end with a hash.

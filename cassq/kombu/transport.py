@@ -51,6 +51,7 @@ class Transport(virtual.Transport):
         self.declared: dict[str, Declared] = {}
         self.signal: Signal = Signal()
         self._pid = os.getpid()
+        self._broker: Broker | None = None
         super().__init__(client, **kwargs)
 
     @property
@@ -60,7 +61,10 @@ class Transport(virtual.Transport):
 
     @property
     def broker(self) -> Broker:
-        return broker_of(self.url)
+        broker = self._broker
+        if broker is None or not broker.is_open:
+            broker = self._broker = broker_of(self.url)
+        return broker
 
     @property
     def url(self) -> str:
