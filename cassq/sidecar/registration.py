@@ -1,7 +1,8 @@
 """Registration: a sidecar shows in the catalog that it lives, and learns its wanted state there.
 
 One whose engine failed drains by itself: it cannot write any more, not even that it is damaged, so
-all that it has must be copied elsewhere.
+all that it has must be copied elsewhere. One that finds damage has repairers check all placements,
+because it may also lack extents of which nothing is left to report.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import replace
 
 from cassq.catalog.port import Catalog
 from cassq.errors import BackendError
+from cassq.extents.replicas.shortages import note_shortage
 from cassq.model.sidecar_rows import SidecarRow, SidecarState
 from cassq.sidecar.catalog_thread import CatalogThread
 from cassq.sidecar.engine.replica_state import ReplicaState
@@ -42,6 +44,7 @@ class Registration:
         self._tell = learn
         self._failure = failure
         self._failed = False  # that is logged
+        self._damaged = False  # that is noted
         self._stopping = False
         if state is not SidecarState.UP:
             self._follow()
@@ -55,10 +58,19 @@ class Registration:
     async def beat(self) -> bool:
         """Beat once; False if the catalog cannot be reached."""
         row, failed = self._row(), self._has_failed()
+        newly_damaged = row.damaged > 0 and not self._damaged
+
+        def beaten(catalog: Catalog) -> SidecarRow:
+            there = _beaten(catalog, row, failed=failed)
+            if newly_damaged:
+                note_shortage(catalog)
+            return there
+
         try:
-            there = await self._catalog.ask(lambda catalog: _beaten(catalog, row, failed=failed))
+            there = await self._catalog.ask(beaten)
         except BackendError:
             return False
+        self._damaged = row.damaged > 0
         self._learn(there)
         return True
 

@@ -1,9 +1,10 @@
-"""Shortages: notes that an extent was sealed with fewer good replicas than it should have.
+"""Shortages: notes that extents may have fewer good replicas than they should have.
 
-The sealer notices that, and notes it in the catalog. Repairers check all placements only for a
-reason, and such a note is one. A note is only a hint; the check finds the missing replicas. If no
-note was written, for example because the sealer died, a check comes later: every minute while there
-are unsealed extents, and every hour in any case (`cassq.inspect.placements.walk`).
+The sealer notices that, and notes it in the catalog; a sidecar that finds damage does, too.
+Repairers check all placements only for a reason, and such a note is one. A note is only a hint; the
+check finds the missing replicas. If no note was written, for example because the sealer died, a
+check comes later: every minute while there are unsealed extents, and every hour in any case
+(`cassq.inspect.placements.walk`).
 """
 
 from __future__ import annotations

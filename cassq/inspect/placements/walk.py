@@ -6,7 +6,8 @@ recorded for all reapers (`cassq.inspect.placements.rounds`). The reasons are:
 - the states of sidecars differ from those at the last round
 - the last round left work to do
 - the last round found extents that could not be repaired, and now other sidecars take extents
-- extents were sealed since with too few good replicas (`cassq.extents.replicas.shortages`)
+- since then extents were sealed with too few good replicas, or a sidecar found damage
+  (`cassq.extents.replicas.shortages`)
 - the last round is a minute old, and found unsealed extents; or a sidecar is being drained
 - the last round is an hour old
 

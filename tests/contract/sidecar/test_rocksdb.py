@@ -15,8 +15,10 @@ from cassq.base.clock import Stopwatch
 from cassq.errors import BackendError, CorruptionError
 from cassq.sidecar.engine.port import Replica
 from cassq.sidecar.engine.rocksdb.engine import RocksEngine
+from cassq.sidecar.engine.rocksdb.marks import _SEGMENT_SLOTS as SLOTS
 from cassq.sidecar.engine.rocksdb.mending import Table, any_table_named, set_aside
-from cassq.sidecar.engine.rocksdb.rows import name_of, seq_bytes
+from cassq.sidecar.engine.rocksdb.opening import REAPPEARED
+from cassq.sidecar.engine.rocksdb.rows import ROWS, name_of, seq_bytes
 from tests.contract.engines import (
     FRAMES,
     ODD,
@@ -128,7 +130,63 @@ def test_an_extent_that_comes_back_after_its_removal_is_damaged(place: RocksPlac
     with log_of(place).open("r+b") as file:
         file.truncate(size)
     place.open()
-    assert place.engine.replicas()[PIPE].damage == "it was removed, but has reappeared"
+    assert place.engine.replicas()[PIPE].damage == REAPPEARED
+
+
+@pytest.mark.parametrize("others", [0, SLOTS - 1], ids=["with free slots", "without"])
+def test_the_extent_that_had_the_slot_of_one_that_came_back_is_known_to_be_lost(
+    place: RocksPlace, others: int
+) -> None:
+    fill(place, PIPE)
+    for number in range(others):
+        place.engine.create(Replica(f"{number:024x}", "orders", False, 1_700, 1))
+    place.engine.sync()
+    size = log_of(place).stat().st_size
+    place.engine.drop([PIPE])
+    place.engine.sync()
+    fill(place, OTHER)  # it gets the slot of the other, which is the first that is free
+    place.halt()
+    with log_of(place).open("r+b") as file:
+        file.truncate(size)
+    place.open()
+    there = place.engine.replicas()
+    assert there[PIPE].damage == REAPPEARED
+    assert there[OTHER].damage == f"all of it is lost; it was synced up to {10 * FRAMES}"
+    before = {pipe_id: each.damage for pipe_id, each in there.items()}
+    place.reopen()
+    assert {pipe_id: each.damage for pipe_id, each in place.engine.replicas().items()} == before
+    place.engine.drop([PIPE, OTHER])
+    fill(place, ODD, "third", "fourth")
+    place.reopen()
+    assert look(place.engine, ODD, "third", "fourth") == dict.fromkeys(
+        [ODD, "third", "fourth"], False
+    )
+
+
+def test_one_that_comes_back_does_not_share_its_slot(place: RocksPlace) -> None:
+    fill(place, PIPE)
+    rows = place.engine._db.get_column_family(ROWS)
+    row = rows.get(name_of(PIPE))
+    place.engine.drop([PIPE])
+    place.engine.sync()
+    fill(place, OTHER)
+    # As if the table that has the removal was damaged, and left.
+    rows.put(name_of(PIPE), row)
+    del rows  # the directory would stay open
+    place.reopen()
+    there = place.engine.replicas()
+    assert (there[PIPE].damage, there[OTHER].damage) == (REAPPEARED, "")
+    place.engine.drop([PIPE])
+    place.engine.sync()  # which clears its mark, and not that of the other
+    place.engine.note(OTHER, epoch=5)
+    size = log_of(place).stat().st_size
+    place.engine.note(OTHER, fenced=True)
+    place.engine.sync()
+    place.halt()
+    with log_of(place).open("r+b") as file:
+        file.truncate(size)
+    place.open()
+    assert place.engine.replicas()[OTHER].damage == "synced changes of it are lost"
 
 
 def test_no_flipped_bit_in_the_log_makes_a_replica_merely_shorter(place: RocksPlace) -> None:

@@ -16,6 +16,7 @@ from cassq.base.clock import ManualClock
 from cassq.catalog.port import Catalog
 from cassq.catalog.sqlite import SqliteCatalog
 from cassq.errors import BackendUnavailableError, ConfigError
+from cassq.extents.replicas.shortages import SKEW_MS, shortage_since
 from cassq.model.sidecar_rows import SidecarRow, SidecarState
 from cassq.sidecar.catalog_thread import CatalogThread
 from cassq.sidecar.catalogs import open_catalog
@@ -108,6 +109,33 @@ def test_a_beat_writes_the_row_and_brings_its_state(
     assert learned[:4] == [
         *(SidecarState.UP, SidecarState.DRAINING, SidecarState.GONE, SidecarState.UP)
     ]
+
+
+def test_one_that_finds_damage_has_all_placements_checked_once(
+    catalog: CatalogThread, place: Place, replica_state: ReplicaState, clock: ManualClock
+) -> None:
+    damaged = [3]
+    registration = Registration(
+        *(catalog, replica_state, lambda: replace(ROW, damaged=damaged[-1])),
+        *(lambda state: None, lambda: ""),
+    )
+    with closing(place.open()) as other:
+
+        def beat() -> bool:
+            """Whether the beat is a reason to check."""
+            clock.advance(2 * SKEW_MS / 1000)
+            began_ms = other.now_ms() + SKEW_MS
+            assert run(registration.beat())
+            return shortage_since(other, began_ms)
+
+        place.away = True
+        assert not run(registration.beat())
+        place.away = False
+        assert [beat() for _ in range(3)] == [True, False, False]
+        damaged.append(0)
+        assert not beat()
+        damaged.append(1)
+        assert beat(), "this is another damage"
 
 
 def test_a_sidecar_keeps_its_requested_state_while_the_catalog_is_unavailable(

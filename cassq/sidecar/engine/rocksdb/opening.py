@@ -1,8 +1,8 @@
 """Opening a data directory: compares the data in RocksDB with the marks of what was synced.
 
-The row of a replica must not be older than its mark, nor end before it; a mark without a row
-belongs to a replica that is lost. A replica that lacks anything is recorded as damaged, durably,
-before another mark can overwrite the evidence.
+The row of a replica must not be older than its mark, nor end before it; a mark without a row of
+its own belongs to a replica that is lost. A replica that lacks anything is recorded as damaged,
+durably, before another mark can overwrite the evidence.
 
 A damaged table that a merge met is mended, and so is one that RocksDB needs to open the database
 (`cassq.sidecar.engine.rocksdb.mending`). A log that it cannot use is removed: the marks show what
@@ -19,6 +19,8 @@ import gc
 import logging
 import shutil
 from dataclasses import dataclass
+from itertools import count
+from operator import attrgetter
 from pathlib import Path
 
 from rocksdict import AccessType, ColumnFamily, Options, Rdict, WriteBatch
@@ -43,6 +45,7 @@ from cassq.sidecar.engine.rocksdb.trouble import explained
 
 logger: logging.Logger = logging.getLogger("cassq")
 
+REAPPEARED = "it was removed, but has reappeared"
 # How many things are mended at one opening.
 MENDED_MAX = 100
 # RocksDB's message for a damaged log that ends before a table.
@@ -234,10 +237,18 @@ def _compare(found: Opened, kept: dict[str, StoredReplica]) -> None:
     """Find damaged replicas, and record them."""
     marks = found.marks
     found.kept = kept
-    by_slot = {each.slot: each for each in kept.values()}
+    by_slot: dict[int, StoredReplica] = {}
     news: list[StoredReplica] = []
+    homeless: list[StoredReplica] = []  # another has their slot
+    for each in sorted(kept.values(), key=attrgetter("birth")):
+        older = by_slot.get(each.slot)
+        if older is not None:
+            older.found(REAPPEARED)
+            homeless.append(older)
+        by_slot[each.slot] = each
     found.birth = 1 + max((each.birth for each in kept.values()), default=0)
-    for slot in range(max([marks.slots, *(slot + 1 for slot in by_slot)])):
+    slots = max([marks.slots, *(slot + 1 for slot in by_slot)])
+    for slot in range(slots):
         damage, mark = "", None
         try:
             mark = marks.read(slot)
@@ -245,18 +256,24 @@ def _compare(found: Opened, kept: dict[str, StoredReplica]) -> None:
             damage = exc.message
         if mark is not None:
             found.birth = max(found.birth, mark.birth + 1)
-        each = by_slot.get(slot)
+        kept_here = by_slot.get(slot)
         if slot >= marks.slots:
             damage = "its synced mark is missing"
-        if each is None:
-            lost = _lost(mark, slot, kept)
+        lost = _lost(mark, slot, kept) if _is_of_another(mark, kept_here) else None
+        if kept_here is None:
             if lost is not None:
                 news.append(lost)
             elif slot < marks.slots:
                 found.free.append(slot)
             continue
-        if each.found(damage or _damage(each, mark)):
-            news.append(each)
+        if lost is not None:
+            homeless.append(lost)
+        if kept_here.found(damage or _damage(kept_here, mark)):
+            news.append(kept_here)
+    beyond = count(slots)
+    for each in homeless:
+        each.slot = found.free.pop(0) if found.free else next(beyond)
+    news += homeless
     found.free.reverse()  # the first slots are used first
     for each in news:
         if not each.birth:
@@ -265,12 +282,18 @@ def _compare(found: Opened, kept: dict[str, StoredReplica]) -> None:
     _note(found, news)
 
 
+def _is_of_another(mark: SyncMark | None, each: StoredReplica | None) -> bool:
+    """Whether a mark belongs to another replica than the one that has its slot. One that was
+    removed, and has reappeared, has the slot that a later one got."""
+    return mark is not None and (each is None or mark.birth > each.birth)
+
+
 def _damage(kept: StoredReplica, mark: SyncMark | None) -> str:
     """What a replica lacks according to its mark; "" if nothing."""
     if mark is None or mark.birth < kept.birth:
         return ""  # never synced
     if mark.birth > kept.birth:
-        return "it was removed, but has reappeared"
+        return REAPPEARED
     end = mark.end
     if kept.cut_version > mark.version:
         end = min(end, kept.cut_end)  # it was cut since, so it may end there
