@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -110,9 +109,7 @@ def test_bad_use_is_told(
     assert error in cli("task", *words, code=2).err
 
 
-def test_a_message_that_is_no_call_is_not_listed(
-    cli: Cli, client: cassq.Client, directory: Path
-) -> None:
+def test_a_message_that_is_no_call_is_not_listed(cli: Cli, client: cassq.Client) -> None:
     with client.create_queue("mail").pusher() as pusher:
         message_id = pusher.push(b"plain")
     assert cli("task", "list", "--json").json() == []

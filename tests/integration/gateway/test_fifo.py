@@ -243,6 +243,7 @@ def test_a_purge_of_a_fifo_queue_removes_what_is_in_flight_too(
 
 
 @pytest.mark.waits(reason="a receive that finds nothing more waits for a second")
+@pytest.mark.embedded_only(reason="it opens the directory a second time")
 def test_two_gateways_take_turns_and_keep_the_order(directory: Path) -> None:
     async def work(sqs: Asker, got: list[tuple[str, str]], whose: list[int], me: int) -> None:
         while len(got) < 60:
@@ -279,6 +280,7 @@ def test_two_gateways_take_turns_and_keep_the_order(directory: Path) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.embedded_only(reason="it opens the directory a second time")
 def test_a_receive_that_does_not_wait_gets_the_lane_of_another_gateway(directory: Path) -> None:
     async def main() -> None:
         url = f"file://{directory}"
