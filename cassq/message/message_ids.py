@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import ClassVar, overload
 from uuid import UUID
 
 from cassq.message.batches import AppendReceipt, SpilledReceipt
 
 _SEQ_BITS, _LOW_BITS, _MIDDLE_BITS = 26, 62, 12
-_PLACE = re.compile(r"([0-9a-f]{24}):(0|[1-9][0-9]*)")
+_PIPE = re.compile(r"[0-9a-f]{24}")
+_NUMBER = re.compile(r"0|[1-9][0-9]*")
 _PLAIN = re.compile(r"([0-9a-f]{24})-(0|[1-9][0-9]*)")
 _UUID8 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
@@ -18,12 +20,22 @@ _UUID8 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-
 def as_uuid(message_id: str) -> str:
     """An id as a UUID of version 8, which `from_uuid` reads back: 96 bits of the pipe, 26 of the
     sequence number. An id that has no place in it is returned with `-` for `:`."""
-    match = _PLACE.fullmatch(message_id)
-    if match is None or int(match[2]) >> _SEQ_BITS:
+    pipe_id, _, digits = message_id.partition(":")
+    place = _place_of(pipe_id)
+    if place is None or not _NUMBER.fullmatch(digits) or int(digits) >> _SEQ_BITS:
         return message_id.replace(":", "-")
-    pipe_id = match[1]
-    low = f"{2 << _LOW_BITS | int(pipe_id[15:], 16) << _SEQ_BITS | int(match[2]):x}"
-    return f"{pipe_id[:8]}-{pipe_id[8:12]}-8{pipe_id[12:15]}-{low[:4]}-{low[4:]}"
+    high, low = place
+    text = f"{low | int(digits):x}"
+    return f"{high}-{text[:4]}-{text[4:]}"
+
+
+@lru_cache(1024)
+def _place_of(pipe_id: str) -> tuple[str, int] | None:
+    """What the ids of a pipe share as UUIDs: the first digits, and the rest as a number."""
+    if not _PIPE.fullmatch(pipe_id):
+        return None
+    low = 2 << _LOW_BITS | int(pipe_id[15:], 16) << _SEQ_BITS
+    return f"{pipe_id[:8]}-{pipe_id[8:12]}-8{pipe_id[12:15]}", low
 
 
 def from_uuid(text: str) -> str:
