@@ -3,7 +3,8 @@
 A test that passes alone and fails so counts on a thread being fast. Its report lists who stood
 still, where and for how long. Most of it strikes the lines that a thread of the test runs when it
 has just waited for something: there it runs beside what it waited for. With `--shake-main` it is
-the test's own function that stands still, for longer.
+the test's own function that stands still, for longer. With `--shake-share` only some of the tests
+run, chosen by the seed.
 
 What a seed does to a test depends on how its threads run: the same seed may miss it the next time.
 Processes that a test starts run as ever. Cost: threads are traced, tests take two to ten times as
@@ -50,6 +51,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="with --shake: it is the test's own function that does",
     )
+    group.addoption(
+        "--shake-share",
+        type=float,
+        default=1.0,
+        metavar="SHARE",
+        help="with --shake: run this share of the tests, such as 0.2, others for another seed",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -57,12 +65,22 @@ def pytest_configure(config: pytest.Config) -> None:
     if seed is None:
         if config.getoption("--shake-main"):
             raise pytest.UsageError("--shake-main is for --shake SEED")
+        if config.getoption("--shake-share") < 1:
+            raise pytest.UsageError("--shake-share is for --shake SEED")
         return
     shaker = Shaker(seed, config.rootpath, main=config.getoption("--shake-main"))
     config.stash[_SHAKER] = shaker
     tracing = ExitStack()
     tracing.enter_context(shaker.tracing())
     config.add_cleanup(tracing.close)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    share, seed = config.getoption("--shake-share"), config.getoption("--shake")
+    left_out = [item for item in items if random.Random(f"{seed} {item.nodeid}").random() >= share]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
 
 
 @pytest.hookimpl(wrapper=True)

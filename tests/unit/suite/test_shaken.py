@@ -98,6 +98,25 @@ def test_a_failing_test_names_the_threads_that_stalled(pytester: pytest.Pytester
     found.stdout.fnmatch_lines(["*Captured shaken call*", "MainThread tests/test_it.py:* s"])
 
 
-def test_main_alone_makes_no_sense(pytester: pytest.Pytester) -> None:
-    found = pytester.runpytest("-p", "tests.shaken", "--shake-main")
-    found.stderr.fnmatch_lines(["*--shake-main is for --shake SEED*"])
+@pytest.mark.parametrize("options", [["--shake-main"], ["--shake-share", "0.5"]])
+def test_the_other_options_alone_make_no_sense(
+    pytester: pytest.Pytester, options: list[str]
+) -> None:
+    found = pytester.runpytest("-p", "tests.shaken", *options)
+    found.stderr.fnmatch_lines([f"*{options[0]} is for --shake SEED*"])
+
+
+def test_a_share_of_the_tests_is_others_for_another_seed(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        **{"tests/test_it": "".join(f"def test_{number}(): pass\n" for number in range(40))}
+    )
+
+    def run_for(seed: int) -> set[str]:
+        found = pytester.inline_run(
+            *("-p", "tests.shaken", "--shake", str(seed), "--shake-share", "0.2", "tests")
+        )
+        return {report.nodeid for report in found.getreports("pytest_runtest_logreport")}
+
+    chosen = [run_for(seed) for seed in (1, 2, 1)]
+    assert chosen[0] == chosen[2] != chosen[1]
+    assert all(0 < len(each) < 20 for each in chosen)
