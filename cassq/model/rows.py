@@ -220,6 +220,29 @@ class Claim:
         """How many messages are not acked."""
         return self.count - len(self.acked)
 
+    def remarked(self, acked: RangeSet, tried: RangeSet | None, due_ms: int, version: str) -> Claim:
+        """The row with other marks, several times as fast as `replace`: rows of keyed groups are
+        written at each pop and commit. tried: None if that does not change; then `due_ms` does
+        not either. due_ms: at least."""
+        return Claim(
+            self.group_id,
+            self.pipe_id,
+            self.start,
+            self.end,
+            self.pos,
+            self.state,
+            self.due_ms if tried is None else max(self.due_ms, due_ms),
+            self.deliveries,
+            self.losses,
+            self.joint,
+            self.holder,
+            version,
+            acked,
+            self.failure,
+            self.tried if tried is None else tried,
+            self.priority,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Move:

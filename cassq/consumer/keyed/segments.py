@@ -108,7 +108,9 @@ def runs_of(entries: Iterable[Entry]) -> list[tuple[Segment, Bundle, RangeSet]]:
         if last is None or bundle is not last[1] or segment is not last[0]:
             last = found.setdefault((id(segment), id(bundle)), (segment, bundle, []))
         last[2].append(seq)
-    return [(each, bundle, BitSet.of(seqs)) for each, bundle, seqs in found.values()]
+    return [
+        (each, bundle, BitSet.of(seqs, each.row.start)) for each, bundle, seqs in found.values()
+    ]
 
 
 class ReadyByPriority:
