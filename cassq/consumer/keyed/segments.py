@@ -74,9 +74,7 @@ class Segment:
 
     def keys(self) -> list[bytes | None]:
         """The keys of all its messages."""
-        return [
-            bundle.key_at(seq - bundle.base_seq) for bundle, seqs in self.pieces for seq in seqs
-        ]
+        return [key for bundle, seqs in self.pieces for key in bundle.keys_of(seqs)]
 
     def overdue(self, now_ms: int, timeout_ms: int, kept_ms: float) -> RangeSet:
         """What consumers have had for too long: for the timeout, unless they asked for more time,
@@ -100,17 +98,29 @@ def delivery_of(segment: Segment) -> Delivery:
     return segment.delivery
 
 
-def runs_of(entries: Iterable[Entry]) -> list[tuple[Segment, Bundle, RangeSet]]:
+def runs_of(entries: Iterable[Entry]) -> list[tuple[Segment, Bundle, BitSet]]:
     """Messages as runs of their rows and bundles, in the order of the first of each run."""
     found: dict[tuple[int, int], tuple[Segment, Bundle, list[int]]] = {}
-    last: tuple[Segment, Bundle, list[int]] | None = None
+    last_segment: Segment | None = None
+    last_bundle: Bundle | None = None
+    seqs: list[int] = []
     for segment, bundle, seq in entries:
-        if last is None or bundle is not last[1] or segment is not last[0]:
-            last = found.setdefault((id(segment), id(bundle)), (segment, bundle, []))
-        last[2].append(seq)
+        if bundle is not last_bundle or segment is not last_segment:
+            place = id(segment), id(bundle)
+            seqs = found.setdefault(place, (segment, bundle, []))[2]
+            last_segment, last_bundle = segment, bundle
+        seqs.append(seq)
     return [
         (each, bundle, BitSet.of(seqs, each.row.start)) for each, bundle, seqs in found.values()
     ]
+
+
+def in_hand(entries: Iterable[Entry]) -> list[tuple[Segment, Bundle, BitSet]]:
+    """`runs_of` messages that are in consumers' hands from now on."""
+    runs = runs_of(entries)
+    for segment, bundle, seqs in runs:
+        segment.out.update(zip(seqs, bundle.keys_of(seqs), strict=True))
+    return runs
 
 
 class ReadyByPriority:
