@@ -41,12 +41,12 @@ class BitSet(RangeSet):
             return cls()
         if base is None:
             base = found[0]
-        bits = bytearray((found[-1] - base >> 3) + 1)
+        raw = bytearray((found[-1] - base >> 3) + 1)
         for seq in found:
             at = seq - base
-            bits[at >> 3] |= 1 << (at & 7)
-        known = None if len(found) != len(set(found)) else found
-        return cls(base, int.from_bytes(bits, "little"), known)
+            raw[at >> 3] |= 1 << (at & 7)
+        bits = int.from_bytes(raw, "little")
+        return cls(base, bits, found if len(found) == bits.bit_count() else None)
 
     def __getattr__(self, name: str) -> tuple[tuple[int, int], ...]:
         """Find the ranges: the inherited attribute is not set until then."""
@@ -72,7 +72,10 @@ class BitSet(RangeSet):
 
     def __or__(self, other: RangeSet) -> RangeSet:
         if type(other) is BitSet and other._base == self._base:
-            return BitSet(self._base, self._bits | other._bits)
+            mine, theirs = self._seqs, other._seqs
+            apart = mine is not None and theirs is not None and not self._bits & other._bits
+            seqs = sorted((*mine, *theirs)) if apart and mine and theirs else None
+            return BitSet(self._base, self._bits | other._bits, seqs)
         if _is_wide(self, other):
             return RangeSet((*self.ranges, *other.ranges))
         base, mine, theirs = _side_by_side(self, other)

@@ -104,7 +104,7 @@ class Line:
     def _line_up(self, segment: Segment, bundle: Bundle, seqs: RangeSet) -> None:
         """`add` for messages with keys, of a segment that is ours, where one of a key is out at
         once: by far the most, so this is written for speed. What waits is kept as numbers."""
-        behind, base = self._behind, bundle.base_seq
+        behind = self._behind
         by_key: defaultdict[bytes | None, list[int]] = defaultdict(list)
         for seq, key in zip(seqs, bundle.keys_of(seqs), strict=True):
             by_key[key].append(seq)

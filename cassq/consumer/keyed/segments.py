@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable
 
 from cassq.consumer.delivery import Delivery
@@ -100,18 +100,12 @@ def delivery_of(segment: Segment) -> Delivery:
 
 def runs_of(entries: Iterable[Entry]) -> list[tuple[Segment, Bundle, BitSet]]:
     """Messages as runs of their rows and bundles, in the order of the first of each run."""
-    found: dict[tuple[int, int], tuple[Segment, Bundle, list[int]]] = {}
-    last_segment: Segment | None = None
-    last_bundle: Bundle | None = None
-    seqs: list[int] = []
+    found: defaultdict[tuple[Segment, Bundle], list[int]] = defaultdict(list)
     for segment, bundle, seq in entries:
-        if bundle is not last_bundle or segment is not last_segment:
-            place = id(segment), id(bundle)
-            seqs = found.setdefault(place, (segment, bundle, []))[2]
-            last_segment, last_bundle = segment, bundle
-        seqs.append(seq)
+        found[segment, bundle].append(seq)
     return [
-        (each, bundle, BitSet.of(seqs, each.row.start)) for each, bundle, seqs in found.values()
+        (segment, bundle, BitSet.of(seqs, segment.row.start))
+        for (segment, bundle), seqs in found.items()
     ]
 
 
