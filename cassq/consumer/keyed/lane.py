@@ -231,7 +231,8 @@ class Lane(Keeper):
         elif window.top:
             self._fill_by_priority(now_ms)
         while len(line.ready) < wanted and self._known:
-            most = LINE_MESSAGES if line.ready else LINE_MESSAGES_MAX
+            goes_on = line.ready or self._after or self._elsewhere.acks
+            most = LINE_MESSAGES if goes_on else LINE_MESSAGES_MAX
             full = line.count >= most or self._bytes >= LINE_BYTES_MAX
             if full or not self._claim_more(now_ms):
                 return
