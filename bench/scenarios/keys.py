@@ -83,7 +83,7 @@ def pop_first(_gate: Gate, seat: Seat, count: int) -> Figures:
     """How long a new popper takes to its first message, of many with few keys."""
     client = cassq.connect(f"file://{seat.place.directory.resolve()}")
     queue = client.create_queue("keys")
-    names = [f"keyed {number}" for number in range(FIRST_GROUPS)]
+    names = [f"keyed-{number}" for number in range(FIRST_GROUPS)]
     for name in names:
         queue.create_group(name, order="key")
     fill(queue, seat.place.size, count, FIRST_KEYS)

@@ -221,9 +221,8 @@ class Claim:
         return self.count - len(self.acked)
 
     def remarked(self, acked: RangeSet, tried: RangeSet | None, due_ms: int, version: str) -> Claim:
-        """The row with other marks, several times as fast as `replace`: rows of keyed groups are
-        written at each pop and commit. tried: None if that does not change; then `due_ms` does
-        not either. due_ms: at least."""
+        """The row with other marks. Faster than `replace`, as rows of keyed groups are written at
+        each pop and commit. tried, due_ms: as for `claims.resolved`."""
         return Claim(
             self.group_id,
             self.pipe_id,

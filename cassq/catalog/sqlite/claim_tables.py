@@ -2,8 +2,7 @@
 
 A first claim is committed unsynced: it survives the death of the process, and the next sync
 makes it durable. Acks and take-overs are synced; acks of groups that are not exclusive after they
-were committed, so that other processes need not wait for it, and that no metadata of the log's file
-is written with them.
+were committed, so that other processes need not wait for it; that is also the quicker way.
 """
 
 from __future__ import annotations

@@ -180,7 +180,7 @@ class Line:
             self.ready.extend(entries)
 
     def take(self, limit: int, now_ms: int = 0) -> list[Entry]:
-        """The first ready messages, `limit` at most: they are in hand once they are `in_hand`."""
+        """The first ready messages, `limit` at most, for `in_hand`."""
         ready = self.ready
         if self.fair is not None:
             self.fair.begin()
@@ -244,9 +244,9 @@ class Line:
         line = self._behind.get(key)
         while line:
             segment, bundle, seqs = line[0]
-            seq = seqs.pop()
-            if not seqs:
+            if len(seqs) == 1:
                 line.popleft()
+            seq = seqs.pop()
             if seq not in segment.gone:
                 self._deal((segment, bundle, seq))
                 return
@@ -275,9 +275,9 @@ class Line:
             if segment.delivery is None or segment.gone is not EMPTY:
                 self.settled(key)
                 continue
-            deal((segment, bundle, seqs.pop()))
-            if not seqs:
+            if len(seqs) == 1:
                 line.popleft()
+            deal((segment, bundle, seqs.pop()))
 
     def go_on(self, acked: Iterable[Acked], limit: int) -> list[Acked]:
         """Of messages that were acked, let the next of the same key be ready if it belongs to the

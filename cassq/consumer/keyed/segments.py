@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import islice, repeat
 
 from cassq.consumer.delivery import Delivery
 from cassq.message.bitsets import BitSet
@@ -11,6 +12,8 @@ from cassq.message.bundles import Bundle, BundleSlice
 from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model import claims
 from cassq.model.rows import Claim
+
+OPENED_AT_ONCE = 64  # messages of a run in a backlog
 
 # A message in the line: what it belongs to, where its bytes are, its seq.
 Entry = tuple["Segment", Bundle, int]
@@ -117,6 +120,51 @@ def in_hand(entries: Iterable[Entry]) -> list[tuple[Segment, Bundle, BitSet]]:
     return runs
 
 
+class Backlog:
+    """Ready messages of one key, in order. Runs of them are kept as such, so that a million cost
+    next to nothing until they are taken."""
+
+    __slots__ = ("_count", "_first", "_runs")
+
+    def __init__(self) -> None:
+        self._first: deque[Entry] = deque()  # before all runs
+        self._runs: deque[Iterator[Entry]] = deque()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def append(self, entry: Entry) -> None:
+        if self._runs:
+            self._runs.append(iter((entry,)))
+        else:
+            self._first.append(entry)
+        self._count += 1
+
+    def add_run(self, segment: Segment, bundle: Bundle, seqs: RangeSet) -> None:
+        self._runs.append(zip(repeat(segment), repeat(bundle), seqs, strict=False))
+        self._count += len(seqs)
+
+    def appendleft(self, entry: Entry) -> None:
+        self._first.appendleft(entry)
+        self._count += 1
+
+    def popleft(self) -> Entry:
+        """Take the first one. Raises IndexError if there is none."""
+        first, runs = self._first, self._runs
+        while not first:
+            first.extend(islice(runs[0], OPENED_AT_ONCE))
+            if not first:
+                runs.popleft()
+        self._count -= 1
+        return first.popleft()
+
+    def drained(self) -> Iterator[Entry]:
+        """Take all."""
+        while self._count:
+            yield self.popleft()
+
+
 class ReadyByPriority:
     """Ready messages, the most urgent first; in each priority as a deque has them. upward: whether
     the least urgent are taken first, until further notice."""
@@ -142,9 +190,15 @@ class ReadyByPriority:
         for entry in entries:
             self.append(entry)
 
+    def add_run(self, segment: Segment, bundle: Bundle, seqs: RangeSet) -> None:
+        self.extend(zip(repeat(segment), repeat(bundle), seqs, strict=False))
+
+    def appendleft(self, entry: Entry) -> None:
+        self._of(entry).appendleft(entry)
+
     def extendleft(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
-            self._of(entry).appendleft(entry)
+            self.appendleft(entry)
 
     def popleft(self) -> Entry:
         first = self.first

@@ -58,6 +58,18 @@ def test_the_key_with_the_fewest_in_hand_comes_first() -> None:
     assert tenants.take(7) == "abcabaa"
 
 
+def test_a_backlog_of_one_key_keeps_its_order_whatever_comes_between() -> None:
+    tenants = Tenants()
+    for keys in ("a" * 100, "ab", "aaa"):
+        tenants.push(keys)
+    first = tenants.entries(3)
+    tenants.line.put_back(first[:1])
+    urgent = segment("aa", start=200, priority=5)
+    tenants.line.add(urgent)
+    assert seqs(first) == [0, 101, 1]
+    assert seqs(tenants.entries(200)) == [200, 201, 0, *range(2, 101), 102, 103, 104]
+
+
 def test_messages_of_one_key_keep_their_order() -> None:
     tenants = Tenants()
     tenants.push("abab" * 5)
