@@ -72,9 +72,9 @@ class BitSet(RangeSet):
 
     def __or__(self, other: RangeSet) -> RangeSet:
         if type(other) is BitSet and other._base == self._base:
-            mine, theirs = self._seqs, other._seqs
-            apart = mine is not None and theirs is not None and not self._bits & other._bits
-            seqs = sorted((*mine, *theirs)) if apart and mine and theirs else None
+            seqs: list[int] | None = None
+            if self._seqs and other._seqs and not self._bits & other._bits:
+                seqs = sorted((*self._seqs, *other._seqs))
             return BitSet(self._base, self._bits | other._bits, seqs)
         if _is_wide(self, other):
             return RangeSet((*self.ranges, *other.ranges))
