@@ -435,7 +435,7 @@ class Popper:
                 except ClaimLostError as exc:
                     lost = exc
             self._flush()
-            if lost is not None or any(each.lost or each.missed & seqs for each, seqs in touched):
+            if lost is not None or any(d.lost or (d.missed and d.missed & s) for d, s in touched):
                 raise lost or ClaimLostError()
 
     @operation

@@ -329,8 +329,9 @@ class Claims(abc.ABC):
         synced: bool = True,
     ) -> list[bool]:
         """`replace` several claims with one sync; one result per claim. Others may see the result
-        before it is durable, except with `epoch`. Unless `synced`, it survives a crash of the
-        process, but maybe not of the machine."""
+        before it is durable, except with `epoch`, unless all are held by a keyed group: then it is
+        durable once another popper has raised the epoch. Unless `synced`, it survives a crash of
+        the process, but maybe not of the machine."""
 
     def ensure_durable(self) -> None:
         """Make durable what reads now show of earlier writes, whose outcome was unknown."""

@@ -11,7 +11,11 @@ from cassq.model.rows import Claim
 
 class Hold(abc.ABC):
     """How a keyed group keeps what one claim row holds: only some of it is in a consumer's hands,
-    and what is settled makes room for more of its key."""
+    and what is settled makes room for more of its key.
+
+    base: the first seq of the row, for bit sets."""
+
+    base: int
 
     @abc.abstractmethod
     def check(self, seqs: RangeSet) -> None:

@@ -137,7 +137,7 @@ class Settler:
         gave, left = delivery.gave, seqs
         if delivery.hold is not None:
             delivery.hold.check(seqs)
-            delivery.settle(as_bits(seqs), ours=True)
+            delivery.settle(as_bits(seqs, delivery.hold.base), ours=True)
             self._note(delivery, now_ms)
             delivery.hold.acked(seqs)
             return

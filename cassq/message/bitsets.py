@@ -5,41 +5,48 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterable, Iterator
-from itertools import accumulate, islice
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import compress
 
 from cassq.message.ranges import BITS, EMPTY, RangeSet
 
 _HEAD = struct.Struct("<cQ")
 _RUN = re.compile("1+")
 _SPAN_MAX = 1 << 17  # wider sets are kept as ranges
+_ONES = [tuple(bit for bit in range(8) if byte >> bit & 1) for byte in range(256)]  # of each byte
 
 
 class BitSet(RangeSet):
     """A `RangeSet` whose operations take a time, and memory, that depend on its span, not on its
-    gaps: some microseconds for 8,192 seqs. Together with any other range set they give a bit set.
+    gaps: less than a microsecond for 8,192 seqs, if both sets have the same base. Together with any
+    other range set they give a bit set.
 
-    Its ranges are found when they are first asked for.
+    Its ranges, and its single seqs, are found when they are first asked for.
     """
 
-    __slots__ = ("_base", "_bits")
+    __slots__ = ("_base", "_bits", "_seqs")
 
-    def __init__(self, base: int = 0, bits: int = 0) -> None:
-        """Bit `i` of `bits` stands for seq `base + i`."""
+    def __init__(self, base: int = 0, bits: int = 0, seqs: Sequence[int] | None = None) -> None:
+        """Bit `i` of `bits` stands for seq `base + i`. seqs: the same, in order, if known."""
         self._base = base
         self._bits = bits
+        self._seqs = seqs
 
     @classmethod
-    def of(cls, seqs: Iterable[int]) -> BitSet:
-        """The set of single seqs, in any order."""
-        found = list(seqs)
+    def of(cls, seqs: Iterable[int], base: int | None = None) -> BitSet:
+        """The set of single seqs, in any order. base: at most the least of them; sets with the same
+        one are quick together."""
+        found = sorted(seqs)
         if not found:
             return cls()
-        base, last = min(found), max(found)
-        digits = bytearray(b"0" * (last - base + 1))
+        if base is None:
+            base = found[0]
+        raw = bytearray((found[-1] - base >> 3) + 1)
         for seq in found:
-            digits[last - seq] = 49  # "1": the highest bit is first
-        return cls(base, int(digits, 2))
+            at = seq - base
+            raw[at >> 3] |= 1 << (at & 7)
+        bits = int.from_bytes(raw, "little")
+        return cls(base, bits, found if len(found) == bits.bit_count() else None)
 
     def __getattr__(self, name: str) -> tuple[tuple[int, int], ...]:
         """Find the ranges: the inherited attribute is not set until then."""
@@ -51,9 +58,12 @@ class BitSet(RangeSet):
         return self.ranges
 
     def __iter__(self) -> Iterator[int]:
-        gaps = bin(self._bits)[:1:-1].split("1")[:-1] if self._bits else ()
-        steps = map((1).__add__, map(len, gaps))
-        return islice(accumulate(steps, initial=self._base - 1), 1, None)
+        if self._seqs is None:
+            raw = self._bits.to_bytes((self._bits.bit_length() + 7) // 8, "little")
+            starts = compress(range(self._base, self._base + 8 * len(raw), 8), raw)
+            places = zip(starts, filter(None, raw), strict=True)
+            self._seqs = [start + one for start, byte in places for one in _ONES[byte]]
+        return iter(self._seqs)
 
     @property
     def single(self) -> int | None:
@@ -61,6 +71,11 @@ class BitSet(RangeSet):
         return self._base + self._bits.bit_length() - 1 if one else None
 
     def __or__(self, other: RangeSet) -> RangeSet:
+        if type(other) is BitSet and other._base == self._base:
+            seqs: list[int] | None = None
+            if self._seqs and other._seqs and not self._bits & other._bits:
+                seqs = sorted((*self._seqs, *other._seqs))
+            return BitSet(self._base, self._bits | other._bits, seqs)
         if _is_wide(self, other):
             return RangeSet((*self.ranges, *other.ranges))
         base, mine, theirs = _side_by_side(self, other)
@@ -69,6 +84,8 @@ class BitSet(RangeSet):
     __ror__ = __or__
 
     def __sub__(self, other: RangeSet) -> RangeSet:
+        if type(other) is BitSet and other._base == self._base:
+            return BitSet(self._base, self._bits & ~other._bits)
         base, mine, theirs = _side_by_side(self, self._near(other))
         return BitSet(base, mine & ~theirs)
 
@@ -79,6 +96,8 @@ class BitSet(RangeSet):
         return BitSet(base, theirs & ~mine)
 
     def __and__(self, other: RangeSet) -> RangeSet:
+        if type(other) is BitSet and other._base == self._base:
+            return BitSet(self._base, self._bits & other._bits)
         base, mine, theirs = _side_by_side(self, self._near(other))
         return BitSet(base, mine & theirs)
 
@@ -110,6 +129,8 @@ class BitSet(RangeSet):
         return bool(self._bits)
 
     def __eq__(self, other: object) -> bool:
+        if type(other) is BitSet and other._base == self._base:
+            return self._bits == other._bits
         return isinstance(other, RangeSet) and self.ranges == other.ranges
 
     def __hash__(self) -> int:
@@ -138,12 +159,12 @@ class BitSet(RangeSet):
         return cls(base, int.from_bytes(raw[_HEAD.size :], "little"))
 
 
-def as_bits(seqs: RangeSet) -> RangeSet:
-    """A set whose unions and differences are bit sets, if its span is not too wide for them."""
+def as_bits(seqs: RangeSet, base: int | None = None) -> RangeSet:
+    """A set whose unions and differences are bit sets, if its span is not too wide for them. base:
+    as for `BitSet.of`."""
     if isinstance(seqs, BitSet) or not seqs or seqs.ranges[-1][1] - seqs.ranges[0][0] > _SPAN_MAX:
         return seqs
-    base, _, bits = _side_by_side(BitSet(), seqs)
-    return BitSet(base, bits)
+    return BitSet(*_bits_of(seqs, base))
 
 
 def _is_wide(left: RangeSet, right: RangeSet) -> bool:
@@ -160,16 +181,21 @@ def _ends(seqs: RangeSet) -> tuple[int, int]:
     return seqs.ranges[0][0], seqs.ranges[-1][1]
 
 
+def _bits_of(seqs: RangeSet, base: int | None = None) -> tuple[int, int]:
+    """A base, and the bits from there on. seqs: ranges; there are some."""
+    if base is None:
+        base = seqs.ranges[0][0]
+    bits = 0
+    for start, end in seqs.ranges:
+        bits |= ((1 << (end - start)) - 1) << (start - base)
+    return base, bits
+
+
 def _side_by_side(left: BitSet, right: RangeSet) -> tuple[int, int, int]:
     """A base that both can have, and the bits of both from there on."""
     if not right:
         return left._base, left._bits, 0
-    if isinstance(right, BitSet):
-        first, theirs = right._base, right._bits
-    else:
-        first, theirs = right.ranges[0][0], 0
-        for start, end in right.ranges:
-            theirs |= ((1 << (end - start)) - 1) << (start - first)
+    first, theirs = (right._base, right._bits) if isinstance(right, BitSet) else _bits_of(right)
     base = left._base
     if base <= first and left._bits:
         return base, left._bits, theirs << (first - base)

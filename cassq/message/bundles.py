@@ -6,6 +6,7 @@ import abc
 import json
 from array import array
 from collections.abc import Iterable
+from itertools import repeat
 from typing import NamedTuple, TypeAlias
 
 from cassq.message.ranges import RangeSet
@@ -52,6 +53,16 @@ class Bundle(abc.ABC):
     def key_at(self, index: int) -> bytes | None:
         """The key of message `index`, if it has one."""
         return self.keys[index] if self.keys else None
+
+    def keys_of(self, seqs: RangeSet) -> Iterable[bytes | None]:
+        """The keys of these seqs, in order."""
+        keys, base = self.keys, self.base_seq
+        if not keys:
+            return repeat(None, len(seqs))
+        if isinstance(keys, list) and type(seqs) is RangeSet and len(seqs.ranges) == 1:
+            start, end = seqs.ranges[0]
+            return keys[start - base : end - base]
+        return [keys[seq - base] for seq in seqs]
 
     def id_at(self, index: int, pipe_id: str) -> bytes:
         """The id of message `index`: the place it was first pushed to. pipe_id: where it is now."""

@@ -172,14 +172,17 @@ def resolved(
 
     The rest stays held. Without `gives` the claim stays one row.
     """
-    held = claim.left - acks if acks or gives else claim.left
-    if not held:
-        return [_done(claim, claim.start, claim.end, version)]
-    tried, due_ms = (claim.tried, 0) if tried is None else (tried, due_ms)
-    due_ms = max(claim.due_ms, due_ms)
     if not gives:
         acked = (claim.acked | acks).within(claim.start, claim.end) if acks else claim.acked
-        return [replace(claim, acked=acked, tried=tried, due_ms=due_ms, version=version())]
+        if len(acked) == claim.count:
+            return [_done(claim, claim.start, claim.end, version)]
+        return [claim.remarked(acked, tried, due_ms, version())]
+    held = claim.left - acks
+    if not held:
+        return [_done(claim, claim.start, claim.end, version)]
+    if tried is None:
+        tried, due_ms = claim.tried, 0
+    due_ms = max(claim.due_ms, due_ms)
     claim = replace(claim, tried=tried, due_ms=due_ms)
     parts: list[tuple[RangeSet, Claim]] = []
     for give in gives:

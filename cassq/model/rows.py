@@ -220,6 +220,28 @@ class Claim:
         """How many messages are not acked."""
         return self.count - len(self.acked)
 
+    def remarked(self, acked: RangeSet, tried: RangeSet | None, due_ms: int, version: str) -> Claim:
+        """The row with other marks. Faster than `replace`, as rows of keyed groups are written at
+        each pop and commit. tried, due_ms: as for `claims.resolved`."""
+        return Claim(
+            self.group_id,
+            self.pipe_id,
+            self.start,
+            self.end,
+            self.pos,
+            self.state,
+            self.due_ms if tried is None else max(self.due_ms, due_ms),
+            self.deliveries,
+            self.losses,
+            self.joint,
+            self.holder,
+            version,
+            acked,
+            self.failure,
+            self.tried if tried is None else tried,
+            self.priority,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Move:

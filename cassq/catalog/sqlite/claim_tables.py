@@ -1,8 +1,8 @@
 """Cursors, claims and moves in SQLite: two small transactions per claim, whatever its size.
 
 A first claim is committed unsynced: it survives the death of the process, and the next sync
-makes it durable. Acks and take-overs are synced; those of groups that are not exclusive after they
-were committed, so that other processes need not wait for it.
+makes it durable. Acks and take-overs are synced; acks of groups that are not exclusive after they
+were committed, so that other processes need not wait for it; that is also the quicker way.
 """
 
 from __future__ import annotations
@@ -382,8 +382,11 @@ class SqliteClaims(Claims):
         epoch: int | None = None,
         synced: bool = True,
     ) -> list[bool]:
-        # In an exclusive group others must not see an ack, and go on, before it is durable.
-        later = synced and epoch is None and self._db.syncs_log
+        # In an exclusive group others must not see an ack, and go on, before it is durable. Those
+        # of a keyed group do not: a popper that takes the lane makes all before it durable as it
+        # raises the epoch.
+        shows = epoch is None or all(old.tried is not None for old, _ in changes)
+        later = synced and shows and self._db.syncs_log
         with self._db.lock, self._db.write(synced=synced and not later) as tx:
             done = [self._put(tx, old, new, epoch) for old, new in changes]
             for group_id, pipe_id in {

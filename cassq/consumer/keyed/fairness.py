@@ -13,12 +13,10 @@ Pure bookkeeping in memory. Cost: logarithmic in the number of ready keys for ea
 from __future__ import annotations
 
 import heapq
-from collections import deque
 from collections.abc import Callable, Iterable
-from itertools import repeat
 from math import exp
 
-from cassq.consumer.keyed.segments import Entry, ReadyByPriority, Segment
+from cassq.consumer.keyed.segments import Backlog, Entry, ReadyByPriority, Segment
 from cassq.message.bundles import Bundle
 from cassq.message.ranges import RangeSet
 
@@ -36,17 +34,17 @@ class Tenant:
     __slots__ = ("at_ms", "busy", "in_hand", "noisy", "number", "waiting")
 
     def __init__(self, at_ms: int) -> None:
-        self.waiting: deque[Entry] | ReadyByPriority = deque()
+        self.waiting: Backlog | ReadyByPriority = Backlog()
         self.in_hand = 0
         self.busy = 0.0
         self.at_ms = at_ms
         self.number = 0
         self.noisy = False
 
-    def waiting_for(self, segment: Segment) -> deque[Entry] | ReadyByPriority:
+    def waiting_for(self, segment: Segment) -> Backlog | ReadyByPriority:
         """Its ready messages, to which some of a segment are added."""
-        if segment.row.priority and isinstance(self.waiting, deque):
-            self.waiting = ReadyByPriority(self.waiting)
+        if segment.row.priority and isinstance(self.waiting, Backlog):
+            self.waiting = ReadyByPriority(self.waiting.drained())
         return self.waiting
 
     def add(self, count: int, now_ms: int) -> None:
@@ -84,15 +82,14 @@ class FairReady:
         self._list_anew(tenant)
 
     def add(self, segment: Segment, bundle: Bundle, seqs: RangeSet) -> None:
-        """Put messages of a segment behind the others of their keys. Cost: one pass over them."""
+        """Put messages of a segment behind the others of their keys. Cost: one pass over them; next
+        to nothing if all are of one key."""
         keys, base = bundle.keys, bundle.base_seq
         self._count += len(seqs)
         one = _only_key(bundle, seqs)
         if one is not None:
             tenant = self._tenant_of(one)
-            tenant.waiting_for(segment).extend(
-                zip(repeat(segment), repeat(bundle), seqs, strict=False)
-            )
+            tenant.waiting_for(segment).add_run(segment, bundle, seqs)
             self._list_anew(tenant)
             return
         tenant, last = self._tenant_of(None), None
@@ -111,7 +108,7 @@ class FairReady:
         """Put messages before the others of their keys, the last one first."""
         for entry in entries:
             tenant = self._tenant(entry)
-            tenant.waiting_for(entry[0]).extendleft((entry,))
+            tenant.waiting_for(entry[0]).appendleft(entry)
             self._count += 1
             self._list_anew(tenant)
 

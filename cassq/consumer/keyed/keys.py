@@ -11,8 +11,9 @@ Pure bookkeeping in memory. Cost: constant for each message, however long the li
 from __future__ import annotations
 
 import heapq
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
+from itertools import repeat
 from typing import NamedTuple
 
 from cassq.consumer.delivery import Delivery
@@ -24,6 +25,8 @@ from cassq.model.rows import Claim
 
 # Messages of a segment that were acked, by their keys.
 Acked = tuple[Segment, list[bytes]]
+# Messages of a key that wait for one another: where they are, and their seqs, the next one last.
+Run = tuple[Segment, Bundle, list[int]]
 
 PACED_KEPT = 10_000  # keys of which times are kept before those that are over are dropped
 
@@ -59,7 +62,7 @@ class Line:
         self.away: int = 0  # how many segments are `away`
         self._limit = limit
         self._ordered = ordered
-        self._behind: dict[bytes, deque[Entry] | None] = {}  # by key, while some of it is unsettled
+        self._behind: dict[bytes, deque[Run] | None] = {}  # by key, while some of it is unsettled
         self.held: dict[bytes, bool] = {}
         self._unsettled: dict[bytes, int] = {}  # only where that can be more than one
         self._waiting: list[tuple[int, int, Segment]] = []  # free rows, by due time ...
@@ -100,23 +103,31 @@ class Line:
 
     def _line_up(self, segment: Segment, bundle: Bundle, seqs: RangeSet) -> None:
         """`add` for messages with keys, of a segment that is ours, where one of a key is out at
-        once: by far the most, so this is written for speed."""
-        keys, base, behind = bundle.keys, bundle.base_seq, self._behind
-        assert keys is not None
-        deal, free = self.ready.append, deque[Entry](maxlen=0)
-        for seq in seqs:
-            key = keys[seq - base]
-            if key is None:
-                deal((segment, bundle, seq))
-                continue
+        once: by far the most, so this is written for speed. What waits is kept as numbers."""
+        behind = self._behind
+        by_key: defaultdict[bytes | None, list[int]] = defaultdict(list)
+        for seq, key in zip(seqs, bundle.keys_of(seqs), strict=True):
+            by_key[key].append(seq)
+        ready = by_key.pop(None, [])
+        free = deque[Run](maxlen=0)
+        for key, found in by_key.items():
+            assert key is not None
             line = behind.get(key, free)
             if line is free:
-                behind[key] = None
-                deal((segment, bundle, seq))
-            elif line is None:
-                behind[key] = deque(((segment, bundle, seq),))
+                ready.append(found[0])
+                if len(found) == 1:
+                    behind[key] = None
+                    continue
+                del found[0]
+                line = None
+            found.reverse()
+            run = (segment, bundle, found)
+            if line is None:
+                behind[key] = deque((run,))
             else:
-                line.append((segment, bundle, seq))
+                line.append(run)
+        ready.sort()
+        self.ready.extend(zip(repeat(segment), repeat(bundle), ready, strict=False))
 
     def _count_away(self, segment: Segment) -> None:
         """The message of a segment is in a consumer's hands, and was not taken from this line."""
@@ -152,7 +163,8 @@ class Line:
                 self._deal(entry)
                 return
             line = self._behind[key] = deque()
-        line.append(entry)
+        segment, bundle, seq = entry
+        line.append((segment, bundle, [seq]))
 
     def _deal(self, entry: Entry) -> None:
         """A message is at the head of its key: it is ready, or waits with its segment."""
@@ -168,7 +180,7 @@ class Line:
             self.ready.extend(entries)
 
     def take(self, limit: int, now_ms: int = 0) -> list[Entry]:
-        """The first ready messages, `limit` at most: they are in hand now."""
+        """The first ready messages, `limit` at most, for `in_hand`."""
         ready = self.ready
         if self.fair is not None:
             self.fair.begin()
@@ -177,12 +189,6 @@ class Line:
         else:
             taken = [ready.popleft() for _ in range(min(limit, len(ready)))]
         self.count -= len(taken)
-        last: Bundle | None = None
-        keys, base = None, 0
-        for segment, bundle, seq in taken:
-            if bundle is not last:
-                last, keys, base = bundle, bundle.keys, bundle.base_seq
-            segment.out[seq] = keys[seq - base] if keys else None
         return taken
 
     def _paced_out(self, limit: int, now_ms: int) -> list[Entry]:
@@ -237,9 +243,12 @@ class Line:
             return
         line = self._behind.get(key)
         while line:
-            entry = line.popleft()
-            if entry[2] not in entry[0].gone:
-                self._deal(entry)
+            segment, bundle, seqs = line[0]
+            if len(seqs) == 1:
+                line.popleft()
+            seq = seqs.pop()
+            if seq not in segment.gone:
+                self._deal((segment, bundle, seq))
                 return
             self.count -= 1
         left = self._unsettled.get(key, 1) - 1
@@ -262,13 +271,13 @@ class Line:
             if not line:
                 behind.pop(key, None)
                 continue
-            entry = line[0]
-            segment = entry[0]
+            segment, bundle, seqs = line[0]
             if segment.delivery is None or segment.gone is not EMPTY:
                 self.settled(key)
-            else:
+                continue
+            if len(seqs) == 1:
                 line.popleft()
-                deal(entry)
+            deal((segment, bundle, seqs.pop()))
 
     def go_on(self, acked: Iterable[Acked], limit: int) -> list[Acked]:
         """Of messages that were acked, let the next of the same key be ready if it belongs to the

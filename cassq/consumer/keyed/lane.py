@@ -35,7 +35,7 @@ from cassq.consumer.keyed.fairness import FairReady
 from cassq.consumer.keyed.holding import Holding
 from cassq.consumer.keyed.keys import Acked, Line, Says
 from cassq.consumer.keyed.segment_hold import Keeper, SegmentHold
-from cassq.consumer.keyed.segments import Entry, Segment, delivery_of, runs_of
+from cassq.consumer.keyed.segments import Entry, Segment, delivery_of, in_hand, runs_of
 from cassq.consumer.keyed.take_over import HELD_FOR, TakeOver, lane_lock
 from cassq.consumer.keyed.waiting import Waiting
 from cassq.consumer.keyed.watching import Watch
@@ -180,7 +180,7 @@ class Lane(Keeper):
         """Hand out messages just taken from the line, once their rows say so."""
         if not entries:
             return Messages()
-        runs = runs_of(entries)
+        runs = in_hand(entries)
         tried: dict[Segment, list[RangeSet]] = {}
         for segment, _, seqs in runs:
             tried.setdefault(segment, []).append(seqs)
@@ -231,7 +231,8 @@ class Lane(Keeper):
         elif window.top:
             self._fill_by_priority(now_ms)
         while len(line.ready) < wanted and self._known:
-            most = LINE_MESSAGES if line.ready else LINE_MESSAGES_MAX
+            goes_on = line.ready or self._after or self._elsewhere.acks
+            most = LINE_MESSAGES if goes_on else LINE_MESSAGES_MAX
             full = line.count >= most or self._bytes >= LINE_BYTES_MAX
             if full or not self._claim_more(now_ms):
                 return

@@ -54,6 +54,7 @@ class SegmentHold(Hold):
     def __init__(self, keeper: Keeper, segment: Segment, delivery: Delivery) -> None:
         self._keeper = keeper
         self.segment = segment
+        self.base: int = segment.row.start
         self._delivery = delivery
         self._failed: dict[int, Entry] = {}  # given back, and not yet written
 
@@ -106,10 +107,13 @@ class SegmentHold(Hold):
             self._failed[seq] = segment, segment.bundle_of(seq), seq
 
     def tried(self, row: Claim) -> RangeSet | None:
-        known = EMPTY if row.tried is None else row.tried
-        trying = self.segment.trying.within(row.start, row.end) - known
-        untried = self.segment.untried & known
-        return (known | trying) - untried if trying or untried else None
+        segment, known = self.segment, EMPTY if row.tried is None else row.tried
+        tried = known
+        if segment.trying:
+            tried = known | segment.trying.within(row.start, row.end)
+        if segment.untried:
+            tried = tried - (segment.untried & known)
+        return None if tried == known else tried
 
     def over(self) -> None:
         self._keeper.over(self._delivery)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator
+from itertools import islice, repeat
 
 from cassq.consumer.delivery import Delivery
 from cassq.message.bitsets import BitSet
@@ -11,6 +12,8 @@ from cassq.message.bundles import Bundle, BundleSlice
 from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model import claims
 from cassq.model.rows import Claim
+
+OPENED_AT_ONCE = 64  # messages of a run in a backlog
 
 # A message in the line: what it belongs to, where its bytes are, its seq.
 Entry = tuple["Segment", Bundle, int]
@@ -74,9 +77,7 @@ class Segment:
 
     def keys(self) -> list[bytes | None]:
         """The keys of all its messages."""
-        return [
-            bundle.key_at(seq - bundle.base_seq) for bundle, seqs in self.pieces for seq in seqs
-        ]
+        return [key for bundle, seqs in self.pieces for key in bundle.keys_of(seqs)]
 
     def overdue(self, now_ms: int, timeout_ms: int, kept_ms: float) -> RangeSet:
         """What consumers have had for too long: for the timeout, unless they asked for more time,
@@ -100,15 +101,68 @@ def delivery_of(segment: Segment) -> Delivery:
     return segment.delivery
 
 
-def runs_of(entries: Iterable[Entry]) -> list[tuple[Segment, Bundle, RangeSet]]:
+def runs_of(entries: Iterable[Entry]) -> list[tuple[Segment, Bundle, BitSet]]:
     """Messages as runs of their rows and bundles, in the order of the first of each run."""
-    found: dict[tuple[int, int], tuple[Segment, Bundle, list[int]]] = {}
-    last: tuple[Segment, Bundle, list[int]] | None = None
+    found: defaultdict[tuple[Segment, Bundle], list[int]] = defaultdict(list)
     for segment, bundle, seq in entries:
-        if last is None or bundle is not last[1] or segment is not last[0]:
-            last = found.setdefault((id(segment), id(bundle)), (segment, bundle, []))
-        last[2].append(seq)
-    return [(each, bundle, BitSet.of(seqs)) for each, bundle, seqs in found.values()]
+        found[segment, bundle].append(seq)
+    return [
+        (segment, bundle, BitSet.of(seqs, segment.row.start))
+        for (segment, bundle), seqs in found.items()
+    ]
+
+
+def in_hand(entries: Iterable[Entry]) -> list[tuple[Segment, Bundle, BitSet]]:
+    """`runs_of` messages that are in consumers' hands from now on."""
+    runs = runs_of(entries)
+    for segment, bundle, seqs in runs:
+        segment.out.update(zip(seqs, bundle.keys_of(seqs), strict=True))
+    return runs
+
+
+class Backlog:
+    """Ready messages of one key, in order. Runs of them are kept as such, so that a million cost
+    next to nothing until they are taken."""
+
+    __slots__ = ("_count", "_first", "_runs")
+
+    def __init__(self) -> None:
+        self._first: deque[Entry] = deque()  # before all runs
+        self._runs: deque[Iterator[Entry]] = deque()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def append(self, entry: Entry) -> None:
+        if self._runs:
+            self._runs.append(iter((entry,)))
+        else:
+            self._first.append(entry)
+        self._count += 1
+
+    def add_run(self, segment: Segment, bundle: Bundle, seqs: RangeSet) -> None:
+        self._runs.append(zip(repeat(segment), repeat(bundle), seqs, strict=False))
+        self._count += len(seqs)
+
+    def appendleft(self, entry: Entry) -> None:
+        self._first.appendleft(entry)
+        self._count += 1
+
+    def popleft(self) -> Entry:
+        """Take the first one. Raises IndexError if there is none."""
+        first, runs = self._first, self._runs
+        while not first:
+            first.extend(islice(runs[0], OPENED_AT_ONCE))
+            if not first:
+                runs.popleft()
+        self._count -= 1
+        return first.popleft()
+
+    def drained(self) -> Iterator[Entry]:
+        """Take all."""
+        while self._count:
+            yield self.popleft()
 
 
 class ReadyByPriority:
@@ -136,9 +190,15 @@ class ReadyByPriority:
         for entry in entries:
             self.append(entry)
 
+    def add_run(self, segment: Segment, bundle: Bundle, seqs: RangeSet) -> None:
+        self.extend(zip(repeat(segment), repeat(bundle), seqs, strict=False))
+
+    def appendleft(self, entry: Entry) -> None:
+        self._of(entry).appendleft(entry)
+
     def extendleft(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
-            self._of(entry).appendleft(entry)
+            self.appendleft(entry)
 
     def popleft(self) -> Entry:
         first = self.first

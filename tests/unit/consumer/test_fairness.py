@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from cassq.consumer.keyed import fairness
 from cassq.consumer.keyed.fairness import FairReady
 from cassq.consumer.keyed.keys import Line
+from cassq.consumer.keyed.segments import Entry, in_hand
 from tests.unit.consumer.test_lines import segment, seqs
 
 
@@ -28,10 +29,16 @@ class Tenants:
         self.line.add(segment(keys, start=self._at))
         self._at += len(keys)
 
+    def entries(self, count: int) -> list[Entry]:
+        """Take messages."""
+        found = self.line.take(count, self.now_ms)
+        in_hand(found)
+        return found
+
     def take(self, count: int = 1) -> str:
-        """Take messages; their keys."""
+        """Take messages, to finish them later; their keys."""
         found = ""
-        for part, bundle, seq in self.line.take(count, self.now_ms):
+        for part, bundle, seq in self.entries(count):
             key = (bundle.key_at(seq - bundle.base_seq) or b"-").decode()
             self.hands.append((part, key, seq))
             self.taken_ms.append((self.now_ms, key))
@@ -51,10 +58,22 @@ def test_the_key_with_the_fewest_in_hand_comes_first() -> None:
     assert tenants.take(7) == "abcabaa"
 
 
+def test_a_backlog_of_one_key_keeps_its_order_whatever_comes_between() -> None:
+    tenants = Tenants()
+    for keys in ("a" * 100, "ab", "aaa"):
+        tenants.push(keys)
+    first = tenants.entries(3)
+    tenants.line.put_back(first[:1])
+    urgent = segment("aa", start=200, priority=5)
+    tenants.line.add(urgent)
+    assert seqs(first) == [0, 101, 1]
+    assert seqs(tenants.entries(200)) == [200, 201, 0, *range(2, 101), 102, 103, 104]
+
+
 def test_messages_of_one_key_keep_their_order() -> None:
     tenants = Tenants()
     tenants.push("abab" * 5)
-    entries = tenants.line.take(20, 0)
+    entries = tenants.entries(20)
     for key in "ab":
         mine = [
             seq
@@ -150,9 +169,9 @@ def test_a_key_is_noisy_no_more_when_its_time_has_passed() -> None:
 def test_what_is_put_back_is_in_hand_no_more_and_first_of_its_key() -> None:
     tenants = Tenants()
     tenants.push("aabb")
-    entries = tenants.line.take(2, 0)
+    entries = tenants.entries(2)
     tenants.line.put_back(entries)
-    again = seqs(tenants.line.take(4, 0))
+    again = seqs(tenants.entries(4))
     assert set(again[:2]) == {0, 2}
     assert set(again[2:]) == {1, 3}
 
@@ -203,7 +222,7 @@ def test_every_message_is_taken_once(steps: list[tuple[str, int]]) -> None:
             case "finish":
                 tenants.finish(min(count, len(tenants.hands)))
             case _:
-                tenants.line.put_back(tenants.line.take(count, tenants.now_ms))
+                tenants.line.put_back(tenants.entries(count))
         assert tenants.line.count == waiting
         assert tenants.line.fair is not None
         assert tenants.line.fair._all.in_hand == len(tenants.hands)
