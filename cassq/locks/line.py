@@ -41,6 +41,7 @@ class Line:
         self._writes = itertools.count(1)
         self._requests: dict[str, int] = {}  # by group: until when we are next, in boot ms
         self._granted: set[str] = set()  # groups whose request is to be dropped
+        self._served: set[str] = set()  # groups whose line is to be left
         self._places: dict[str, str] = {}  # groups in whose line we are → who waits here
         # By group: who is first in line, and since when we see that it makes no request.
         self._silent: dict[str, tuple[str, int]] = {}
@@ -104,17 +105,23 @@ class Line:
         return now_ms - silent[1] >= names.index(self._owner) * PATIENCE_MS
 
     def granted(self, group_id: str) -> None:
-        """This client has the turn: `drop_granted` drops its request. Cost: none."""
+        """This client has a turn: `drop_granted` drops its request. Cost: none."""
         with self._mutex:
             if self._requests.pop(group_id, 0) > self._clock.boot_ms():
                 self._granted.add(group_id)
+            if group_id in self._places:
+                self._served.add(group_id)
 
     def drop_granted(self) -> None:
-        """Drop the requests of turns that this client has. Cost: a conditional write each."""
+        """Drop the requests for turns that this client has, and its places in line, if it got a
+        turn before it was next. Cost: a conditional write each; for a place also a read."""
         with self._mutex:
             granted, self._granted = self._granted, set()
+            served, self._served = self._served, set()
         for group_id in granted:
             self._leases.drop(turn_lease(group_id), self._owner)
+        for group_id in served:
+            self._step_out(group_id)
 
     # --- places ---------------------------------------------------------------------------------
 
@@ -154,7 +161,8 @@ class Line:
 
     def _step_out(self, group_id: str) -> None:
         """Leave the line; those in front stay."""
-        self._places.pop(group_id, None)
+        if self._places.pop(group_id, None) is None:
+            return
         there = self._read(group_id)
         names = there.split()[1:]
         if self._owner in names:

@@ -159,3 +159,19 @@ def test_of_two_that_get_in_line_at_once_both_are_in_it(place: Place, clock: Man
     assert not second.ask("group", "popper")
     assert not second.ask("group", "popper")
     assert read(line_name("group")).split()[1:] == ["c", "b"]
+
+
+def test_a_client_that_got_a_turn_before_it_was_next_leaves_the_line(
+    place: Place, clock: ManualClock
+) -> None:
+    """As in an exclusive group, in which another pipe may be free."""
+    leases = place.open(clock).ports.catalog.leases
+    following, waiting = Line(leases, clock, "a"), Line(leases, clock, "b")
+    assert following.ask("group", "popper")
+    assert not waiting.ask("group", "popper")
+    assert waiting.waits("group")
+    waiting.granted("group")
+    waiting.drop_granted()
+    assert not waiting.waits("group")
+    assert leases.shared(line_name("group")) == ""
+    assert leases.owner(turn_lease("group")) == "a"
