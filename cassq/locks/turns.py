@@ -57,8 +57,8 @@ class TurnState(Enum):
 class HeldTurn(Lock):
     """A lock while one popper keeps it.
 
-    group_id: whose turn it is. epoch: what the first claim of the turn raised
-    the pipe's epoch to. cursor: where the group stands in the pipe; None where that must be read.
+    group_id: whose turn it is. epoch: what the first claim of the turn raised the pipe's epoch to.
+    cursor: where the group stands in the pipe; None where that must be read.
     settled: whether all that was last handed out is acked. wanted: by another client. asked_ms:
     when another popper of this client last asked. waited_ms: since when another waits. locked_ms:
     since when this client has the lock; begun_ms: since when this popper has. Times are boot

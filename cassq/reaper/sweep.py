@@ -63,8 +63,9 @@ class Removal:
         self._ports = ports
 
     def remove(self) -> set[str]:
-        """Remove all that are consumed now; return their ids. None while another reaper does. Cost:
-        a lease, taken for each `AT_ONCE`; a query; for each of these a sync and a transaction."""
+        """Remove all that are consumed now, unless another reaper is doing so; return the ids of
+        those that it removed. Cost: a lease and a query; for each `AT_ONCE` a sync, a transaction,
+        and the lease again."""
         leases, owner = self._ports.catalog.leases, self._ports.ids.client
         removed: set[str] = set()
         if leases.take(REMOVAL_LEASE, owner, LEASE_MS) is None:
