@@ -396,6 +396,11 @@ def released_name(group_id: str) -> str:
     return f"released:{group_id}"
 
 
+def line_name(group_id: str) -> str:
+    """The name of the text that says which clients wait for a group's next turn."""
+    return f"line:{group_id}"
+
+
 def pipe_lock(group_id: str, pipe_id: str) -> str:
     """The name of the lock of a pipe in an exclusive group."""
     return f"pop:{group_id}:{pipe_id}"

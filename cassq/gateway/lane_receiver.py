@@ -24,7 +24,7 @@ from cassq.client.queue import Queue
 from cassq.client.runtime import Runtime
 from cassq.consumer.delivery import DatedMessage, Message
 from cassq.errors import CassqError, ClaimLostError, ClosedError, ReceiptError
-from cassq.locks.turns import turn_lease
+from cassq.locks.line import turn_lease
 from cassq.model.rows import GroupRow
 from cassq.popper import Popper
 

@@ -1,9 +1,12 @@
-"""The address of a lock service: `zookeeper://user:password@h1:2181,h2:2181/cassq?session=10`."""
+"""The address of a lock service: `zookeeper://user:password@h1:2181,h2:2181/cassq?session=10`,
+and whether anything listens there: a server that is down is not one that refuses."""
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Collection
+import socket
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote
 
@@ -11,6 +14,7 @@ from cassq.errors import ConfigError
 
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:@/\s]+)(?::(\d{1,5}))?")
 _PORT_MAX = 65535
+_CONNECT_SECONDS_MAX = 1.0
 
 
 class LockAddress(NamedTuple):
@@ -81,3 +85,13 @@ def _host(text: str, port: int, shown: str) -> str:
             hint=f"write host:{port}, with commas between several",
         )
     return f"{match[1]}:{number}"
+
+
+def any_reachable(hosts: Iterable[str]) -> bool:
+    """Whether any of these `host:port` takes a connection. Cost: at most a second per host."""
+    for each in hosts:
+        host, _, port = each.rpartition(":")
+        with contextlib.suppress(OSError):
+            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS_MAX).close()
+            return True
+    return False

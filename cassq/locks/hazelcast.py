@@ -37,9 +37,8 @@ from hazelcast.lifecycle import LifecycleState
 
 from cassq.base.clock import Clock, Stopwatch, wait_event
 from cassq.errors import BackendUnavailableError, ConfigError
-from cassq.locks.address import LockAddress, parse
+from cassq.locks.address import LockAddress, any_reachable, parse
 from cassq.locks.owner import OwnerThread
-from cassq.locks.reachable import any_reachable
 from cassq.locks.sessions import Grip, LockSession, SessionLocker
 from cassq.locks.tokens import NextToken
 

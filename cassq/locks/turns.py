@@ -6,10 +6,9 @@ several round trips. A turn ends
 - when another popper wants it and it has lasted for `TURN_MS`: as soon as nothing is in hand;
 - when its popper has taken nothing for `IDLE_MS`, or is paused, stopped or closed.
 
-Poppers of one client pass a turn on in memory. Of the other clients one at a time is next in line:
-the one that holds a lease named after the group, the *request*. The holder's housekeeper reads it,
-so its consumer waits for nothing. A holder that gave way takes no new turn while the request
-stands.
+Poppers of one client pass a turn on in memory. The other clients stand in line, and one is next,
+see `line`. The holder's housekeeper looks whether there is one, so its consumer waits for nothing.
+A holder that gave way takes no new turn while another client is next.
 
 Nothing depends on a turn but who is served when: claims and acks are conditional on the epoch that
 the first claim of a turn raises. A request that is lost or wrong costs time only.
@@ -26,6 +25,7 @@ from enum import Enum
 from cassq.base.clock import Clock, wait_event
 from cassq.catalog.port import Leases
 from cassq.errors import BackendError
+from cassq.locks.line import REQUEST_MS, Line
 from cassq.locks.port import Lock, Locker
 from cassq.model.rows import Cursor
 
@@ -35,7 +35,6 @@ TURN_MS = 200  # how long a popper may keep its turn while others wait
 IDLE_MS = 200  # how long it may keep a turn that it does not use
 OVERSTAY_MS = 400  # how long what a popper claimed ahead may take while others wait
 LOOK_MS = 100  # how often a holder looks whether another client waits
-REQUEST_MS = 500  # how long a request stands unless it is renewed
 RELEASE_SECONDS_MAX = 10.0
 # How often a popper in line tries again: if its client is next; if another is, so that many who
 # wait do not slow down the one who works; and behind a popper of its own client, which wakes it.
@@ -58,8 +57,8 @@ class TurnState(Enum):
 class HeldTurn(Lock):
     """A lock while one popper keeps it.
 
-    request: the name of the lease of who is next. epoch: what the first claim of the turn raised
-    the pipe's epoch to. cursor: where the group stands in the pipe; None where that must be read.
+    group_id: whose turn it is. epoch: what the first claim of the turn raised the pipe's epoch to.
+    cursor: where the group stands in the pipe; None where that must be read.
     settled: whether all that was last handed out is acked. wanted: by another client. asked_ms:
     when another popper of this client last asked. waited_ms: since when another waits. locked_ms:
     since when this client has the lock; begun_ms: since when this popper has. Times are boot
@@ -67,12 +66,12 @@ class HeldTurn(Lock):
     """
 
     def __init__(
-        self, turns: Turns, lock: Lock, request: str, popper: str, ttl_ms: int, now_ms: int
+        self, turns: Turns, lock: Lock, group_id: str, popper: str, ttl_ms: int, now_ms: int
     ) -> None:
         self.name: str = lock.name
         self.token: int = lock.token
         self.lock = lock
-        self.request = request
+        self.group_id = group_id
         self.popper = popper
         self.ttl_ms = ttl_ms
         self.epoch: int | None = None
@@ -171,15 +170,12 @@ class Turns:
     """The turns of one client's poppers. owner: a unique name."""
 
     def __init__(self, leases: Leases, locker: Locker, clock: Clock, owner: str) -> None:
-        self._leases = leases
         self._locker = locker
         self._clock = clock
-        self._owner = owner
         self._mutex = threading.Lock()
         self._kept: dict[str, HeldTurn] = {}  # by the lock's name
-        self._requests: dict[str, int] = {}  # ours → when it ends, in boot milliseconds
-        self._granted: set[str] = set()  # ours that are still to be dropped
-        self._gave_way: dict[str, int] = {}  # request → until when it goes first
+        self._line = Line(leases, clock, owner)
+        self._gave_way: dict[str, int] = {}  # group → until when another client goes first
 
     # --- taking -------------------------------------------------------------------------------
 
@@ -213,7 +209,7 @@ class Turns:
                 return None, True
             turn.state, turn.ttl_ms = TurnState.IN_HAND, ttl_ms
             return turn, False
-        mine = HeldTurn(self, turn.lock, turn.request, popper, ttl_ms, now_ms)
+        mine = HeldTurn(self, turn.lock, turn.group_id, popper, ttl_ms, now_ms)
         mine.wanted, mine.looked_ms = turn.wanted, turn.looked_ms
         mine.locked_ms, mine.renewed_ms = turn.locked_ms, turn.renewed_ms
         turn.state = TurnState.OVER
@@ -221,54 +217,50 @@ class Turns:
         self._kept[turn.name] = mine
         return mine, False
 
-    def begin(self, name: str, group_id: str, popper: str, ttl_ms: int) -> HeldTurn | None:
-        """Take the lock; None while another client has it, or is next. Cost: that of
-        `Locker.acquire`; a read or a conditional write if the lock is taken."""
-        request = turn_lease(group_id)
+    def begin(
+        self, name: str, group_id: str, popper: str, ttl_ms: int, *, in_line: bool
+    ) -> HeldTurn | None:
+        """Take the lock; None while another client has it, or goes first. in_line: the group has no
+        other lock that may be free, so who waits does not try it out of turn.
+
+        Cost: that of `Locker.acquire`; that of `Line.ask` if the lock is taken, or who waits for
+        it is not next.
+        """
         now_ms = self._clock.boot_ms()
-        if self._is_first(request, now_ms):
+        if self._goes_first(group_id, popper, now_ms):
+            return None
+        if in_line and self._line.waits(group_id) and not self._line.ask(group_id, popper):
             return None
         lock = self._locker.acquire(name, ttl_ms)
         if lock is None:
-            self._want(request, now_ms)
+            self._line.ask(group_id, popper)
             return None
-        turn = HeldTurn(self, lock, request, popper, ttl_ms, now_ms)
+        turn = HeldTurn(self, lock, group_id, popper, ttl_ms, now_ms)
         with self._mutex:
             self._kept[name] = turn
-            if self._requests.pop(request, 0) > now_ms:
-                self._granted.add(request)
+        self._line.granted(group_id)
         return turn
 
     def line_seconds(self, name: str, group_id: str) -> float:
         """In how many seconds a popper that did not get a lock tries again. Cost: memory reads."""
         if name in self._kept:
             return BESIDE_SECONDS
-        is_next = self._requests.get(turn_lease(group_id), 0) > self._clock.boot_ms()
-        return NEXT_SECONDS if is_next else LINE_SECONDS
+        return NEXT_SECONDS if self._line.is_next(group_id) else LINE_SECONDS
 
-    def _is_first(self, request: str, now_ms: int) -> bool:
-        """Whether another client goes first, as it waits for a turn that ended here."""
-        until_ms = self._gave_way.get(request)
+    def _goes_first(self, group_id: str, popper: str, now_ms: int) -> bool:
+        """Whether another client goes first, as it waits for a turn that ended here. Then this one
+        gets in line."""
+        until_ms = self._gave_way.get(group_id)
         if until_ms is None:
             return False
-        if now_ms < until_ms and self._is_wanted(request):
-            return True
-        self._gave_way.pop(request, None)
+        if now_ms < until_ms:
+            if self._line.waits(group_id):
+                return not self._line.ask(group_id, popper)
+            if self._line.is_wanted(group_id):
+                self._line.ask(group_id, popper)
+                return True
+        self._gave_way.pop(group_id, None)
         return False
-
-    def _is_wanted(self, request: str) -> bool:
-        """Whether another client waits. Cost: a read."""
-        return self._leases.owner(request) not in (None, self._owner)
-
-    def _want(self, request: str, now_ms: int) -> None:
-        """Get in line. Cost: a conditional write, twice while a request stands; a read where
-        another client is next."""
-        if self._requests.get(request, 0) - now_ms > REQUEST_MS / 2:
-            return
-        if self._leases.take(request, self._owner, REQUEST_MS) is not None:
-            with self._mutex:
-                self._requests[request] = now_ms + REQUEST_MS
-                self._granted.discard(request)
 
     # --- keeping ------------------------------------------------------------------------------
 
@@ -295,7 +287,7 @@ class Turns:
         finally:
             with self._mutex:
                 if turn.wanted:
-                    self._gave_way[turn.request] = self._clock.boot_ms() + 2 * REQUEST_MS
+                    self._gave_way[turn.group_id] = self._clock.boot_ms() + 2 * REQUEST_MS
                 if self._kept.get(turn.name) is turn:
                     del self._kept[turn.name]
             turn.released.set()
@@ -304,12 +296,9 @@ class Turns:
         """Renew, and end, what a popper keeps. leave: it takes nothing for the moment. Returns the
         seconds until the next time. Cost: a read in `LOOK_MS` for each turn; a write where a lock
         must be renewed or released."""
-        with self._mutex:
-            granted, self._granted = self._granted, set()
         turns = self._of(popper)
         try:
-            for request in granted:
-                self._leases.drop(request, self._owner)
+            self._line.drop_granted()
             for turn in turns:
                 self._tend(turn, leave=leave)
         except BackendError as exc:
@@ -327,7 +316,7 @@ class Turns:
             return
         if now_ms - turn.looked_ms >= LOOK_MS:
             turn.looked_ms = now_ms
-            turn.wanted = self._is_wanted(turn.request)
+            turn.wanted = self._line.is_wanted(turn.group_id)
             asked_ms = turn.asked_ms or 0
             turn.wait(now_ms, waits=turn.wanted or now_ms - asked_ms < TURN_MS)
         with self._mutex:
@@ -355,12 +344,8 @@ class Turns:
                 turn.end()
             except BackendError as exc:
                 logger.info("lock %s is not released, and will expire: %s", turn.name, exc)
+        self._line.leave(popper)
 
     def _of(self, popper: str) -> list[HeldTurn]:
         """The turns of a popper. Cost: memory reads."""
         return [turn for turn in list(self._kept.values()) if turn.popper == popper]
-
-
-def turn_lease(group_id: str) -> str:
-    """The lease of the client whose turn is next."""
-    return f"turn:{group_id}"

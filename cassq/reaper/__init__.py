@@ -36,7 +36,7 @@ from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.retries import DeadLetterFn
 from cassq.model.rows import QueueRow, WriteState
 from cassq.producer.tick_push import PushTo
-from cassq.reaper.actions import DONE, FAILED, PLANNED, VOID, Action, Pass, Scope
+from cassq.reaper.actions import DONE, FAILED, LEASE_MS, PLANNED, VOID, Action, Pass, Scope
 from cassq.reaper.alert import Alert
 from cassq.reaper.disband import Disband
 from cassq.reaper.expire import Expire
@@ -51,10 +51,7 @@ from cassq.reaper.seal import Seal
 from cassq.reaper.sweep import Sweep
 from cassq.reaper.unstage import Unstage, known_drivers
 
-__all__ = ["DONE", "FAILED", "PLANNED", "VOID", "Action", "Reaper"]
-
-# If a pass takes longer, another reaper may run it too, which does no harm.
-LEASE_MS = 5000
+__all__ = ["DONE", "FAILED", "LEASE_MS", "PLANNED", "VOID", "Action", "Reaper"]
 
 
 class Candidate(NamedTuple):

@@ -15,6 +15,8 @@ from cassq.model.rows import QueueRow
 logger: logging.Logger = logging.getLogger("cassq")
 
 PLANNED, DONE, VOID, FAILED = "planned", "done", "void", "failed"
+# If a pass takes longer, another reaper may run it too, which does no harm.
+LEASE_MS = 5000
 
 
 @dataclass(frozen=True, slots=True)

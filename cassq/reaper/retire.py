@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from cassq.lifecycle.ports import Ports
 from cassq.model.rows import PipeRow, PipeState, QueueRow
 from cassq.plurals import counted
 from cassq.producer.quota import keeps
 from cassq.reaper.actions import DONE, Action, PlannedPass, Scope
+from cassq.reaper.sweep import Removal
 
 
 class Finished(NamedTuple):
@@ -44,6 +46,10 @@ class Retire(PlannedPass[Finished]):
 
     name = "retire"
 
+    def __init__(self, ports: Ports) -> None:
+        super().__init__(ports)
+        self._removal = Removal(ports)
+
     def look(self, scope: Scope) -> Finished:
         """Cost: one query, and one read for each queue it names."""
         catalog = self._ports.catalog
@@ -64,10 +70,8 @@ class Retire(PlannedPass[Finished]):
         return counted(pipe.end.seq if pipe.end else 0, "message")
 
     def apply_all(self, actions: Sequence[Action]) -> list[Action]:
-        """Retire them, then remove all their files with one sync."""
+        """Retire them, then remove them and all others that are consumed."""
         outcomes = super().apply_all(actions)
-        gone = [action.subject for action in outcomes if action.outcome == DONE]
-        if gone:
-            self._ports.store.drop(gone)
-            self._ports.catalog.pipes.forget(gone)
+        if any(action.outcome == DONE for action in outcomes):
+            self._removal.remove()
         return outcomes

@@ -20,9 +20,12 @@ from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.sealing import STRAY_MS
 from cassq.model.rows import PipeRow, Sample
 from cassq.plurals import counted
-from cassq.reaper.actions import DONE, Action, PlannedPass, Scope
+from cassq.reaper.actions import DONE, LEASE_MS, VOID, Action, PlannedPass, Scope
 
 LOOK_MS = 600_000
+REMOVAL_LEASE = "reaper:removal"
+# Removed before the lease is renewed, with one sync of their files.
+AT_ONCE = 16
 # The subject of the sample that records the last search for strays.
 LOOKED = "strays"
 
@@ -48,6 +51,41 @@ def plan(snapshot: Leftovers, now_ms: int) -> list[Action]:
     return found
 
 
+class Removal:
+    """Removes consumed pipes, of all queues: their files, then their rows.
+
+    By one reaper at a time, and the oldest of a queue first: in Cassandra every pipe that is still
+    listed between removed ones keeps their tombstones apart, and each read passes them. What is
+    left, also by a crash, stays consumed until the next sweep.
+    """
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+
+    def remove(self) -> set[str]:
+        """Remove all that are consumed now, unless another reaper is doing so; return the ids of
+        those that it removed. Cost: a lease and a query; for each `AT_ONCE` a sync, a transaction,
+        and the lease again."""
+        leases, owner = self._ports.catalog.leases, self._ports.ids.client
+        removed: set[str] = set()
+        if leases.take(REMOVAL_LEASE, owner, LEASE_MS) is None:
+            return removed
+        try:
+            consumed = self._ports.catalog.pipes.consumed()
+            in_order = sorted(consumed, key=lambda pipe: (pipe.queue_id, pipe.ordinal))
+            left = [pipe.id for pipe in in_order]
+            while left:
+                some, left = left[:AT_ONCE], left[AT_ONCE:]
+                self._ports.store.drop(some)
+                self._ports.catalog.pipes.forget(some)
+                removed.update(some)
+                if left and leases.take(REMOVAL_LEASE, owner, LEASE_MS) is None:
+                    break
+        finally:
+            leases.drop(REMOVAL_LEASE, owner)
+        return removed
+
+
 class Sweep(PlannedPass[Leftovers]):
     """Removes abandoned files and rows, of all queues whatever the scope."""
 
@@ -55,6 +93,7 @@ class Sweep(PlannedPass[Leftovers]):
 
     def __init__(self, ports: Ports) -> None:
         super().__init__(ports)
+        self._removal = Removal(ports)
         self._look_at_ms = 0  # boot time
         self._looked = False
 
@@ -95,11 +134,14 @@ class Sweep(PlannedPass[Leftovers]):
         return "never had a row"
 
     def apply_all(self, actions: Sequence[Action]) -> list[Action]:
-        """Remove all consumed pipes with one sync, strays one by one, then the rows of deleted
-        queues whose pipes are gone."""
+        """Remove all consumed pipes, strays one by one, then the rows of deleted queues whose
+        pipes are gone."""
         consumed = [action for action in actions if action.row is None]
-        self._remove([action.subject for action in consumed])
-        outcomes = [replace(action, outcome=DONE) for action in consumed]
+        removed = self._removal.remove() if consumed else ()
+        outcomes = [
+            replace(action, outcome=DONE if action.subject in removed else VOID)
+            for action in consumed
+        ]
         outcomes += super().apply_all([action for action in actions if action.row is not None])
         if self._looked:
             self._looked = False
@@ -108,8 +150,3 @@ class Sweep(PlannedPass[Leftovers]):
         for deleted in self._ports.catalog.queues.listed(deleted=True):
             self._ports.catalog.queues.forget(deleted.id)
         return outcomes
-
-    def _remove(self, pipe_ids: list[str]) -> None:
-        if pipe_ids:
-            self._ports.store.drop(pipe_ids)
-            self._ports.catalog.pipes.forget(pipe_ids)

@@ -33,7 +33,7 @@ from cassq.catalog.cassandra.partition.queue_rows import (
 from cassq.catalog.cassandra.pipes.pipe_tables import CassandraPipes
 from cassq.catalog.cassandra.record_tables import CassandraRecords
 from cassq.catalog.cassandra.replication import least_replicas
-from cassq.catalog.port import Queues, limit_names, released_name
+from cassq.catalog.port import Queues, limit_names, line_name, released_name
 from cassq.message.frames import Place
 from cassq.model.queues import OWN, GroupPolicy, QueuePolicy, to_json
 from cassq.model.rows import GroupRow, PipeRow, QueueRow, Sample
@@ -367,7 +367,7 @@ class CassandraQueues(Queues):
         self._pipes.consume_of_group(queue_id, group_id)
         self._records.forget_group(group_id)
         self._cql.write(UNNOTE_PLACE, (group_id,))
-        names = (*limit_names(group_id), released_name(group_id))
+        names = (*limit_names(group_id), released_name(group_id), line_name(group_id))
         self._cql.apply_many([(FORGET_LEASE, (name,)) for name in names])
 
     # --- candidates for the reaper ----------------------------------------------------------------

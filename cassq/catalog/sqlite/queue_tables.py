@@ -68,7 +68,8 @@ DROP_GROUP = (
     # Pipes for this group alone are not needed any more.
     "UPDATE pipes SET state = 3 WHERE group_id = ? AND group_id <> ''",
     "DELETE FROM leases WHERE name >= 'pop:' || ?1 || ':' AND name < 'pop:' || ?1 || ';'",
-    "DELETE FROM leases WHERE name IN ('rate:' || ?1, 'permits:' || ?1, 'released:' || ?1)",
+    "DELETE FROM leases WHERE name IN ('rate:' || ?1, 'permits:' || ?1)",
+    "DELETE FROM leases WHERE name IN ('released:' || ?1, 'line:' || ?1)",
     "DELETE FROM groups WHERE id = ?",
 )
 

@@ -512,7 +512,8 @@ class Claimer:
             if before.ack.seq >= view.end_seq:
                 view.cursor = before
                 return []
-            turn = turns.begin(name, group.id, self.name, timeout_ms)
+            strict = self._policies[0].strict
+            turn = turns.begin(name, group.id, self.name, timeout_ms, in_line=strict)
             self._locked_out = turn is None
         if turn is None:
             self._line_seconds = turns.line_seconds(name, group.id)

@@ -31,8 +31,8 @@ from cassq.gateway.lane_receiver import REQUEST_MS
 from cassq.gateway.request import Answer, Request
 from cassq.inspect.stats import group_stats
 from cassq.lifecycle.sealing import seal_pipe
+from cassq.locks.line import turn_lease
 from cassq.locks.port import Lock
-from cassq.locks.turns import turn_lease
 from cassq.model.queues import DEFAULT_GROUP, QueuePolicy
 from cassq.model.rows import GroupRow
 from cassq.settings import QueueSettings

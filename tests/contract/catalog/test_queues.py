@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cassq.base.clock import ManualClock
-from cassq.catalog.port import Catalog, limit_names, released_name
+from cassq.catalog.port import Catalog, limit_names, line_name, released_name
 from cassq.inspect.history import HOUR_MS
 from cassq.model.queues import GroupPolicy, QueuePolicy
 from cassq.model.rows import GroupRow, PipeState, Sample
@@ -434,8 +434,8 @@ def test_a_shared_text_is_swapped_only_by_who_knows_it(catalog: Catalog, other: 
 def test_what_a_group_shared_goes_with_it(catalog: Catalog) -> None:
     make_queue(catalog)
     make_group(catalog, "a")
-    names = *limit_names("q/a"), released_name("q/a")
+    names = *limit_names("q/a"), released_name("q/a"), line_name("q/a")
     for name in names:
         assert catalog.leases.swap(name, "", "1 a")
     assert catalog.queues.delete_group("q/a")
-    assert [catalog.leases.shared(name) for name in names] == [""] * 3
+    assert [catalog.leases.shared(name) for name in names] == [""] * len(names)

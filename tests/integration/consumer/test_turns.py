@@ -13,16 +13,8 @@ import pytest
 import cassq
 from cassq.base.clock import Clock, ManualClock, SystemClock
 from cassq.errors import ClaimLostError
-from cassq.locks.turns import (
-    IDLE_MS,
-    LOOK_MS,
-    OVERSTAY_MS,
-    REQUEST_MS,
-    TURN_MS,
-    Turns,
-    TurnState,
-    turn_lease,
-)
+from cassq.locks.line import REQUEST_MS, turn_lease
+from cassq.locks.turns import IDLE_MS, LOOK_MS, OVERSTAY_MS, TURN_MS, Turns, TurnState
 from cassq.model.rows import Cursor
 from tests.integration.deadlines import in_threads
 from tests.integration.places import Place
