@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import sys
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,18 @@ settings.load_profile("untimed")
 # What fails fastest and tells most runs first; folders not named here run between.
 _FIRST = ("unit", "contract", "simulation")
 _LAST = ("integration", "faults", "servers")
+
+
+# Thousands of tests and their modules are made at once, and stay: looking for garbage among them
+# takes a third of the collection, and later much of each full look.
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Generator[None, object, object]:
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -11,7 +11,8 @@ import pytest
 from cassq.base.clock import Stopwatch, SystemClock
 
 DEADLINE_SECONDS = 100.0  # long after what any machine needs
-_PAUSE_SECONDS = 0.003
+# Many conditions are work: between two looks at one, a tenth of the time waited so far.
+_PAUSE_MIN_SECONDS, _PAUSE_MAX_SECONDS, _PAUSE_SHARE = 0.003, 0.05, 0.1
 
 T = TypeVar("T")
 
@@ -24,9 +25,10 @@ def eventually(what: str, condition: Callable[[], T], *, seconds: float = DEADLI
         value = condition()
         if value:
             return value
-        if watch.seconds() > seconds:
+        waited = watch.seconds()
+        if waited > seconds:
             pytest.fail(f"waited {seconds} seconds in vain: {what} (last: {value!r})")
-        pause.wait(_PAUSE_SECONDS)
+        pause.wait(min(max(_PAUSE_MIN_SECONDS, _PAUSE_SHARE * waited), _PAUSE_MAX_SECONDS))
 
 
 def ticks(ms: int) -> None:

@@ -16,7 +16,7 @@ import cassq.spark
 from tests import needs
 from tests.contract.keyspaces import opened_keyspace
 from tests.servers.kinds.cassandra import CassandraCluster
-from tests.spark.places import CASSANDRA, EMBEDDED
+from tests.spark.places import CASSANDRA, EMBEDDED, QUICK_JVM
 
 SETTINGS = {
     "spark.ui.enabled": "false",
@@ -24,6 +24,7 @@ SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": QUICK_JVM,
     "spark.task.maxFailures": "4",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
     "spark.python.worker.faulthandler.enabled": "true",

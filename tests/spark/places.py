@@ -1,4 +1,5 @@
-"""Where the queues of a test are: embedded, and for those that say so in a keyspace too."""
+"""Where the queues of a test are, embedded or for those that say so in a keyspace too; and how a
+JVM is started for it."""
 
 from __future__ import annotations
 
@@ -12,3 +13,6 @@ BESIDE = pytest.mark.long(reason="Cassandra beside Spark")
 everywhere = pytest.mark.parametrize(
     "place_url", [EMBEDDED, *on_servers([CASSANDRA], BESIDE)], indirect=True
 )
+
+# What runs for a few minutes is not worth the second compiler's time, nor a parallel collector's.
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

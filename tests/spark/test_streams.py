@@ -19,6 +19,7 @@ from tests.spark.patience import at_last
 from tests.spark.places import everywhere
 
 SECONDS = 240
+ONCE_MORE = pytest.param(2, marks=pytest.mark.long(reason="the same checkpoint once more"))
 Batch = list[bytes]
 
 
@@ -102,6 +103,7 @@ def test_a_stream_reads_in_batches_and_what_it_read_is_acked(
     assert queue.audit().findings == []
 
 
+@pytest.mark.long(reason="Spark takes half a minute to start and stop a query")
 def test_a_batch_that_failed_is_read_again(
     spark: Any, client: cassq.Client, queue: cassq.Queue, tmp_path: Path
 ) -> None:
@@ -217,24 +219,25 @@ def test_a_batch_that_is_replayed_is_published_once(
     assert client.ports.catalog.writes.unfinished([queue.id]) == []
 
 
+@pytest.mark.parametrize("rounds", [1, ONCE_MORE])
 @everywhere
 def test_from_queue_to_queue_each_message_arrives_once(
-    spark: Any, client: cassq.Client, queue: cassq.Queue, tmp_path: Path
+    spark: Any, client: cassq.Client, queue: cassq.Queue, tmp_path: Path, rounds: int
 ) -> None:
     """Both ends of a stream, a driver that fails in the middle, and a popper all the while."""
     target = client.create_queue(f"{queue.name}-out")
     checkpoint = tmp_path / "checkpoint"
     popper = target.popper()
     found: list[bytes] = []
-    for n in range(2):
+    for n in range(rounds):
         push(queue, *numbers(150, 150 * n))
         frame = follow(spark, client, queue, maxMessagesPerTrigger="100")
         write_and_fail(spark, frame, client, target, checkpoint)
         found += payloads(drain(popper))
         write_stream(frame, client, target, checkpoint)
         found += payloads(drain(popper))
-    assert Counter(found) == Counter(numbers(300))
-    assert queue.stats().groups["default"].committed == 300
+    assert Counter(found) == Counter(numbers(150 * rounds))
+    assert queue.stats().groups["default"].committed == 150 * rounds
     for each in (queue, target):
         assert each.audit().findings == []
     client.delete_queue(target.name)

