@@ -231,6 +231,12 @@ class ExtentStore(abc.ABC):
         its own; returns whether it was rewritten. Cost: as `ExtentReader.after_damage`."""
         return False
 
+    def last_write_ms(self, pipe_id: str) -> int | None:
+        """When the extent was last written, in wall milliseconds of its writer's machine, or a time
+        after that; None if it is gone, and where this is not known. Cost: for a file one system
+        call, which does not open it."""
+        return None
+
     @abc.abstractmethod
     def abandoned(self, pipe_id: str) -> bool:
         """Whether the writer is certainly gone. False may only mean that this is not known (on

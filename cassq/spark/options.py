@@ -62,7 +62,7 @@ class ReadOptions(NamedTuple):
 
 
 class StreamOptions(NamedTuple):
-    """The options of a stream read."""
+    """The options of a stream read. queues, pattern: which queues to read, if queue is empty."""
 
     url: str
     queue: str
@@ -72,6 +72,8 @@ class StreamOptions(NamedTuple):
     min_partitions: int = 1
     fail_on_data_loss: bool = True
     start: str | datetime = GROUP  # or as `start` of `Queue.create_group`
+    queues: tuple[str, ...] = ()
+    pattern: str = ""
 
 
 def batch_id(write_id: str) -> str:
@@ -116,20 +118,19 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
 
 def stream_options(options: Mapping[str, str]) -> StreamOptions:
     """Raises ConfigError for an option that is unknown, missing or wrong."""
-    if reads_several(options):
-        raise ConfigError(
-            "a stream reads one queue, which the option `queue` names",
-            hint="read each queue as a stream of its own, and combine them: one.union(other)",
-        )
-    _check(options, _READS | {"maxmessagespertrigger", "startingposition"})
+    _check(options, _READS | _SEVERAL | {"maxmessagespertrigger", "startingposition"})
+    queue, queues, pattern = _queues(options)
     return StreamOptions(
-        *_place(options),
+        absolute(options.get("url")),
+        queue,
         group=check_group_name(options.get("group", "default")),
         messages_per_trigger=_count(options, "maxMessagesPerTrigger"),
         messages_per_partition=_per_partition(options),
         min_partitions=_count(options, "minPartitions", "partitions") or 1,
         fail_on_data_loss=_truth(options, "failOnDataLoss", default=True),
         start=_start(options.get("startingPosition", GROUP)),
+        queues=queues,
+        pattern=pattern,
     )
 
 

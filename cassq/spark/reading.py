@@ -3,8 +3,9 @@ effect on the queue.
 
 A reader of several queues takes their snapshots one after another. Filters of a query, where Spark
 gives them to the reader, narrow its options: by queue, whose pipes are then not planned, and by
-push time. Pipes are not left out by their own times, which say nothing of messages that were
-merged, carried over or staged: these keep the time of their first push.
+push time. A pipe that was sealed and last written before `since` is not planned, where the store
+knows that time. Nothing follows from when a pipe was created: messages that were merged, carried
+over or staged keep the time of their first push.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from cassq.lifecycle.sealing import seen_end
 from cassq.message.frames import Place
 from cassq.model import ledger
 from cassq.model.queues import is_dead_letter_name
-from cassq.model.rows import Cursor, GroupRow, PipeRow, QueueRow
+from cassq.model.rows import Cursor, GroupRow, PipeRow, PipeState, QueueRow
 from cassq.spark.clients import Location, located, place_at, place_of, queue_of
 from cassq.spark.decoding import arrow_schema, is_outside, record_batch, within
 from cassq.spark.options import DEAD, STORED, UNFINISHED, ReadOptions
@@ -48,6 +49,7 @@ logger: logging.Logger = logging.getLogger("cassq")
 READ_MESSAGES = 65_536
 READ_BYTES = 8 * 1024 * 1024
 ALWAYS_MS = 1 << 62
+CLOCK_STEP_MS = 600_000  # by how much a clock that was set back may deceive about the last write
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
 
@@ -165,21 +167,25 @@ def snapshot(ports: Ports, options: ReadOptions) -> list[PipeRange]:
     claims; for a pattern, the queues that begin as it does."""
     if options.queue:
         return _snapshot(ports, queue_of(ports, options.queue), options)
-    if options.pattern:
-        prefix = re.split(r"[*?\[]", options.pattern, maxsplit=1)[0]
-        listed = ports.catalog.queues.listed(prefix)
-        rows = [
-            row
-            for row in listed
-            if not is_dead_letter_name(row.name) and fnmatchcase(row.name, options.pattern)
-        ]
-    else:
-        rows = [queue_of(ports, name) for name in options.queues]
     return [
         piece._replace(queue=row.name)
-        for row in rows
+        for row in several(ports, options.queues, options.pattern)
         if options.only is None or row.name in options.only
         for piece in _snapshot(ports, row, options)
+    ]
+
+
+def several(ports: Ports, names: Iterable[str], pattern: str) -> list[QueueRow]:
+    """The queues of these names or, with a pattern, those that match it, without queues of dead
+    letters. Raises QueueNotFoundError for a name. Cost: a read of each; for a pattern, of the
+    queues that begin as it does."""
+    if not pattern:
+        return [queue_of(ports, name) for name in names]
+    prefix = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
+    return [
+        row
+        for row in ports.catalog.queues.listed(prefix)
+        if not is_dead_letter_name(row.name) and fnmatchcase(row.name, pattern)
     ]
 
 
@@ -187,7 +193,11 @@ def _snapshot(ports: Ports, row: QueueRow, options: ReadOptions) -> list[PipeRan
     """The ranges of one queue."""
     if options.state == STORED:
         pipes = ports.catalog.pipes.live(row.id)
-        return [PipeRange(pipe.id, Place(0, 0), seen_end(ports.store, pipe)) for pipe in pipes]
+        return [
+            PipeRange(pipe.id, Place(0, 0), seen_end(ports.store, pipe))
+            for pipe in pipes
+            if not _is_older(ports, pipe, options.since_ms)
+        ]
     group = group_of(ports, row.id, row.name, options.group)
     states: Iterable[str] = ledger.UNFINISHED
     if options.state == DEAD:
@@ -201,8 +211,18 @@ def _snapshot(ports: Ports, row: QueueRow, options: ReadOptions) -> list[PipeRan
     return [
         piece
         for pipe in _for(ports, group)
+        if not _is_older(ports, pipe, options.since_ms)
         for piece in _left(ports, group, pipe, cursors.get(pipe.id), states)
     ]
+
+
+def _is_older(ports: Ports, pipe: PipeRow, since_ms: int | None) -> bool:
+    """Whether all messages of a pipe are known to have been pushed before a time: a message is
+    written after its push."""
+    if since_ms is None or pipe.state is not PipeState.SEALED:
+        return False
+    last_ms = ports.store.last_write_ms(pipe.id)
+    return last_ms is not None and last_ms + CLOCK_STEP_MS < since_ms
 
 
 def group_of(ports: Ports, queue_id: str, queue: str, name: str) -> GroupRow:

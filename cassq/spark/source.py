@@ -27,7 +27,7 @@ from cassq.spark.wording import in_spark
 
 if TYPE_CHECKING:
     from cassq.spark.reading import BatchReader
-    from cassq.spark.streaming import StreamReader
+    from cassq.spark.streams.stream_reader import StreamReader
     from cassq.spark.writing import BatchWriter, StreamWriter, WriteTarget
 
 
@@ -56,7 +56,7 @@ class CassqSource(DataSource):
 
     @in_spark()
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
-        from cassq.spark.streaming import StreamReader
+        from cassq.spark.streams.stream_reader import StreamReader
 
         return StreamReader(stream_options(self.options), schema)
 

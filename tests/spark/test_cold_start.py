@@ -17,7 +17,7 @@ NEVER = (
     *("cassq.inspect.stats", "cassq.inspect.audit", "cassq.extents.sidecar", "cassandra", "pandas"),
 )
 WRITING = ("cassq.producer", "cassq.pipes", "cassq.spark.writing", "cassq.spark.encoding")
-READING = ("cassq.spark.reading", "cassq.spark.decoding", "cassq.spark.streaming")
+READING = ("cassq.spark.reading", "cassq.spark.decoding", "cassq.spark.streams")
 READ = """
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType, TimestampType
 from cassq.spark.source import CassqSource

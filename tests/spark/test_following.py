@@ -21,8 +21,8 @@ from tests.integration.timed import clock, timed
 pytest.importorskip("pyspark")
 
 from cassq.spark.clients import Location
-from cassq.spark.following import (
-    LEASE_MS,
+from cassq.spark.options import stream_options
+from cassq.spark.streams.following import (
     FollowedPipe,
     Follower,
     Offset,
@@ -30,7 +30,8 @@ from cassq.spark.following import (
     offset_of,
     pieces_between,
 )
-from cassq.spark.options import stream_options
+from cassq.spark.streams.leasing import LEASE_MS, Renewals
+from tests.spark.batches import payloads_of
 
 __all__ = ["clock", "timed"]
 START: Offset = {"pipes": {}}
@@ -48,16 +49,18 @@ def place(tmp_path: Any) -> Any:
 def follow(timed: cassq.Client) -> Iterator[Follow]:
     """Opens followers of the queue `jobs`; they are closed with the test."""
     opened: list[Follower] = []
+    renewals = Renewals()
 
     def open_one(client: cassq.Client = timed, **options: str) -> Follower:
         given = stream_options({"url": client.url, "queue": "jobs", **options})
         location = Location(client.url, client.ports.catalog.records.identity(), "", "here")
-        opened.append(Follower(client.ports, given, location))
+        opened.append(Follower(client.ports, given, location, renewals))
         return opened[-1]
 
     yield open_one
     for follower in opened:
         follower.close()
+    renewals.close()
 
 
 def new_offset(client: cassq.Client, **options: str) -> Offset:
@@ -68,16 +71,7 @@ def new_offset(client: cassq.Client, **options: str) -> Offset:
 
 def read(client: cassq.Client, start: Offset, end: Offset) -> list[bytes]:
     """The payloads of a batch."""
-    found = []
-    for piece in pieces_between(start, end):
-        reader = client.ports.store.reader(piece.pipe_id)
-        place = piece.start
-        while place.seq < piece.end_seq:
-            slices = reader.read(place, piece.end_seq, 7, 1)
-            found += [p for each in slices for p in each.frame.payloads(each.first, each.last)]
-            place = reader.place_after(place, slices)
-        reader.close()
-    return found
+    return payloads_of(client, pieces_between(start, end))
 
 
 def test_batches_follow_one_another_and_become_acks(timed: cassq.Client, follow: Follow) -> None:
@@ -340,7 +334,7 @@ def test_two_queries_of_one_group_refuse_each_other(
         def sleep(self, seconds: float) -> None:
             super().sleep(seconds)
             clock.advance(seconds)
-            follower.keep_on()
+            follower.lease.keep_on()
 
     waiting = RenewingClock()
     other = cassq.Client(timed.url, place.open(waiting), waiting)
@@ -379,7 +373,7 @@ def test_a_query_that_stood_still_is_refused_when_another_has_begun(
     old = follow()
     clock.advance(LEASE_MS / 1000 + 1)
     follow()
-    old.keep_on()
+    old.lease.keep_on()
     with pytest.raises(LeaseLostError, match="another query began"):
         old.latest(START, None)
 
@@ -461,6 +455,13 @@ def test_a_checkpoint_of_other_queues_is_refused(
         with pytest.raises(ConfigError, match=f"other queues \\(others\\) .*{identity}"):
             act({**first, "identity": "others"})
     assert queue.stats().groups["default"].waiting == 5
+
+
+def test_a_checkpoint_of_several_queues_is_refused(timed: cassq.Client, follow: Follow) -> None:
+    timed.create_queue("jobs")
+    several = initial_offset("", stream_options({"url": timed.url, "queues": "jobs"}))
+    with pytest.raises(ConfigError, match="made for several queues, not for one"):
+        follow().latest({**several, "identity": timed.ports.catalog.records.identity()}, None)
 
 
 def test_a_checkpoint_of_before_offsets_had_an_identity_continues(

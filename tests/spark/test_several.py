@@ -28,7 +28,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import BinaryType, StringType, StructType
 
-from cassq.spark.options import SCHEMA, SCHEMA_OF_SEVERAL, ReadOptions, read_options
+from cassq.spark.options import SCHEMA, SCHEMA_OF_SEVERAL, ReadOptions, read_options, stream_options
 from cassq.spark.reading import BatchReader, FilteredReader, ScanTask, narrowed
 from cassq.spark.source import CassqSource
 
@@ -183,8 +183,8 @@ def test_what_names_queues_is_checked(client: cassq.Client) -> None:
         options(queues=" , ")
     with pytest.raises(ConfigError, match="messages have no column 'queue'"):
         BatchReader(options(queue="a"), COLUMNS)
-    with pytest.raises(ConfigError, match="a stream reads one queue"):
-        CassqSource({"url": client.url, "queues": "a,b"}).streamReader(COLUMNS)
+    for found in (options(queues="a, b"), stream_options({"url": client.url, "queues": "a, b"})):
+        assert (found.queue, found.queues, found.pattern) == ("", ("a", "b"), "")
 
 
 @pytest.fixture
@@ -241,3 +241,34 @@ def test_a_query_reads_streams_of_two_queues_as_one(
 
     at_last(run)
     assert Counter(payloads(drain(three[2].popper()))) == Counter(numbers(30))
+
+
+@pytest.mark.long(reason="Spark takes half a minute to start and stop a query")
+def test_a_query_streams_the_queues_of_a_pattern_and_says_which(
+    spark: Any, client: cassq.Client, three: list[cassq.Queue], tmp_path: Any
+) -> None:
+    """The second run, from the checkpoint, finds a queue more."""
+    from tests.spark.patience import at_last
+
+    frame = spark.readStream.format("cassq").options(url=client.url, queuePattern="mails-*").load()
+    found: Counter[tuple[str, bytes]] = Counter()
+
+    def take(batch: Any, _number: int) -> None:
+        found.update((row.queue, bytes(row.payload)) for row in batch.collect())
+
+    def run() -> None:
+        writing = frame.writeStream.foreachBatch(take).trigger(availableNow=True)
+        writing.option("checkpointLocation", str(tmp_path / "x")).start().awaitTermination()
+
+    at_last(run)
+    wanted = [(name, each) for name, every in all_of(0, 1).items() for each in every]
+    assert found == Counter(wanted)
+    late = client.create_queue("mails-c")
+    push(late, *numbers(5))
+    push(three[0], *numbers(5, 90))
+    at_last(run)
+    wanted += [("mails-c", each) for each in numbers(5)]
+    wanted += [("mails-a", each) for each in numbers(5, 90)]
+    assert found == Counter(wanted)
+    assert three[1].stats().groups["default"].committed == 10
+    client.delete_queue(late.name)

@@ -17,9 +17,9 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.types import BinaryType, StructType
 
-from cassq.spark.following import offset_of
 from cassq.spark.reading import ScanTask
 from cassq.spark.source import CassqSource
+from cassq.spark.streams.following import offset_of
 from cassq.spark.wording import HINTS
 
 SCHEMA = StructType().add("payload", BinaryType())

@@ -113,6 +113,54 @@ def _show(call: Invocation, done: Archived) -> None:
 
 
 @spark.command(
+    "compact",
+    cls=Verb,
+    short_help="Move the small pipes of an archive to files of many pipes.",
+    examples=["cassq spark compact mail /var/lib/archive /var/lib/packs"],
+)
+@click.argument("queue", metavar="QUEUE")
+@click.argument("directory", metavar="DIR")
+@click.argument("into", metavar="INTO")
+@click.option(
+    "--pipes-least",
+    type=click.IntRange(2),
+    default=100,
+    show_default=True,
+    metavar="COUNT",
+    help="Leave fewer small pipes than this for a later run, unless they fill a file.",
+)
+@session_options
+@click.pass_context
+def compact(
+    ctx: click.Context,
+    queue: str,
+    directory: str,
+    into: str,
+    pipes_least: int,
+    master: str | None,
+    settings: dict[str, str],
+) -> None:
+    """Move the small pipes of QUEUE from the archive DIR to the directory INTO, many to a file.
+
+    DIR is what `cassq spark archive` wrote; it may go on writing there. A pipe's messages are
+    removed from DIR when all of them are in INTO. If a run is killed, the next one finishes its
+    work. Pipes of 128 MiB or more stay in DIR. The queue is not needed.
+    """
+    call = ctx.ensure_object(Invocation)
+    with session_of("compact", master, settings) as session:
+        from cassq.spark.jobs.compact import compact as run
+
+        done = run(session, queue, directory, into, pipes_least=pipes_least)
+    if call.as_json:
+        output.document(done.as_dict())
+    else:
+        row = (done.queue, done.packs, done.pipes, done.messages, done.left)
+        output.table(("QUEUE", "PACKS", "PIPES", "MESSAGES", "LEFT"), [row])
+    if done.mended:
+        output.note(f"note: {counted(done.mended, 'pipe')} had been moved by a killed run")
+
+
+@spark.command(
     "replay",
     cls=Verb,
     short_help="Push archived or stored messages to a queue again.",

@@ -59,6 +59,10 @@ class Disk:
     def size(self, fd: int) -> int:
         return os.fstat(fd).st_size
 
+    def written_ms(self, path: Path) -> int:
+        """When a file was last written, in wall milliseconds, rounded up."""
+        return -(-path.stat().st_mtime_ns // 1_000_000)
+
     def unlinked(self, fd: int) -> bool:
         """Whether an open file has lost its name, so that closing it frees its space."""
         return os.fstat(fd).st_nlink == 0

@@ -269,6 +269,13 @@ class FilesStore(ExtentStore):
         finally:
             self._disk.close(fd)
 
+    def last_write_ms(self, pipe_id: str) -> int | None:
+        with translated(f"looking at pipe {pipe_id}"):
+            try:
+                return self._disk.written_ms(self.path(pipe_id))
+            except FileNotFoundError:
+                return None
+
     def abandoned(self, pipe_id: str) -> bool:
         try:
             fd = self._open(pipe_id)

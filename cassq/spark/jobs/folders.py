@@ -13,8 +13,8 @@ class Folder:
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._spark = spark
         self.path: str = path.rstrip("/") or "/"
-        jvm: Any = spark._jvm
-        self._at = jvm.org.apache.hadoop.fs.Path(self.path)
+        self._jvm: Any = spark._jvm
+        self._at = self._jvm.org.apache.hadoop.fs.Path(self.path)
         java: Any = spark._jsc
         self._files = self._at.getFileSystem(java.hadoopConfiguration())
 
@@ -27,6 +27,11 @@ class Folder:
     def names(self) -> list[str]:
         """The names of its entries, sorted."""
         return sorted(str(each.getPath().getName()) for each in self._files.listStatus(self._at))
+
+    def sizes(self) -> dict[str, int]:
+        """The bytes of its files, by their names."""
+        found = self._files.listStatus(self._at)
+        return {str(each.getPath().getName()): int(each.getLen()) for each in found}
 
     def remove(self) -> None:
         """Remove it with all its content; not an error if it does not exist."""
@@ -41,3 +46,19 @@ class Folder:
     def touch(self) -> None:
         """Make an empty file here."""
         self._files.create(self._at, True).close()
+
+    def write(self, text: str) -> None:
+        """Make a file of this text here."""
+        stream = self._files.create(self._at, True)
+        try:
+            stream.write(bytearray(text.encode()))
+        finally:
+            stream.close()
+
+    def text(self) -> str:
+        """The text of the file here."""
+        stream = self._files.open(self._at)
+        try:
+            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from cassq.base.clock import ManualClock, Stopwatch
+from cassq.base.clock import ManualClock, Stopwatch, SystemClock
 from cassq.errors import BackendError, PipeSealedError
 from cassq.extents.port import (
     ExtentMissingError,
@@ -366,6 +366,18 @@ def test_asking_for_a_turn_returns_the_time_of_the_last_append(stand: Stand) -> 
 
 
 # --- coming and going -------------------------------------------------------------------------
+
+
+def test_the_last_write_is_at_the_last_append_or_later_where_it_is_known(stand: Stand) -> None:
+    writer = stand.create()
+    before_ms = SystemClock().wall_ms() - 1000  # file systems round times
+    append(writer, 3)
+    stand.store.seal(PIPE)
+    last_ms = stand.store.last_write_ms(PIPE)
+    assert last_ms is None or last_ms >= before_ms
+    writer.close()
+    stand.store.drop([PIPE])
+    assert stand.elsewhere().last_write_ms(PIPE) is None
 
 
 def test_a_dropped_extent_is_gone(stand: Stand) -> None:

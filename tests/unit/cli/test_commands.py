@@ -35,7 +35,7 @@ def test_every_noun_is_there() -> None:
         group-create group-list group-update group-delete group-keys group-release-key
         schema-apply schema-change schema-status sidecar-serve sidecar-list sidecar-show
         sidecar-check sidecar-drain sidecar-forget
-        spark-archive spark-audit spark-replay spark-rollup spark-dead-letters
+        spark-archive spark-audit spark-compact spark-replay spark-rollup spark-dead-letters
         spill-status spill-forward outbox-create outbox-relay outbox-status
         pipe-list pipe-show pipe-skip
         schedule-create schedule-list schedule-show schedule-pause schedule-resume schedule-run

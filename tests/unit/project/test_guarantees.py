@@ -32,6 +32,7 @@ DEAR = (
     "spark/processes/test_killed_streams.py",
     "spark/jobs/test_rollup.py",
     "spark/jobs/test_archive.py",
+    "spark/jobs/test_compact.py",
     "spark/jobs/test_audit.py",
     "spark/jobs/test_replay.py",
     "contract/locks/test_hazelcast.py",

@@ -16,15 +16,17 @@ from pyspark.sql.types import StructType
 
 from cassq.spark.clients import located, place_of
 from cassq.spark.decoding import arrow_schema
-from cassq.spark.following import (
+from cassq.spark.options import StreamOptions
+from cassq.spark.reading import ScanTask, cut, read_pieces
+from cassq.spark.streams.following import (
     Follower,
     Offset,
-    check_identity,
+    check_offset,
     initial_offset,
     pieces_between,
 )
-from cassq.spark.options import StreamOptions
-from cassq.spark.reading import ScanTask, cut, read_pieces
+from cassq.spark.streams.leasing import Renewals
+from cassq.spark.streams.several import Followers, pieces_of_each
 from cassq.spark.wording import in_spark
 
 
@@ -36,13 +38,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._location = located(options.url)
         self._columns = schema
-        self._follower: Follower | None = None
-        arrow_schema(schema)
+        self._several = not options.queue
+        self._renewals: Renewals | None = None
+        self._follower: Follower | Followers | None = None
+        arrow_schema(schema, several=self._several)
 
-    def _following(self) -> Follower:
+    def _following(self) -> Follower | Followers:
         if self._follower is None:
             ports = place_of(self._options.url).ports
-            self._follower = Follower(ports, self._options, self._location)
+            if self._renewals is None:
+                self._renewals = Renewals()
+            kind = Followers if self._several else Follower
+            self._follower = kind(ports, self._options, self._location, self._renewals)
         return self._follower
 
     @in_spark()
@@ -68,8 +75,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @in_spark()
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        check_identity(end, self._location)
-        options, pieces = self._options, pieces_between(start, end)
+        options = self._options
+        check_offset(end, self._location, several=self._several)
+        pieces = (pieces_of_each if self._several else pieces_between)(start, end)
         return list(cut(pieces, options.messages_per_partition, options.min_partitions))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -89,3 +97,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._follower is not None:
             self._follower.close()
             self._follower = None
+        if self._renewals is not None:
+            self._renewals.close()
+            self._renewals = None

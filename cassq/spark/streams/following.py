@@ -21,17 +21,10 @@ One query follows a group at a time, under a lease; nothing else may pop from th
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from cassq.base.processes import is_gone, process_name
-from cassq.errors import (
-    BackendError,
-    ConfigError,
-    LeaseLostError,
-    UsageError,
-)
+from cassq.errors import BackendError, ConfigError, UsageError
 from cassq.extents.port import ExtentMissingError
 from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.sealing import end_of
@@ -42,17 +35,15 @@ from cassq.plurals import counted
 from cassq.spark.clients import Location, queue_of
 from cassq.spark.options import GROUP, StreamOptions
 from cassq.spark.reading import READ_BYTES, READ_MESSAGES, PipeRange, group_of
-from cassq.spark.starting import begin_at
+from cassq.spark.streams.leasing import GroupLease, Renewals
+from cassq.spark.streams.starting import begin_at
 
 logger: logging.Logger = logging.getLogger("cassq")
 
-LEASE_MS = 20_000
-RENEW_SECONDS = 5.0
-LOOK_SECONDS = 0.5
 LISTED_MAX = 1_000_000
 _TRIES = 3
-_NEW = "new"
-_IN = "@"  # between the id of a lease's owner and its process
+NEW = "new"
+QUEUES = "queues"  # in offsets of several queues only
 
 Offset = dict[str, Any]
 
@@ -77,19 +68,28 @@ def offset_of(identity: str, spans: Mapping[str, FollowedPipe]) -> Offset:
 
 def initial_offset(identity: str, options: StreamOptions) -> Offset:
     """The offset of a query whose checkpoint has none."""
-    offset = offset_of(identity, {})
-    return offset if options.start == GROUP else {**offset, _NEW: True}
+    offset = offset_of(identity, {}) if options.queue else {QUEUES: {}, "identity": identity}
+    return offset if options.start == GROUP else {**offset, NEW: True}
 
 
-def check_identity(offset: Offset, location: Location) -> None:
-    """Raise ConfigError for an offset of other queues than those at the location. One from before
-    offsets had an identity fits all."""
+def check_offset(offset: Offset, location: Location, *, several: bool = False) -> None:
+    """Raise ConfigError for an offset of other queues than those at the location, and for one of a
+    stream of several queues if this one is not, or the other way round. One from before offsets had
+    an identity fits all."""
     begun = offset.get("identity", location.identity)
     if begun != location.identity:
         raise ConfigError(
             f"the stream's checkpoint was made for other queues ({begun}) than those at"
             f" {location.url} ({location.identity})",
             hint="read the queues that the stream began with, or begin with a new checkpoint",
+        )
+    if several != (QUEUES in offset):
+        raise ConfigError(
+            "the stream's checkpoint was made for one queue, not for several"
+            if several
+            else "the stream's checkpoint was made for several queues, not for one",
+            hint="read with the option that the stream began with (`queue`, or `queues` or"
+            " `queuePattern`), or begin with a new checkpoint",
         )
 
 
@@ -105,10 +105,28 @@ def pieces_between(start: Offset, end: Offset) -> list[PipeRange]:
     return found
 
 
+class Sight(NamedTuple):
+    """What can be read of a queue's pipes after `start`. spans: how far each was read. readable: as
+    if everything that is there by now were read; allowed: as if everything that the query may
+    read were."""
+
+    start: Offset
+    spans: dict[str, FollowedPipe]
+    readable: dict[str, FollowedPipe]
+    allowed: dict[str, FollowedPipe]
+
+    @property
+    def messages(self) -> int:
+        """How many messages may be read."""
+        return sum(self.allowed[each].done - span.done for each, span in self.spans.items())
+
+
 class Follower:
     """Follows a group for one query, on the driver. Not thread-safe."""
 
-    def __init__(self, ports: Ports, options: StreamOptions, location: Location) -> None:
+    def __init__(
+        self, ports: Ports, options: StreamOptions, location: Location, renewals: Renewals
+    ) -> None:
         self._ports = ports
         self._catalog = ports.catalog
         self._options = options
@@ -129,103 +147,71 @@ class Follower:
                 hint='name a group without group_expires with .option("group", …)',
             )
         self._queue = queue
-        self._lease = f"stream:{self._group.id}"
-        process = process_name(self._ports.clock)
-        self._owner = f"{self._ports.ids.version()}{_IN}{process}"
         self._acked: dict[str, int] = {}
         self._begun = False
         self._latest: Offset | None = None
         self._targets: dict[str, int] | None = None
-        self._lost = False
-        self._ended = threading.Event()
-        self._take_lease()
-        self._thread = threading.Thread(target=self._keep_on, name="cassq-follower", daemon=True)
-        self._thread.start()
+        self.lease: GroupLease = GroupLease(ports, self._group, options.queue)
+        self.lease.take()
+        self._renewals = renewals
+        renewals.add(self.lease)
 
-    # --- one query a group ----------------------------------------------------------------------
-
-    def _take_lease(self) -> None:
-        """Take the lease. That of a query whose process is known to be gone is released, that of
-        another killed query is waited out. Raises UsageError while another query follows the
-        group. Cost: while another has it, a read twice a second."""
-        clock = self._ports.clock
-        started_ms = clock.boot_ms()
-        while not self._renew():
-            if clock.boot_ms() - started_ms > LEASE_MS * 1.25:
-                raise UsageError(
-                    f"another query reads group {self._options.group!r} of queue"
-                    f" {self._options.queue!r}",
-                    hint="stop it, or give this one a group of its own, which gets every message:"
-                    ' .option("group", …)',
-                )
-            holder = self._catalog.leases.owner(self._lease)
-            if holder and is_gone(holder.partition(_IN)[2], clock):
-                self._catalog.leases.drop(self._lease, holder)
-            else:
-                clock.sleep(LOOK_SECONDS)
-
-    def _renew(self) -> bool:
-        """Renew the lease; returns whether it is ours now, for its whole length."""
-        return self._catalog.leases.take(self._lease, self._owner, LEASE_MS) is not None
-
-    def keep_on(self) -> None:
-        """Renew the lease, as a thread does every few seconds."""
-        self._lost = not self._renew() or self._lost
-
-    def _keep_on(self) -> None:
-        while not self._ended.wait(RENEW_SECONDS):
-            try:
-                self.keep_on()
-            except BackendError as exc:
-                logger.warning("the lease of a stream could not be renewed: %s", exc)
-
-    def _check_lease(self) -> None:
-        if self._lost:
-            raise LeaseLostError(
-                f"another query began to read group {self._options.group!r} of queue"
-                f" {self._options.queue!r} while this one was paused",
-                hint="let one of them run, or give each a group of its own",
-            )
+    @property
+    def queue_id(self) -> str:
+        return self._queue.id
 
     def close(self) -> None:
         """Let others follow the group."""
-        if self._ended.is_set():
-            return
-        self._ended.set()
-        self._thread.join(timeout=RENEW_SECONDS)
-        self._catalog.leases.drop(self._lease, self._owner)
+        self._renewals.remove(self.lease)
+        self.lease.release()
 
     # --- offsets --------------------------------------------------------------------------------
 
     def latest(self, start: Offset, most: int | None) -> Offset:
         """The end of the next batch, of at most `most` messages; `start` when there are none.
-        Everything before `start` is done. Raises ExtentMissingError for lost messages, ConfigError
-        for a `start` of other queues, and as `begin_at` for a new one."""
+        Everything before `start` is done. Raises as `look`."""
+        return self.take(self.look(start), most)
+
+    def look(self, start: Offset) -> Sight:
+        """What can be read from `start` on, before which everything is done. Raises
+        ExtentMissingError for lost messages, ConfigError for a `start` of other queues, and as
+        `begin_at` for a new one."""
         self.ack(start)
-        if _NEW in start:
+        if NEW in start:
             self._begin()
             start = offset_of(self._location.identity, {})
         before = spans_of(start)
         spans: dict[str, FollowedPipe] = {}
         readable: dict[str, FollowedPipe] = {}
-        left = most
+        allowed: dict[str, FollowedPipe] = {}
         for pipe in self._pipes():
             span = before.get(pipe.id) or self._first(pipe)
             if span is None:
                 continue
-            span = self._unlost(pipe, span)
+            spans[pipe.id] = span = self._unlost(pipe, span)
             readable[pipe.id] = whole = self._readable(pipe, span)
-            spans[pipe.id] = grown = self._limited(pipe, span, whole, left)
-            if left is not None:
-                left -= grown.done - span.done
+            allowed[pipe.id] = self._allowed(pipe, span, whole)
         for pipe_id in before.keys() - spans.keys():
             self._check_gone(pipe_id, before[pipe_id])
+        return Sight(start, spans, readable, allowed)
+
+    def take(self, seen: Sight, most: int | None) -> Offset:
+        """The end of the next batch, of at most `most` messages of what `look` saw; its start when
+        there are none."""
+        before = spans_of(seen.start)
+        left = seen.messages if most is None else most
+        spans: dict[str, FollowedPipe] = {}
+        for pipe_id, span in seen.spans.items():
+            whole = seen.allowed[pipe_id]
+            done = min(whole.done, span.done + left)
+            spans[pipe_id] = whole if done == whole.done else span._replace(done=done)
+            left -= done - span.done
         new = {pipe_id: span for pipe_id, span in spans.items() if span.done > span.first}
         changed = any(new[each].done != before.get(each, (0, -1))[1] for each in new)
-        behind = sum(readable[each].done - spans[each].done for each in spans)
-        ends = {pipe_id: span for pipe_id, span in readable.items() if span.done > span.first}
+        behind = sum(seen.readable[each].done - spans[each].done for each in spans)
+        ends = {pipe_id: span for pipe_id, span in seen.readable.items() if span.done > span.first}
         self._latest = {**offset_of(self._location.identity, ends), "behind": behind}
-        return offset_of(self._location.identity, new) if changed else start
+        return offset_of(self._location.identity, new) if changed else seen.start
 
     def reported(self) -> Offset | None:
         """Where the last call of `latest` saw the end of what can be read: an offset, and `behind`,
@@ -280,15 +266,11 @@ class Follower:
             end = self._due_end(pipe, Place(span.done, span.pos), end)
         return span if end.seq <= span.done else span._replace(done=end.seq, pos=end.pos)
 
-    def _limited(
-        self, pipe: PipeRow, span: FollowedPipe, whole: FollowedPipe, most: int | None
-    ) -> FollowedPipe:
-        """The span of a pipe with the next batch, of at most `most` of its messages."""
-        done = whole.done
-        if self._targets is not None:
-            done = min(done, max(self._targets.get(pipe.id, 0), span.done))
-        if most is not None:
-            done = min(done, span.done + most)
+    def _allowed(self, pipe: PipeRow, span: FollowedPipe, whole: FollowedPipe) -> FollowedPipe:
+        """What may be read of that by a query that ends with what was there."""
+        if self._targets is None:
+            return whole
+        done = min(whole.done, max(self._targets.get(pipe.id, 0), span.done))
         return whole if done == whole.done else span._replace(done=done)
 
     def _due_end(self, pipe: PipeRow, start: Place, end: Place) -> Place:
@@ -313,8 +295,8 @@ class Follower:
     def ack(self, offset: Offset) -> None:
         """Ack everything below an offset for the group. Cost: a read and a synced transaction for
         each pipe that moved on."""
-        self._check_lease()
-        check_identity(offset, self._location)
+        self.lease.check()
+        check_offset(offset, self._location)
         moved = False
         for pipe_id, span in spans_of(offset).items():
             if self._acked.get(pipe_id, span.first) < span.done:

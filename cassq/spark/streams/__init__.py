@@ -1,0 +1,1 @@
+"""Streams: what a query reads of one queue or several, from offset to offset."""
