@@ -50,12 +50,7 @@ async def send_message(host: Host, request: Request) -> Answer:
     content = content_of(parameters)
     check_size(hosted, content.size)
     push = push_of(hosted, parameters, content)
-    if hosted.fifo:
-        (message_id,) = await hosted.push_each([push])
-        if isinstance(message_id, Exception):
-            raise message_id
-    else:
-        message_id = await hosted.pusher.push(push.payload, **push.options())
+    message_id = await hosted.pusher.push(push.payload, **push.options())
     return Answer(sent(hosted, content, message_id))
 
 
