@@ -9,7 +9,7 @@ deliveries are counted one by one, and it shares in no other's failure.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from cassq.base.arguments import check_count
 from cassq.base.counters import Tally
@@ -29,8 +29,11 @@ TEND_SECONDS = 10.0  # how long an idle receiver may hold the files of retired p
 class Receiver:
     """Receives messages of one group of a queue, which has neither order nor limits. Thread-safe.
 
-    name: as claims show it. tally: its counters.
+    name: as claims show it. tally: its counters. patience: for how many seconds even those should
+    wait who do not want to.
     """
+
+    patience: float = 0.0
 
     def __init__(
         self,
@@ -96,6 +99,9 @@ class Receiver:
             left = min(seconds, self._claimer.until_due(LOOK_AGAIN_SECONDS))
         with self._life.wait():
             self._waiter.wait(left, self._has_news)
+
+    def settled(self, receipts: Iterable[str]) -> None:
+        """Messages were deleted here: no others wait for them."""
 
     def interrupt(self) -> None:
         """End the wait of another thread; if none waits, the next one."""

@@ -25,7 +25,7 @@ class Segment:
     that are handed out as soon as the row says so. untried: those that were released since. heads:
     while the segment waits, those of its messages that nothing of their key stands before. gone:
     those settled by somebody else. receipts: those with a receipt that are not known to be settled,
-    as is written. away: whether its message is in a consumer's hands, and its row not. synced:
+    as is written. away: whether its messages are in consumers' hands, and its row not. synced:
     whether a crash of the machine must not make us forget that they were tried. size: in bytes,
     once it is ours.
     """
@@ -72,10 +72,12 @@ class Segment:
                 return bundle
         raise KeyError(seq)
 
-    def keys(self) -> list[bytes | None]:
-        """The keys of all its messages."""
+    def keys(self, some: RangeSet | None = None) -> list[bytes | None]:
+        """The keys of all its messages, or of some."""
         return [
-            bundle.key_at(seq - bundle.base_seq) for bundle, seqs in self.pieces for seq in seqs
+            bundle.key_at(seq - bundle.base_seq)
+            for bundle, seqs in self.pieces
+            for seq in (seqs if some is None else seqs & some)
         ]
 
     def overdue(self, now_ms: int, timeout_ms: int, kept_ms: float) -> RangeSet:

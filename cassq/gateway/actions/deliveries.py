@@ -264,8 +264,8 @@ class Deliveries:
             invalid = frozenset(exc.receipts)
         except CassqError as exc:
             error = exc
-        if isinstance(self._receiver, LaneReceiver):
-            self._receiver.look_soon()
+        if self._receiver is not None and error is None:
+            self._receiver.settled(receipt for receipt in receipts if receipt not in invalid)
 
         def report() -> None:
             for deletion in deletions:
@@ -295,7 +295,7 @@ class Deliveries:
             receiver = self._opened()
             while line and self._receive(receiver):
                 continue
-            patience = receiver.patience if isinstance(receiver, LaneReceiver) else 0.0
+            patience = receiver.patience
             self._answer([(want, []) for want in line.over(self._watch.seconds() - patience)])
             if line:
                 left = line.next_end() + patience - self._watch.seconds()

@@ -15,7 +15,7 @@ from cassq.gateway.actions.attributes import is_fifo, number
 from cassq.gateway.actions.deliveries import AnyReceiver, Deliveries
 from cassq.gateway.actions.faults import fault, no_queue
 from cassq.gateway.actions.fifo import Attempts
-from cassq.gateway.lane_receiver import LaneReceiver
+from cassq.gateway.lane_receiver import NOT_IN_ORDER, NOT_IN_ORDER_HINT, LaneReceiver
 from cassq.gateway.request import Request
 from cassq.model.queues import DEFAULT_GROUP, QueuePolicy
 from cassq.model.rows import QueueRow
@@ -92,10 +92,7 @@ class HostedQueue:
         groups = runtime.ports.catalog.queues.groups(self.queue.id)
         group = next((each for each in groups if each.id == self.group_id), None)
         if group is None or group.policy.order != "key":
-            raise UsageError(
-                "the group of SQS clients is not in the order of keys",
-                hint="create the queue by CreateQueue with the attribute FifoQueue",
-            )
+            raise UsageError(NOT_IN_ORDER, hint=NOT_IN_ORDER_HINT)
         return LaneReceiver(
             runtime, sync, group, lambda: 1000 * number(self.policy, "DelaySeconds")
         )
