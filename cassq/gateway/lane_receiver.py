@@ -23,6 +23,7 @@ from contextlib import suppress
 from cassq.client.queue import Queue
 from cassq.client.runtime import Runtime
 from cassq.consumer.delivery import Message
+from cassq.consumer.receiving import AnyReceiver
 from cassq.errors import CassqError, ClosedError, ReceiptError, UsageError
 from cassq.locks.turns import turn_lease
 from cassq.model.receipts import parsed
@@ -39,7 +40,7 @@ NOT_IN_ORDER_HINT = "create the queue by CreateQueue with the attribute FifoQueu
 PATIENCE_SECONDS = 0.5  # another process gives the lane up within this time, if nobody waits there
 
 
-class LaneReceiver:
+class LaneReceiver(AnyReceiver):
     """Receives messages of the group `group` of a queue, which is in the order of keys: at most one
     of each key. Thread-safe.
 
@@ -122,7 +123,7 @@ class LaneReceiver:
             popper.interrupt()
 
     def settled(self, receipts: Iterable[str]) -> None:
-        """Messages were deleted here: their keys go on at the next receive."""
+        """Messages were deleted here by their receipts: their keys go on at the next receive."""
         popper = self._popper
         if popper is not None and popper.lane is not None:
             popper.lane.receiving.note(map(parsed, receipts))

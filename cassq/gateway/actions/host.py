@@ -10,9 +10,10 @@ from cassq.aio.client import Client
 from cassq.aio.pusher import Pusher
 from cassq.aio.queue import Queue
 from cassq.client.receiving import open_receiver
+from cassq.consumer.receiving import AnyReceiver
 from cassq.errors import GroupNotFoundError, QueueNotFoundError, UsageError
 from cassq.gateway.actions.attributes import is_fifo, number
-from cassq.gateway.actions.deliveries import AnyReceiver, Deliveries
+from cassq.gateway.actions.deliveries import Deliveries
 from cassq.gateway.actions.faults import fault, no_queue
 from cassq.gateway.actions.fifo import Attempts
 from cassq.gateway.lane_receiver import NOT_IN_ORDER, NOT_IN_ORDER_HINT, LaneReceiver

@@ -228,9 +228,7 @@ async def deleted_too_late(host: Host, hosted: HostedQueue, handles: list[str]) 
     if not (invalid and hosted.fifo):
         return []
     catalog = host.client.sync.ports.catalog
-    return await host.client.call(
-        lambda: [each for each in invalid if fifo.is_expired(catalog, each)]
-    )
+    return await host.client.call(fifo.all_expired, catalog, invalid)
 
 
 async def change_message_visibility(host: Host, request: Request) -> Answer:
