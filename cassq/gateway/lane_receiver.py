@@ -146,6 +146,8 @@ class LaneReceiver(AnyReceiver):
         if ready:
             with suppress(ReceiptError):
                 self._queue.settle([each.receipt for each in ready]).release()
+        if ready and self._popper is not None and self._popper.lane is not None:
+            self._popper.lane.look_soon()
 
     @staticmethod
     def _has_lane(popper: Popper | None) -> bool:

@@ -348,8 +348,8 @@ class Line:
         self.wait(segment, segment.row.due_ms)
 
     def apart(self, segment: Segment) -> None:
-        """A message in hand is in a row of its own now, that of `segment`, as its receipt was used.
-        It counts as in hand until it is `back`, or gone."""
+        """Messages in hand are in a row of their own now, that of `segment`: they have a deadline
+        of their own. They count as in hand until they are `back`, or gone."""
         segment.away = True
         self.away += 1
         if self._ordered:
