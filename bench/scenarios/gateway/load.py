@@ -230,8 +230,11 @@ def has_plain(seat: Seat) -> bool:
     return issubclass(peer, SqsPeer) and peer.has_plain
 
 
-async def throughput(seat: Seat, seconds: float, kind: type[Load] = Load) -> Figures:
-    """What the server does for the 64 connections in each of the ways there are."""
+async def throughput(
+    seat: Seat, seconds: float, kind: type[Load] = Load, waiting: int = 0
+) -> Figures:
+    """What the server does for the 64 connections in each of the ways there are. waiting: how many
+    messages wait when they begin to receive; 0: those that were sent in batches."""
     figures: Figures = {}
     server = seat.place.server_pid
     whole = Meter(server)
@@ -249,7 +252,12 @@ async def throughput(seat: Seat, seconds: float, kind: type[Load] = Load) -> Fig
         await timed("send", load, load.send)
     async with loaded(seat, "tens", kind) as load:
         await timed("batch", load, load.send_batch)
-        await timed("receive", load, load.receive)
+        if not waiting:
+            await timed("receive", load, load.receive)
+    if waiting:
+        async with loaded(seat, "waiting", kind) as load:
+            await load.fill(waiting)
+            await timed("receive", load, load.receive)
     if has_plain(seat) and kind is Load:
         async with loaded(seat, "plain") as load:
             await timed("plain_push", load, load.push_plainly, PLAIN_CONNECTIONS)

@@ -25,6 +25,8 @@ OWN = "cassq-gateway"
 BODY_BYTES = 300
 # A peer that cannot keep up at all would only be measured waiting.
 LATENCY_PEERS = (OWN, "elasticmq", "elasticmq-stored")
+# A peer that is not made for backlogs does not answer at all if more wait in a FIFO queue.
+SHALLOWER = 10
 
 
 class OverSqs(Scenario):
@@ -86,7 +88,9 @@ class OverSqs(Scenario):
             backlogs = plan.gateway_backlogs if deep else plan.gateway_backlogs[:1]
             return _run(at_backlogs, seat, backlogs, plan.gateway_window, plan.backlog_rounds)
         if case.key == "gateway-fifo":
-            return _run(throughput, seat, plan.gateway_s, FifoLoad)
+            deep = seat.peer_class().traits.deep
+            waiting = plan.gateway_window if deep else plan.gateway_window // SHALLOWER
+            return _run(throughput, seat, plan.gateway_s, FifoLoad, waiting)
         figures = _run(throughput, seat, plan.gateway_s)
         if seat.peer_name in LATENCY_PEERS:
             figures.update(_run(latency, seat, plan.latency_rate, plan.latency_s))

@@ -138,6 +138,6 @@ def test_a_small_measurement_runs(tmp_path: Path) -> None:
     )
     assert finished.returncode == 0, finished.stderr
     rows = [line for line in finished.stdout.splitlines() if line.startswith("| cassq gateway |")]
-    assert len(rows) == 3
+    assert len(rows) == 4
     assert "failed" not in finished.stdout
     assert not list(tmp_path.iterdir())
