@@ -256,11 +256,12 @@ class Admission:
                 receipts = appender.append(batch, first.intend, Present(queue, boot_ms))
             size = appender.written_bytes - before_bytes
             return AppendedPushes(entries, len(batch.payloads), receipts, size)
-        except (CorruptionError, ExtentMissingError):
-            if once is None or len(entries) == 1:
+        except (CorruptionError, BackendError) as exc:
+            unreadable = isinstance(exc, (CorruptionError, ExtentMissingError))
+            if unreadable and once is not None and len(entries) > 1:
+                return self._one_by_one(entries)
+            if isinstance(exc, CorruptionError):
                 raise
-            return self._one_by_one(entries)
-        except BackendError as exc:
             if overflow is None or not is_outage(exc):
                 return _pushed_of(entries, once, appender, exc)
             overflow.trouble(exc)
