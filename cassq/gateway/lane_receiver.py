@@ -35,9 +35,10 @@ LOOK_MS = 50  # how often it looks whether another wants it
 REQUEST_MS = 1000  # how long a request stands unless it is renewed
 WAIT_SECONDS = 0.25  # a wait is this long at most, so that requests are renewed
 IDLE_SECONDS = 10.0
+PATIENCE_SECONDS = 0.5  # another process gives the lane up within this time, if nobody waits there
+
 NOT_IN_ORDER = "the group of SQS clients is not in the order of keys"
 NOT_IN_ORDER_HINT = "create the queue by CreateQueue with the attribute FifoQueue"
-PATIENCE_SECONDS = 0.5  # another process gives the lane up within this time, if nobody waits there
 
 
 class LaneReceiver(AnyReceiver):
@@ -198,9 +199,11 @@ class LaneReceiver(AnyReceiver):
     def _give_up(self, now_ms: int) -> None:
         popper, self._popper = self._popper, None
         self._gave_way_ms, self._begun_ms = now_ms + 2 * REQUEST_MS, 0
-        self._put_back()
-        if popper is not None:
-            popper.close()
+        try:
+            self._put_back()
+        finally:
+            if popper is not None:
+                popper.close()
 
     # --- life -----------------------------------------------------------------------------------
 
