@@ -278,6 +278,13 @@ def gateway_targets() -> list[Target]:
         Target(f"by SQS, {what}", comparison, limit, own("gateway", figure, GATEWAY), unit=unit)
         for figure, what, comparison, limit, unit in GATEWAY_LIMITS
     ]
+    made += [
+        Target(
+            f"by SQS, FIFO: {what}", comparison, limit, own("gateway-fifo", figure, GATEWAY),
+            unit=unit,
+        )
+        for figure, what, comparison, limit, unit in GATEWAY_LIMITS[:3]
+    ]  # fmt: skip
     held = own("gateway-backlog", "held", GATEWAY)
     return [*made, Target("by SQS, received: deepest backlog over shallowest", "≥", 0.9, held)]
 

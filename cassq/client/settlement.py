@@ -28,7 +28,7 @@ class Settlement:
     def ack(self, *, overdue: bool = True) -> None:
         """Mark the messages as done. overdue: False refuses receipts of messages whose deadline has
         passed, though nobody else has them yet."""
-        self._raise(self._run(lambda settler, some: settler.settle(some, None, overdue=overdue)))
+        self._settle(None, overdue=overdue)
 
     def nack(self, delay: float | None = None, error: Error = None) -> None:
         """Mark the messages as failed, as `Message.nack`: they are delivered again after `delay`
@@ -62,8 +62,11 @@ class Settlement:
 
         self._raise(self._run(act))
 
-    def _settle(self, back: NackOptions | None) -> None:
-        self._raise(self._run(lambda settler, receipts: settler.settle(receipts, back)))
+    def _settle(self, back: NackOptions | None, *, overdue: bool = True) -> None:
+        def act(settler: ReceiptSettler, receipts: Sequence[Receipt]) -> list[Receipt]:
+            return settler.settle(receipts, back, overdue=overdue)
+
+        self._raise(self._run(act))
 
     def _raise(self, invalid: Sequence[Receipt]) -> None:
         if invalid:

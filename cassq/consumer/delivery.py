@@ -234,6 +234,12 @@ class Delivery:
         self.rows.remove(old)
         self.rows += [row for row in new if self._is_ours(row)]
 
+    def part(self, old: Claim, new: list[Claim]) -> None:
+        """A row was rewritten, as some of its messages got deadlines of their own: they are not
+        ours any more."""
+        self.replace(old, new)
+        self.left -= old.left_count - sum(row.left_count for row in new if self._is_ours(row))
+
     def find_again(self, old: Claim, rows: Sequence[Claim]) -> bool:
         """A row is not as it was last written: keep what is ours of the rows that are there now.
         False if nothing is, as the claim was lost; in a keyed group, where only receipts can have
@@ -440,21 +446,6 @@ class Message:
 
     def __repr__(self) -> str:
         return f"<Message {self.id} attempts={self.attempts} {len(self.payload)} bytes>"
-
-
-class DatedMessage(Message):
-    """A message of a keyed group that was given a deadline of its own by its receipt, which it
-    keeps, as it can be asked for no more."""
-
-    __slots__ = ("_receipt",)
-
-    def __init__(self, message: Message, receipt: str) -> None:
-        super().__init__(message.payload, message.seq, message._bundle, message._delivery)
-        self._receipt = receipt
-
-    @property
-    def receipt(self) -> str:
-        return self._receipt
 
 
 class DeliveredRun(NamedTuple):

@@ -16,6 +16,7 @@ before it is durable: the key goes on then. See `cassq.consumer.keyed.elsewhere`
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from operator import attrgetter
@@ -139,10 +140,11 @@ class ReceiptSettler:
             key = near[0].group_id, near[0].pipe_id
             rows = self._catalog.claims.rows(*key, seqs)
             cursor = self._catalog.claims.find_cursor(*key) if self._keyed and rows else None
+            starts = [row.start for row in rows]
             for receipt in near:
-                for row in rows:
-                    if claims.is_delivery(row, receipt.seq, receipt.holder):
-                        found[receipt] = Found(row, None if cursor is None else cursor.epoch)
+                row = rows[bisect_right(starts, receipt.seq) - 1] if rows else None
+                if row is not None and claims.is_delivery(row, receipt.seq, receipt.holder):
+                    found[receipt] = Found(row, None if cursor is None else cursor.epoch)
         return found
 
     def _settled(self, found: dict[Receipt, Found], back: NackOptions | None) -> list[Receipt]:

@@ -8,13 +8,14 @@ deliveries are counted one by one, and it shares in no other's failure.
 
 from __future__ import annotations
 
+import abc
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 from cassq.base.arguments import check_count
 from cassq.base.counters import Tally
 from cassq.consumer.claiming.claimer import Claimer
-from cassq.consumer.delivery import DeliveredRun, Messages
+from cassq.consumer.delivery import DeliveredRun, Message, Messages
 from cassq.consumer.receipts import NOBODY
 from cassq.doorbell import LOOK_AGAIN_SECONDS, Doorbell
 from cassq.errors import ClosedError, UsageError
@@ -26,7 +27,37 @@ RECEIVE_MAX = 10_000
 TEND_SECONDS = 10.0  # how long an idle receiver may hold the files of retired pipes
 
 
-class Receiver:
+class AnyReceiver(abc.ABC):
+    """Receives messages of one group of a queue for others."""
+
+    @abc.abstractmethod
+    def receive(self, max_messages: int, ms: int) -> Sequence[Message]:
+        """At most `max_messages` messages, which are nobody else's for `ms` milliseconds; empty if
+        there are none now."""
+
+    @abc.abstractmethod
+    def wait(self, seconds: float) -> None:
+        """Return when there may be something to receive, after `interrupt`, or after about
+        `seconds`; a quarter of a second at most."""
+
+    @abc.abstractmethod
+    def interrupt(self) -> None:
+        """End the wait of another thread; if none waits, the next one."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Receive no more. What was received keeps its deadlines. Repeatable."""
+
+    @property
+    def patience(self) -> float:
+        """For how many seconds even those should wait who do not want to."""
+        return 0.0
+
+    def settled(self, receipts: Iterable[str]) -> None:
+        """Messages were settled here by their receipts: others may have waited for that."""
+
+
+class Receiver(AnyReceiver):
     """Receives messages of one group of a queue, which has neither order nor limits. Thread-safe.
 
     name: as claims show it. tally: its counters.

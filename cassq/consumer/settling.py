@@ -230,6 +230,26 @@ class Settler:
                 new = claims.resolved(row, EMPTY, [], self._version, tried=tried, due_ms=due_ms)
                 yield delivery, row, new
 
+    def part(self, changes: Sequence[Change], *, synced: bool) -> list[Change]:
+        """Write rows of a keyed group's claims of which messages get deadlines of their own.
+        Returns the changes that were done; the claims of the others are lost. Cost: a transaction
+        for the claims of each epoch."""
+        self._clear_up()
+        done: list[Change] = []
+        for epoch, some in groupby(sorted(changes, key=_epoch), _epoch):
+            part = list(some)
+            pairs = [(old, new) for _, old, new in part]
+            results = self._catalog.claims.replace_many(pairs, epoch=epoch, synced=synced)
+            for change, is_done in zip(part, results, strict=True):
+                delivery, old, new = change
+                if is_done:
+                    delivery.part(old, new)
+                    self._drop_if_over(delivery)
+                    done.append(change)
+                else:
+                    self._lose(delivery, old)
+        return done
+
     def will_write(self, delivery: Delivery) -> None:
         """Write with the next flush what a keyed group hands out of a claim, or does no more."""
         self._note(delivery, self._catalog.now_ms())
@@ -552,6 +572,10 @@ def _by_epoch(deliveries: Sequence[Delivery]) -> Iterator[tuple[int, Iterator[De
     """A keyed group's claims, those of one epoch together."""
     epoch = attrgetter("epoch")
     return groupby(sorted(deliveries, key=epoch), epoch)
+
+
+def _epoch(change: Change) -> int:
+    return change[0].epoch or 0
 
 
 def _tried(delivery: Delivery, row: Claim) -> tuple[RangeSet | None, int]:

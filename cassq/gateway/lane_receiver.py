@@ -1,8 +1,8 @@
 """Receiving from a group in the order of keys, of which one popper at a time has the lane.
 
 As `cassq.consumer.receiving` does, it gives every message a deadline of its own in the catalog
-before it is handed out, so nothing depends on this process. That leaves its popper with nothing in
-hand, and the lane can be given up at any moment:
+before it is handed out, so nothing depends on this process (`cassq.consumer.keyed.receiving`). That
+leaves its popper with nothing in hand, and the lane can be given up at any moment:
 
 - A receiver without the lane, that has somebody waiting, asks for it by a lease, the *request*.
 - A receiver with the lane gives it up when another asks and nobody waits here; if both have
@@ -17,14 +17,16 @@ elsewhere when its lock lapses.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from cassq.client.queue import Queue
 from cassq.client.runtime import Runtime
-from cassq.consumer.delivery import DatedMessage, Message
-from cassq.errors import CassqError, ClaimLostError, ClosedError, ReceiptError
+from cassq.consumer.delivery import Message
+from cassq.consumer.receiving import AnyReceiver
+from cassq.errors import CassqError, ClosedError, ReceiptError, UsageError
 from cassq.locks.line import turn_lease
+from cassq.model.receipts import parsed
 from cassq.model.rows import GroupRow
 from cassq.popper import Popper
 
@@ -35,8 +37,11 @@ WAIT_SECONDS = 0.25  # a wait is this long at most, so that requests are renewed
 IDLE_SECONDS = 10.0
 PATIENCE_SECONDS = 0.5  # another process gives the lane up within this time, if nobody waits there
 
+NOT_IN_ORDER = "the group of SQS clients is not in the order of keys"
+NOT_IN_ORDER_HINT = "create the queue by CreateQueue with the attribute FifoQueue"
 
-class LaneReceiver:
+
+class LaneReceiver(AnyReceiver):
     """Receives messages of the group `group` of a queue, which is in the order of keys: at most one
     of each key. Thread-safe.
 
@@ -57,7 +62,7 @@ class LaneReceiver:
         self._delay_ms = delay_ms
         self._popper: Popper | None = None
         self._ready: list[Message] = []  # popped by a wait
-        self._most = 1
+        self._most, self._ms = 1, 0  # what was asked for last
         self._lock = threading.Lock()
         self._waiter = runtime.doorbell(group.queue_id).listen()
         self._hurried = self._closed = False
@@ -76,20 +81,23 @@ class LaneReceiver:
     def receive(self, max_messages: int, ms: int) -> Sequence[Message]:
         """At most `max_messages` messages, which are nobody else's for `ms` milliseconds; empty if
         there are none now, or another process has the lane. Raises as `Popper.pop` does. Cost:
-        that of a pop and of `Settlement.extend`, for all of them; more if the lane changes hands.
+        that of a pop; more if the lane changes hands.
         """
         with self._lock:
             self._check_open()
             self._used_ms = self._clock.boot_ms()
-            self._most = max_messages
             if not self._may_take(self._used_ms):
                 return ()
-            found = self._ready[:max_messages]
+            if self._ready and self._ms != ms:
+                self._put_back()
+            self._most, self._ms = max_messages, ms
+            found: Sequence[Message] = self._ready[:max_messages]
             self._ready = self._ready[max_messages:]
             if not found:
-                found = list(self._opened().pop(max_messages))
+                found = self._pop(0.0)
             self._follow_lane()
-            return self._dated(found, ms) if found else ()
+            self._served = self._served or bool(found)
+            return found
 
     def wait(self, seconds: float) -> None:
         """Return when there may be something to receive, after `interrupt`, or after about
@@ -102,7 +110,7 @@ class LaneReceiver:
             left = min(seconds, WAIT_SECONDS)
             if self._popper is not None:
                 if not self._ready:
-                    self._ready = list(self._popper.pop(self._most, left))
+                    self._ready = list(self._pop(left))
                 return
         with self._life.wait():
             self._waiter.wait(min(left, LOOK_MS / 1000), lambda: self._hurried or self._closed)
@@ -115,45 +123,32 @@ class LaneReceiver:
         if popper is not None:
             popper.interrupt()
 
-    def look_soon(self) -> None:
-        """Note that messages were settled here, so that their keys go on at the next receive."""
+    def settled(self, receipts: Iterable[str]) -> None:
+        """Messages were deleted here by their receipts: their keys go on at the next receive."""
         popper = self._popper
         if popper is not None and popper.lane is not None:
-            popper.lane.look_soon()
-
-    # --- messages -------------------------------------------------------------------------------
-
-    def _dated(self, found: Sequence[Message], ms: int) -> list[Message]:
-        """Messages with deadlines of their own, but for those that somebody took away meanwhile."""
-        now_ms = self._clock.wall_ms()
-        mine: list[Message] = []
-        for message in found:
-            with suppress(ClaimLostError):
-                mine.append(DatedMessage(message, message.receipt))
-        delay_ms = self._delay_ms()
-        due_ms = now_ms - delay_ms
-        if delay_ms:
-            for message in [each for each in mine if each.pushed_ms > due_ms]:
-                with suppress(ReceiptError):
-                    delay = (message.pushed_ms - due_ms) / 1000
-                    self._queue.settle(message.receipt).release(delay)
-            mine = [each for each in mine if each.pushed_ms <= due_ms]
-        if not mine:
-            return []
-        try:
-            self._queue.settle([each.receipt for each in mine]).extend(ms / 1000)
-        except ReceiptError as exc:
-            lost = frozenset(exc.receipts)
-            mine = [each for each in mine if each.receipt not in lost]
-        self._served = self._served or bool(mine)
-        return mine
+            popper.lane.receiving.note(map(parsed, receipts))
 
     # --- the lane -------------------------------------------------------------------------------
 
-    def _opened(self) -> Popper:
+    def _pop(self, wait: float) -> Sequence[Message]:
+        """Pop what was asked for last; in `wait` seconds, if there is nothing now."""
         if self._popper is None:
             self._popper = self._queue.popper(self._group)
-        return self._popper
+        lane = self._popper.lane
+        if lane is None:
+            raise UsageError(NOT_IN_ORDER, hint=NOT_IN_ORDER_HINT)
+        lane.receiving.ms, lane.receiving.delay_ms = self._ms, self._delay_ms()
+        return self._popper.pop(self._most, wait)
+
+    def _put_back(self) -> None:
+        """Give back, uncounted, what was popped by a wait and nobody fetched."""
+        ready, self._ready = self._ready, []
+        if ready:
+            with suppress(ReceiptError):
+                self._queue.settle([each.receipt for each in ready]).release()
+        if ready and self._popper is not None and self._popper.lane is not None:
+            self._popper.lane.look_soon()
 
     @staticmethod
     def _has_lane(popper: Popper | None) -> bool:
@@ -203,13 +198,12 @@ class LaneReceiver:
 
     def _give_up(self, now_ms: int) -> None:
         popper, self._popper = self._popper, None
-        ready, self._ready = self._ready, []
         self._gave_way_ms, self._begun_ms = now_ms + 2 * REQUEST_MS, 0
-        if popper is not None:
-            if ready:
-                with suppress(ClaimLostError):
-                    popper.release(ready)
-            popper.close()
+        try:
+            self._put_back()
+        finally:
+            if popper is not None:
+                popper.close()
 
     # --- life -----------------------------------------------------------------------------------
 
@@ -223,10 +217,7 @@ class LaneReceiver:
             if self._closed or popper is None or not self._has_lane(popper):
                 return IDLE_SECONDS
             if now_ms - self._used_ms >= LOOK_MS:
-                if self._ready:
-                    ready, self._ready = self._ready, []
-                    with suppress(ClaimLostError):
-                        popper.release(ready)
+                self._put_back()
                 if self._is_wanted(now_ms, at_once=True):
                     self._give_up(now_ms)
                     return IDLE_SECONDS

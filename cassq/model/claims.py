@@ -281,8 +281,18 @@ def dated(claim: Claim, seqs: RangeSet, due_ms: int, version: Version) -> list[C
     return _laid_out(claim, [*parts, (rest, claim)] if rest else parts, version)
 
 
+def received(
+    claim: Claim, seqs: RangeSet, due_ms: int, holder: str, version: Version
+) -> list[Claim]:
+    """A held claim of a keyed group some of whose messages are received singly until then: in as
+    few rows as the others allow. holder: as `single_holder_name` makes it."""
+    own = replace(claim, due_ms=due_ms, holder=holder, tried=None)
+    rest = claim.left - seqs
+    return _laid_out(claim, [(seqs, own), (rest, claim)] if rest else [(seqs, own)], version)
+
+
 def is_dated(claim: Claim) -> bool:
-    """Whether a row is that of a message with a deadline of its own, whose popper leaves it
+    """Whether the messages of a row have a deadline of their own: their popper leaves them
     alone."""
     return claim.state is ClaimState.HELD and claim.holder.endswith(DATED)
 

@@ -20,11 +20,14 @@ from cassq.base.counters import Tally
 from cassq.errors import (
     BackendError,
     BackendUnavailableError,
+    CassqError,
+    CorruptionError,
     InvalidPayloadError,
     MessageTooLargeError,
     UsageError,
     is_outage,
 )
+from cassq.extents.port import ExtentMissingError
 from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.retries import DeadLetterFn
 from cassq.message.batches import AppendReceipt, Batch, Intend
@@ -80,7 +83,8 @@ class PendingPush:
 
     def goes_with(self, other: PendingPush) -> bool:
         """Whether both may be appended together."""
-        return self.batch is None and other.batch is None and self.lane == other.lane
+        alike = (self.dedup_ids is None) == (other.dedup_ids is None) and self.lane == other.lane
+        return self.batch is None and other.batch is None and alike
 
     def wake_up(self) -> None:
         assert self.wake is not None
@@ -168,7 +172,7 @@ class Admission:
         dedup_id: str | None,
         importance: str | None,
     ) -> PendingPush:
-        """A single push, checked; with a dedup id it is appended by itself."""
+        """A single push, checked."""
         if importance is not None:
             headers = with_importance(headers, importance)
         if dedup_id is not None:
@@ -178,7 +182,6 @@ class Admission:
         if delay is not None or due is not None:
             entry.lane, entry.due_ms = self._lane_and_due_ms(delay, due)
         if dedup_id is not None:
-            entry.batch = gathered([entry], self._clock.wall_ms())
             entry.dedup_ids = [dedup_id]
         return entry
 
@@ -243,7 +246,7 @@ class Admission:
         try:
             writing = self._writing or self._begin()
             entries = admitted(writing.gate, entries, queue)
-            once = self._once(first, writing.ports)
+            once = self._once(entries, writing.ports)
             batch = first.batch or gathered(entries, now_ms)
             appender = writing.appenders.of(first.lane, keyed=batch.keys is not None)
             before_bytes = appender.written_bytes
@@ -253,25 +256,52 @@ class Admission:
                 receipts = appender.append(batch, first.intend, Present(queue, boot_ms))
             size = appender.written_bytes - before_bytes
             return AppendedPushes(entries, len(batch.payloads), receipts, size)
-        except BackendError as exc:
+        except (CorruptionError, BackendError) as exc:
+            unreadable = isinstance(exc, (CorruptionError, ExtentMissingError))
+            if unreadable and once is not None and len(entries) > 1:
+                return self._one_by_one(entries)
+            if isinstance(exc, CorruptionError):
+                raise
             if overflow is None or not is_outage(exc):
-                return _first_of(entries, appender, exc)
+                return _pushed_of(entries, once, appender, exc)
             overflow.trouble(exc)
             batch = first.batch or gathered(entries, now_ms)
             try:
                 rest = self._spillable(batch)
                 receipts = spilled_rest(overflow, queue, rest, once, appender, exc)
             except BackendError as unspilled:
-                return _first_of(entries, appender, unspilled)
+                return _pushed_of(entries, once, appender, unspilled)
             return _spilled(entries, batch, receipts)
+
+    def _one_by_one(self, entries: list[PendingPush]) -> AppendedPushes:
+        """Append pushes with dedup ids one by one, as a message that one of the ids stands for
+        cannot be read: the others must not fail for it. Those that were pushed are found."""
+        done: list[AppendedPushes] = []
+        for entry in entries:
+            try:
+                done.append(self.append([entry]))
+            except CassqError as exc:
+                entry.error = exc
+        if not done:
+            assert entries[-1].error is not None
+            raise entries[-1].error
+        return AppendedPushes(
+            [entry for each in done for entry in each.entries],
+            sum(each.messages for each in done),
+            [receipt for each in done for receipt in each.receipts],
+            sum(each.written_bytes for each in done),
+            spilled=sum(each.spilled for each in done),
+        )
 
     def _spillable(self, batch: Batch) -> Batch:
         """A batch that says its priority, which in the queue only its pipe does."""
         return replace(batch, priority=self._priority) if self._priority else batch
 
-    def _once(self, first: PendingPush, ports: Ports) -> DedupPush | None:
+    def _once(self, entries: list[PendingPush], ports: Ports) -> DedupPush | None:
+        first = entries[0]
         if first.dedup_ids is not None:
-            return DedupPush(ports, self._queue, first.dedup_ids)
+            ids = [name for entry in entries for name in entry.dedup_ids or ()]
+            return DedupPush(ports, self._queue, ids)
         return first.intend if isinstance(first.intend, DedupPush) else None
 
     def tend(self) -> Tended:
@@ -331,21 +361,33 @@ def _spilled(
     return AppendedPushes(entries, len(batch.payloads), receipts, 0, spilled=count)
 
 
-def _first_of(
-    entries: list[PendingPush], appender: PipeWriter | None, failed: BackendError
+def _pushed_of(
+    entries: list[PendingPush],
+    once: DedupPush | None,
+    appender: PipeWriter | None,
+    failed: BackendError,
 ) -> AppendedPushes:
     """The single pushes that a failed append has pushed all the same; the others get the error.
-    Raises it if there are none. appender: of this append; None: it never began."""
-    receipts = appender.receipts if appender is not None and entries[0].batch is None else []
-    count = sum(receipt.length for receipt in receipts)
-    if not count:
+    Raises it if there are none. once: as they have dedup ids. appender: of this append; None: it
+    never began."""
+    if entries[0].batch is not None:
+        raise failed
+    receipts = [] if appender is None else appender.receipts
+    pushed = entries[: sum(receipt.length for receipt in receipts)]
+    if once is not None:
+        places = [once.done(index) for index in range(len(entries))]
+        pushed = [each for each, place in zip(entries, places, strict=True) if place is not None]
+        receipts = [AppendReceipt(*place, 1) for place in places if place is not None]
+    if not pushed:
         raise failed
     # The ids of messages that a spool took before it failed are unknown.
-    failed.outcome_unknown = failed.outcome_unknown or failed.fields.get("pushed", 0) > count
+    failed.outcome_unknown |= failed.fields.get("pushed", 0) > len(pushed)
     failed.fields["pushed"] = 0
-    for entry in entries[count:]:
-        entry.error = failed
-    return AppendedPushes(entries[:count], count, receipts, 0, failed)
+    done = set(map(id, pushed))
+    for entry in entries:
+        if id(entry) not in done:
+            entry.error = failed
+    return AppendedPushes(pushed, len(pushed), receipts, 0, failed)
 
 
 # --- checks of what is pushed ----------------------------------------------------------------

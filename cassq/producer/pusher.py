@@ -124,7 +124,8 @@ class Pusher:
         importance: a word, such as "high", by which alerts are routed if the message fails.
         priority: from 0 to 9, the most urgent, which is delivered first; not in a cp queue. The
         id's `spilled` says whether the message is in the spool because no quorum answered
-        (`spill=`). Cost: one append and one sync, shared with all pushes that wait meanwhile.
+        (`spill=`). Cost: one append and one sync, shared with all pushes that wait meanwhile; with
+        a dedup id one more sync, shared with the others that have one.
         """
         entry = self._admission.entry(payload, headers, key, delay, due, dedup_id, importance)
         pusher = self if type(priority) is int and not priority else self._of(priority)
@@ -206,7 +207,8 @@ class Pusher:
         id, or the error that `push` would raise. What is pushed is durable on return.
 
         Those of each priority are pushed together, the most urgent last. Cost: one append and one
-        sync for up to 16,384 messages of a priority that have no dedup id, and are not delayed.
+        sync for up to 16,384 messages of a priority that are not delayed; for those with dedup ids
+        one more sync for every 5,000.
         """
         outcomes: list[MessageId | Exception] = []
         entries: dict[int, list[tuple[int, PendingPush]]] = {}

@@ -9,9 +9,12 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from itertools import count as counter
 from statistics import median
 from typing import Any
 
@@ -29,6 +32,8 @@ from bench.results.figures import percentile, rate
 
 CONNECTIONS = 64
 BATCH = 10
+GROUPS = 1_000  # of a FIFO queue
+LENGTH_LINE = re.compile(rb"Content-Length: \d+\r\n")
 PLAIN_CONNECTIONS = 4
 PLAIN_BATCH = 5_000
 POLLERS = 8
@@ -133,14 +138,54 @@ class Load:
         return len(found)
 
 
+class FifoLoad(Load):
+    """A FIFO queue. Each message has a deduplication id of its own, and the next of `GROUPS`
+    groups: both are written into requests that were made before."""
+
+    def __init__(self, place: Place, queue_url: str, connections: list[RawConnection]) -> None:
+        super().__init__(place, queue_url, connections)
+        self._numbers = counter()
+        own = {"MessageGroupId": "%03d", "MessageDeduplicationId": "%016d"}
+        self._one = self._made(self.request("SendMessage", MessageBody=self._bodies[0], **own), 1)
+        entries = [
+            {"Id": str(at), "MessageBody": body, **own} for at, body in enumerate(self._bodies)
+        ]
+        self._ten = self._made(self.request("SendMessageBatch", Entries=entries), BATCH)
+
+    async def send(self, connection: RawConnection) -> int:
+        """Send one message."""
+        self._send = self._filled(self._one, 1)
+        return await super().send(connection)
+
+    async def send_batch(self, connection: RawConnection) -> int:
+        """Send ten."""
+        self._send_batch = self._filled(self._ten, BATCH)
+        return await super().send_batch(connection)
+
+    def _made(self, asked: bytes, messages: int) -> bytes:
+        """A request that says how long it is once it is filled in, which is the same each time."""
+        body = self._filled(asked, messages).partition(b"\r\n\r\n")[2]
+        return LENGTH_LINE.sub(b"Content-Length: %d\r\n" % len(body), asked, count=1)
+
+    def _filled(self, made: bytes, messages: int) -> bytes:
+        numbers = [next(self._numbers) for _ in range(messages)]
+        return made % tuple(each for number in numbers for each in (number % GROUPS, number))
+
+
 @asynccontextmanager
-async def loaded(seat: Seat, label: str) -> AsyncIterator[Load]:
+async def loaded(seat: Seat, label: str, kind: type[Load] = Load) -> AsyncIterator[Load]:
     """The load on a new queue."""
     place = seat.part(label).place
+    fifo = kind is FifoLoad
+    if fifo:
+        place = replace(place, queue=f"{place.queue}.fifo")
+    asked: dict[str, Any] = {"Attributes": {"FifoQueue": "true"}} if fifo else {}
     opened = [RawConnection(place.address) for _ in range(CONNECTIONS)]
     try:
-        made = await opened[0].ask(sqs_request(place.address, "CreateQueue", QueueName=place.queue))
-        load = Load(place, json.loads(made)["QueueUrl"], opened)
+        made = await opened[0].ask(
+            sqs_request(place.address, "CreateQueue", QueueName=place.queue, **asked)
+        )
+        load = kind(place, json.loads(made)["QueueUrl"], opened)
         yield load
         await opened[0].ask(load.request("DeleteQueue"))
     finally:
@@ -185,8 +230,11 @@ def has_plain(seat: Seat) -> bool:
     return issubclass(peer, SqsPeer) and peer.has_plain
 
 
-async def throughput(seat: Seat, seconds: float) -> Figures:
-    """What the server does for the 64 connections in each of the ways there are."""
+async def throughput(
+    seat: Seat, seconds: float, kind: type[Load] = Load, waiting: int = 0
+) -> Figures:
+    """What the server does for the 64 connections in each of the ways there are. waiting: how many
+    messages wait when they begin to receive; 0: those that were sent in batches."""
     figures: Figures = {}
     server = seat.place.server_pid
     whole = Meter(server)
@@ -200,12 +248,17 @@ async def throughput(seat: Seat, seconds: float) -> Figures:
         figures[name] = rate(count, meter.wall_s)
         figures[f"{name}_us"] = meter.server_cpu_s / count * 1e6
 
-    async with loaded(seat, "single") as load:
+    async with loaded(seat, "single", kind) as load:
         await timed("send", load, load.send)
-    async with loaded(seat, "tens") as load:
+    async with loaded(seat, "tens", kind) as load:
         await timed("batch", load, load.send_batch)
-        await timed("receive", load, load.receive)
-    if has_plain(seat):
+        if not waiting:
+            await timed("receive", load, load.receive)
+    if waiting:
+        async with loaded(seat, "waiting", kind) as load:
+            await load.fill(waiting)
+            await timed("receive", load, load.receive)
+    if has_plain(seat) and kind is Load:
         async with loaded(seat, "plain") as load:
             await timed("plain_push", load, load.push_plainly, PLAIN_CONNECTIONS)
             await timed("plain_pop", load, load.pop_plainly, PLAIN_CONNECTIONS)

@@ -8,7 +8,15 @@ from bench.measuring.children import Figures, Job, Seat, run
 from bench.peers.peer import Peer
 from bench.plan import Plan
 from bench.scenarios.backlog import shown
-from bench.scenarios.gateway.load import CONNECTIONS, at_backlogs, in_loop, latency, throughput
+from bench.scenarios.gateway.load import (
+    CONNECTIONS,
+    GROUPS,
+    FifoLoad,
+    at_backlogs,
+    in_loop,
+    latency,
+    throughput,
+)
 from bench.scenarios.scenario import Case, Column, Scenario
 from bench.servers.sqs import client_core
 
@@ -17,6 +25,8 @@ OWN = "cassq-gateway"
 BODY_BYTES = 300
 # A peer that cannot keep up at all would only be measured waiting.
 LATENCY_PEERS = (OWN, "elasticmq", "elasticmq-stored")
+# A peer that is not made for backlogs does not answer at all if more wait in a FIFO queue.
+SHALLOWER = 10
 
 
 class OverSqs(Scenario):
@@ -32,6 +42,12 @@ class OverSqs(Scenario):
                 "gateway",
                 f"messages of {BODY_BYTES} B from {CONNECTIONS} raw keep-alive connections; µs are"
                 " the server's processor time for a message",
+                size=BODY_BYTES,
+            ),
+            Case(
+                "gateway-fifo",
+                f"the same on FIFO queues, with a deduplication id for each message and {GROUPS:,}"
+                " groups",
                 size=BODY_BYTES,
             ),
             Case(
@@ -71,6 +87,10 @@ class OverSqs(Scenario):
             deep = seat.peer_class().traits.deep
             backlogs = plan.gateway_backlogs if deep else plan.gateway_backlogs[:1]
             return _run(at_backlogs, seat, backlogs, plan.gateway_window, plan.backlog_rounds)
+        if case.key == "gateway-fifo":
+            deep = seat.peer_class().traits.deep
+            waiting = plan.gateway_window if deep else plan.gateway_window // SHALLOWER
+            return _run(throughput, seat, plan.gateway_s, FifoLoad, waiting)
         figures = _run(throughput, seat, plan.gateway_s)
         if seat.peer_name in LATENCY_PEERS:
             figures.update(_run(latency, seat, plan.latency_rate, plan.latency_s))

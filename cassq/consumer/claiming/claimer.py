@@ -96,10 +96,10 @@ class Claimer:
         self._locked_out = False  # whether another popper had the lock at the last `claim`
         self._line_seconds = 0.0  # then: when to try again
 
-    def new_holder(self) -> str:
-        """The holder of a new claim."""
+    def new_holder(self, *, singly: bool = False) -> str:
+        """The holder of a new claim. singly: see `claims.single_holder_name`."""
         number = next(self._numbers)
-        if self._singly:
+        if singly or self._singly:
             return claims.single_holder_name(self.name, number, self._catalog.now_ms())
         return claims.holder_name(self.name, number)
 

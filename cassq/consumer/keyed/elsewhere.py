@@ -3,8 +3,8 @@ give them deadlines of their own, while one popper has the lane.
 
 The popper that gave receipts out notices what was done with them when it writes the row next, which
 is refused then, and by looking: soon after the doorbell rang for consumers that wait, otherwise
-every `LOOK_MS`. A message with a deadline of its own, in a row of its own, waits in line as one
-does that failed, and holds its key until it is settled, or delivered again.
+every `LOOK_MS`. A message with a deadline of its own waits in line as one does that failed, and
+holds its key until it is settled, or delivered again.
 
 Not thread-safe, as `cassq.consumer.keyed.lane`, which decides what stands in line.
 """
@@ -196,7 +196,8 @@ class Elsewhere:
         """How many messages that a popper delivered have a deadline of their own."""
         line = self._line()
         away = [segment for segment in line.waiting() if segment.away] if line.away else []
-        return sum(claims.consumer_of(segment.row.holder) == popper for segment in away)
+        mine = [each for each in away if claims.consumer_of(each.row.holder) == popper]
+        return sum(len(segment.row.left - segment.gone) for segment in mine)
 
     def until_due(self, most: float) -> float:
         """Seconds until it is time to look again; at most `most`."""

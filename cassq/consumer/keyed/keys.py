@@ -37,6 +37,9 @@ class Line:
     messages of a key are taken; before `begun_ms` some may have been. fair: what chooses between
     keys. Times are catalog time.
 
+    after_push_ms: how much later than its push, in wall time, a message may be taken, in catalog
+    time; None: at once.
+
     held: the keys that a dead letter holds, and whether nothing else does: none of their messages
     becomes ready until they are released. Only in an ordered line.
 
@@ -53,6 +56,7 @@ class Line:
         fair: FairReady | None = None,
     ) -> None:
         self._interval_ms = interval_ms
+        self.after_push_ms: int | None = None
         self._first_ms = begun_ms + interval_ms
         self._next_ms: dict[bytes, int] = {}  # by key: when its next message may be taken
         self._paced: list[tuple[int, int, Entry]] = []  # those that wait for that time
@@ -184,7 +188,7 @@ class Line:
         ready = self.ready
         if self.fair is not None:
             self.fair.begin()
-        if self._interval_ms:
+        if self._interval_ms or self.after_push_ms is not None or self._paced:
             taken = self._paced_out(limit, now_ms)
         else:
             taken = [ready.popleft() for _ in range(min(limit, len(ready)))]
@@ -204,13 +208,18 @@ class Line:
             entry = self.ready.popleft()
             _, bundle, seq = entry
             key = bundle.key_at(seq - bundle.base_seq)
-            next_ms = 0 if key is None else self._next_ms.get(key, self._first_ms)
+            next_ms = 0
+            if key is not None and self._interval_ms:
+                next_ms = self._next_ms.get(key, self._first_ms)
+            if self.after_push_ms is not None:
+                pushed_ms = bundle.time_ms(seq - bundle.base_seq)
+                next_ms = max(next_ms, pushed_ms + self.after_push_ms)
             if next_ms > now_ms:
                 self._numbers += 1
                 heapq.heappush(self._paced, (next_ms, self._numbers, entry))
                 self.finished([key])
                 continue
-            if key is not None:
+            if key is not None and self._interval_ms:
                 self._next_ms[key] = now_ms + self._interval_ms
             taken.append(entry)
         return taken
@@ -348,8 +357,8 @@ class Line:
         self.wait(segment, segment.row.due_ms)
 
     def apart(self, segment: Segment) -> None:
-        """A message in hand is in a row of its own now, that of `segment`, as its receipt was used.
-        It counts as in hand until it is `back`, or gone."""
+        """Messages in hand are in a row of their own now, that of `segment`: they have a deadline
+        of their own. They count as in hand until they are `back`, or gone."""
         segment.away = True
         self.away += 1
         if self._ordered:
@@ -358,16 +367,37 @@ class Line:
             segment.heads += entries
 
     def back(self, segment: Segment) -> None:
-        """The message of a segment is in a consumer's hands no more, if it was."""
+        """The messages of a segment are in a consumer's hands no more, if they were."""
         if not segment.away:
             return
+        self._let_go(segment, segment.row.left - segment.gone)
         segment.away = False
         self.away -= 1
-        keys = segment.keys()
+
+    def _let_go(self, segment: Segment, seqs: RangeSet) -> None:
+        keys = segment.keys(seqs)
         self.finished(keys)
         if not self._ordered:
             for key in keys:
                 self.settled(key)
+
+    def split(self, segment: Segment, rows: Iterable[Claim]) -> list[Segment]:
+        """A segment that is `away`, and does not wait now, is in several rows: a segment for each
+        of them, which does not wait either. Empty if some of it stands behind others."""
+        heads = {entry[2]: entry for entry in segment.heads}
+        parts: list[Segment] = []
+        for row in rows:
+            pieces = [BundleSlice(bundle, seqs & row.left) for bundle, seqs in segment.pieces]
+            part = Segment(row, [piece for piece in pieces if piece.seqs])
+            part.away = True
+            if self._ordered:
+                if not all(seq in heads for seq in row.left):
+                    return []
+                part.heads = [(part, heads[seq][1], seq) for seq in row.left]
+            parts.append(part)
+        segment.away, segment.heads = False, []
+        self.away += len(parts) - 1
+        return parts
 
     def due(self, now_ms: int) -> list[Segment]:
         """The segments that waited and are due: no longer waiting."""
@@ -396,9 +426,13 @@ class Line:
 
     def gone(self, segment: Segment, seqs: RangeSet) -> None:
         """Messages that waited are settled by somebody else: dead letters, or removed."""
+        seqs = seqs - segment.gone
         segment.gone |= seqs
-        if seqs:
-            self.back(segment)
+        if segment.away:
+            self._let_go(segment, seqs)
+            if not segment.row.left - segment.gone:
+                segment.away = False
+                self.away -= 1
         if not self._ordered:
             return
         heads, segment.heads = segment.heads, []

@@ -1,5 +1,4 @@
-"""Lanes: how a popper works for a keyed group, in which no message may pass an unsettled one of
-its key.
+"""Lanes: how a popper works for a keyed group, where no message passes an unsettled one of its key.
 
 One popper at a time has the group's *lane*, by a lock. It claims runs of messages ahead of what it
 hands out, in rows of at most `ROW_MESSAGES`, and keeps them in line by key (`keys.py` beside this):
@@ -34,6 +33,7 @@ from cassq.consumer.keyed.elsewhere import Elsewhere
 from cassq.consumer.keyed.fairness import FairReady
 from cassq.consumer.keyed.holding import Holding
 from cassq.consumer.keyed.keys import Acked, Line, Says
+from cassq.consumer.keyed.receiving import Receiving
 from cassq.consumer.keyed.segment_hold import Keeper, SegmentHold
 from cassq.consumer.keyed.segments import Entry, Segment, delivery_of, in_hand, runs_of
 from cassq.consumer.keyed.take_over import HELD_FOR, TakeOver, lane_lock
@@ -100,6 +100,9 @@ class Lane(Keeper):
         self._epochs: dict[str, int] = {}  # what each pipe's epoch was raised to
         parts = self._take_over, self._holding
         self._elsewhere = Elsewhere(ports, settler, *parts, lambda: self._line)
+        self.receiving: Receiving = Receiving(
+            ports, claimer, settler, self._elsewhere, lambda: self._line
+        )
         self._waiting = Waiting(
             ports, claimer, (*parts, self._elsewhere), lambda: self._line, self._epochs,
             self._own, self._forget,
@@ -139,7 +142,7 @@ class Lane(Keeper):
         if had_it:
             self._keep_in_time()
         found = self._take(limit)
-        if had_it and not self._known:
+        if had_it and not self._known and not found:
             found = self._take(limit)
         if not found and self._claimer.window.untold:
             raise self._claimer.window.untold.pop(0)
@@ -152,6 +155,7 @@ class Lane(Keeper):
         if not self._known and not self._begin(now_ms):
             return Messages()
         self._holding.look_again(self._line, now_ms)
+        self.receiving.begin()
         self._take_due(now_ms)
         self._fill(limit, now_ms)
         if (self._after or self._elsewhere.acks) and len(self._line.ready) < limit:
@@ -180,6 +184,8 @@ class Lane(Keeper):
         """Hand out messages just taken from the line, once their rows say so."""
         if not entries:
             return Messages()
+        if self.receiving.ms is not None:
+            return self._receive(entries, self.receiving.ms)
         runs = in_hand(entries)
         tried: dict[Segment, list[RangeSet]] = {}
         for segment, _, seqs in runs:
@@ -220,6 +226,17 @@ class Lane(Keeper):
         return Messages(
             [DeliveredRun(delivery_of(segment), bundle, seqs) for segment, bundle, seqs in runs]
         )
+
+    def _receive(self, entries: list[Entry], ms: int) -> Messages:
+        """`_hand_out` for a receiver: what it got is nobody else's for `ms` milliseconds."""
+        try:
+            found, refused = self.receiving.hand_out(entries, ms)
+        except BaseException:
+            self._forget()  # some may have deadlines of their own
+            raise
+        if refused:
+            self._forget()
+        return found
 
     def _fill(self, wanted: int, now_ms: int) -> None:
         """Claim more, until enough are ready, or too many wait."""
@@ -455,6 +472,7 @@ class Lane(Keeper):
         self._epochs.clear()
         self._after.clear()
         self._elsewhere.clear()
+        self.receiving.clear()
         self._goes_on = False
         self._line = Line()
         self._claimer.window.forget_cursors()

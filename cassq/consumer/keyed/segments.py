@@ -28,7 +28,7 @@ class Segment:
     that are handed out as soon as the row says so. untried: those that were released since. heads:
     while the segment waits, those of its messages that nothing of their key stands before. gone:
     those settled by somebody else. receipts: those with a receipt that are not known to be settled,
-    as is written. away: whether its message is in a consumer's hands, and its row not. synced:
+    as is written. away: whether its messages are in consumers' hands, and its row not. synced:
     whether a crash of the machine must not make us forget that they were tried. size: in bytes,
     once it is ours.
     """
@@ -75,9 +75,13 @@ class Segment:
                 return bundle
         raise KeyError(seq)
 
-    def keys(self) -> list[bytes | None]:
-        """The keys of all its messages."""
-        return [key for bundle, seqs in self.pieces for key in bundle.keys_of(seqs)]
+    def keys(self, some: RangeSet | None = None) -> list[bytes | None]:
+        """The keys of all its messages, or of some."""
+        return [
+            key
+            for bundle, seqs in self.pieces
+            for key in bundle.keys_of(seqs if some is None else seqs & some)
+        ]
 
     def overdue(self, now_ms: int, timeout_ms: int, kept_ms: float) -> RangeSet:
         """What consumers have had for too long: for the timeout, unless they asked for more time,

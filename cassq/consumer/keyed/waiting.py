@@ -106,17 +106,26 @@ class Waiting:
         rows = self._catalog.claims.rows(row.group_id, row.pipe_id, range(row.start, row.end))
         found = [each for each in rows if each.state is not ClaimState.DONE]
         left = RangeSet.joined([EMPTY, *(each.left for each in found)]).within(row.start, row.end)
-        self._holding.gone(self._line(), segment, row.left - left)
+        self._holding.gone(self._line(), segment, row.left - left - segment.gone)
         if not left:
             return
         if len(found) == 1 and found[0].left == left:
             segment.row = found[0]
-            dated = claims.is_dated(found[0])
-            if not dated:
-                self._line().back(segment)
-            free = found[0].state is ClaimState.FREE and not claims.is_leaving(found[0])
-            again = dated or (free and found[0].version != row.version)
-            later_ms = self._catalog.now_ms() + LATER_MS
-            self._line().wait(segment, found[0].due_ms if again else later_ms)
-        else:
+            self._wait_again(segment, row.version)
+            return
+        parts = self._line().split(segment, found) if segment.away else []
+        for part in parts:
+            self._wait_again(part, row.version)
+        if not parts:
             self._forget()  # somebody cut it up
+
+    def _wait_again(self, segment: Segment, version: str) -> None:
+        """A segment waits as its row says now. version: of what it was in before."""
+        row = segment.row
+        dated = claims.is_dated(row)
+        if not dated:
+            self._line().back(segment)
+        free = row.state is ClaimState.FREE and not claims.is_leaving(row)
+        again = dated or (free and row.version != version)
+        later_ms = self._catalog.now_ms() + LATER_MS
+        self._line().wait(segment, row.due_ms if again else later_ms)

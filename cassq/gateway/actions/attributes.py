@@ -132,7 +132,8 @@ def moves(policy: QueuePolicy) -> list[dict[str, Any]]:
 
 def is_fifo(policy: QueuePolicy) -> bool:
     """Whether SQS clients made a queue as a FIFO queue."""
-    return policy.strict and kept(policy).get(FIFO) == "true"
+    own = _parsed(policy.attributes).get(SET) if policy.strict else None
+    return isinstance(own, dict) and own.get(FIFO) == "true"
 
 
 def defaults(*, fifo: bool = False) -> QueueSettings:

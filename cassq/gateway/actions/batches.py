@@ -101,7 +101,7 @@ async def send_message_batch(host: Host, request: Request) -> Answer:
             "BatchRequestTooLong",
             f"Batch requests cannot be longer than {SIZE_MAX} bytes. You have sent {size} bytes.",
         )
-    results = await hosted.push_each(pushes)
+    results = await hosted.pusher.push_each(pushes)
     for (entry, content), result in zip(contents, results, strict=True):
         if isinstance(result, str):
             outcomes.done.append({"Id": entry["Id"], **sent(hosted, content, result)})

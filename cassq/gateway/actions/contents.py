@@ -30,6 +30,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 _RESERVED = re.compile(r"(aws|amazon)\.", re.IGNORECASE)
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _STRING, _BINARY = b"\x01", b"\x02"
+_compact = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 Value = Mapping[str, Any]
 
@@ -154,7 +155,7 @@ def _headers(attributes: Mapping[str, Value], system: Mapping[str, Value]) -> di
     for name, value in system.items():
         more.setdefault("system", {})[name] = value["StringValue"]
     if more:
-        headers[HEADER] = json.dumps(more, separators=(",", ":"), ensure_ascii=False)
+        headers[HEADER] = _compact(more)
     return headers
 
 
@@ -162,7 +163,7 @@ def with_system(headers: Mapping[str, str] | None, name: str, value: str) -> dic
     """The headers of a message that has one more system attribute."""
     more = _parsed(headers[HEADER]) if headers and HEADER in headers else {}
     more["system"] = {**more.get("system", {}), name: value}
-    packed = json.dumps(more, separators=(",", ":"), ensure_ascii=False)
+    packed = _compact(more)
     return {**(headers or {}), HEADER: packed}
 
 

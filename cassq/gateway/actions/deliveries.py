@@ -21,16 +21,13 @@ from typing import NamedTuple
 from cassq.base.clock import Stopwatch
 from cassq.client.queue import Queue
 from cassq.consumer.delivery import Message
-from cassq.consumer.receiving import RECEIVE_MAX, Receiver
+from cassq.consumer.receiving import RECEIVE_MAX, AnyReceiver
 from cassq.errors import CassqError, CorruptionError, ReceiptError
 from cassq.eventloop.calls import Call, Told, done, hand_out, into, tell
 from cassq.eventloop.courier import LOOK_SECONDS, Courier
 from cassq.extents.port import ExtentMissingError
-from cassq.gateway.lane_receiver import LaneReceiver
 
 logger: logging.Logger = logging.getLogger("cassq")
-
-AnyReceiver = Receiver | LaneReceiver
 
 
 class _Want:
@@ -264,8 +261,8 @@ class Deliveries:
             invalid = frozenset(exc.receipts)
         except CassqError as exc:
             error = exc
-        if isinstance(self._receiver, LaneReceiver):
-            self._receiver.look_soon()
+        if self._receiver is not None and error is None:
+            self._receiver.settled(receipt for receipt in receipts if receipt not in invalid)
 
         def report() -> None:
             for deletion in deletions:
@@ -295,10 +292,10 @@ class Deliveries:
             receiver = self._opened()
             while line and self._receive(receiver):
                 continue
-            patience = receiver.patience if isinstance(receiver, LaneReceiver) else 0.0
-            self._answer([(want, []) for want in line.over(self._watch.seconds() - patience)])
+            now = self._watch.seconds() - receiver.patience
+            self._answer([(want, []) for want in line.over(now)])
             if line:
-                left = line.next_end() + patience - self._watch.seconds()
+                left = line.next_end() - now
                 receiver.wait(max(0.0, min(LOOK_SECONDS, left)))
         except CassqError as exc:
             if isinstance(exc, (CorruptionError, ExtentMissingError)):  # raised for a pipe

@@ -7,7 +7,7 @@ whose group `default` has the order of keys: a message's key is its MessageGroup
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from typing import Any
 
@@ -18,8 +18,9 @@ from cassq.gateway.actions.attributes import kept
 from cassq.gateway.actions.contents import DEDUPLICATION, Content, with_system
 from cassq.gateway.actions.faults import fault, missing, wrong_value
 from cassq.gateway.errors import ActionError
+from cassq.message.ranges import RangeSet
 from cassq.model.queues import QueuePolicy
-from cassq.model.receipts import parsed
+from cassq.model.receipts import Receipt, parsed
 from cassq.model.rows import ClaimState
 from cassq.producer.pusher import Push
 
@@ -83,17 +84,19 @@ def number_of(message_id: str) -> str:
     return sequence_number(pipe_id, int(seq))
 
 
-def is_expired(catalog: Catalog, handle: str) -> bool:
-    """Whether the message of a receipt that is not valid is not settled: its time is over, or
-    another has it. Cost: a read."""
-    receipt = parsed(handle)
-    seqs = range(receipt.seq, receipt.seq + 1)
-    return any(
-        row.state is not ClaimState.DONE
-        and row.start <= receipt.seq < row.end
-        and receipt.seq not in row.acked
-        for row in catalog.claims.rows(receipt.group_id, receipt.pipe_id, seqs)
-    )
+def all_expired(catalog: Catalog, handles: Iterable[str]) -> list[str]:
+    """Of receipts that are not valid, those whose messages are not settled: their time is over, or
+    others have them. Cost: a read for each pipe."""
+    by_pipe: dict[tuple[str, str], list[Receipt]] = {}
+    for receipt in map(parsed, handles):
+        by_pipe.setdefault((receipt.group_id, receipt.pipe_id), []).append(receipt)
+    found: list[str] = []
+    for pipe, receipts in by_pipe.items():
+        seqs = [receipt.seq for receipt in receipts]
+        rows = catalog.claims.rows(*pipe, range(min(seqs), max(seqs) + 1))
+        left = RangeSet.joined([row.left for row in rows if row.state is not ClaimState.DONE])
+        found += [receipt.text for receipt in receipts if receipt.seq in left]
+    return found
 
 
 def expired(handle: str) -> ActionError:
@@ -114,10 +117,11 @@ class Attempts:
 
     def note(self, attempt: str, handles: list[str], messages: list[Any]) -> None:
         """Remember what was received; nothing is not remembered."""
-        for old, (watch, _, _) in list(self._known.items()):
+        while self._known:
+            oldest, (watch, _, _) = next(iter(self._known.items()))
             if watch.seconds() < ATTEMPT_SECONDS and len(self._known) < ATTEMPTS_MAX:
                 break
-            self._forget(old)
+            self._forget(oldest)
         self._forget(attempt)
         self._known[attempt] = Stopwatch(), handles, messages
         self._by_handle.update(dict.fromkeys(handles, attempt))

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from urllib.parse import quote, unquote, urlsplit
 
 from cassq.aio.client import Client
 from cassq.aio.pusher import Pusher
 from cassq.aio.queue import Queue
 from cassq.client.receiving import open_receiver
+from cassq.consumer.receiving import AnyReceiver
 from cassq.errors import GroupNotFoundError, QueueNotFoundError, UsageError
 from cassq.gateway.actions.attributes import is_fifo, number
-from cassq.gateway.actions.deliveries import AnyReceiver, Deliveries
+from cassq.gateway.actions.deliveries import Deliveries
 from cassq.gateway.actions.faults import fault, no_queue
 from cassq.gateway.actions.fifo import Attempts
-from cassq.gateway.actions.fifo_sending import FifoSender
-from cassq.gateway.lane_receiver import LaneReceiver
+from cassq.gateway.lane_receiver import NOT_IN_ORDER, NOT_IN_ORDER_HINT, LaneReceiver
 from cassq.gateway.request import Request
 from cassq.model.queues import DEFAULT_GROUP, QueuePolicy
 from cassq.model.rows import QueueRow
-from cassq.producer.pusher import Push
 
 ACCOUNT = "000000000000"
 REGION = "us-east-1"
@@ -42,7 +41,6 @@ class HostedQueue:
         self.used_at: float = 0.0
         self.read_at: float = 0.0
         self.attempts: Attempts = Attempts()
-        self._fifo_sender = FifoSender(lambda: self.pusher)
         self._client = client
         self._pusher: Pusher | None = None
         self._deliveries: dict[str, Deliveries] = {}  # by the group's name
@@ -64,12 +62,6 @@ class HostedQueue:
         if self._pusher is None or self._pusher.closed:
             self._pusher = self.queue.pusher()
         return self._pusher
-
-    async def push_each(self, pushes: Sequence[Push]) -> list[str | Exception]:
-        """Push messages; returns what became of each: its id, or its error."""
-        if self.fifo:
-            return await self._fifo_sender.push_each(pushes)
-        return [*await self.pusher.push_each(pushes)]
 
     @property
     def deliveries(self) -> Deliveries:
@@ -101,10 +93,7 @@ class HostedQueue:
         groups = runtime.ports.catalog.queues.groups(self.queue.id)
         group = next((each for each in groups if each.id == self.group_id), None)
         if group is None or group.policy.order != "key":
-            raise UsageError(
-                "the group of SQS clients is not in the order of keys",
-                hint="create the queue by CreateQueue with the attribute FifoQueue",
-            )
+            raise UsageError(NOT_IN_ORDER, hint=NOT_IN_ORDER_HINT)
         return LaneReceiver(
             runtime, sync, group, lambda: 1000 * number(self.policy, "DelaySeconds")
         )

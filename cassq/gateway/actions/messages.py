@@ -50,12 +50,7 @@ async def send_message(host: Host, request: Request) -> Answer:
     content = content_of(parameters)
     check_size(hosted, content.size)
     push = push_of(hosted, parameters, content)
-    if hosted.fifo:
-        (message_id,) = await hosted.push_each([push])
-        if isinstance(message_id, Exception):
-            raise message_id
-    else:
-        message_id = await hosted.pusher.push(push.payload, **push.options())
+    message_id = await hosted.pusher.push(push.payload, **push.options())
     return Answer(sent(hosted, content, message_id))
 
 
@@ -233,9 +228,7 @@ async def deleted_too_late(host: Host, hosted: HostedQueue, handles: list[str]) 
     if not (invalid and hosted.fifo):
         return []
     catalog = host.client.sync.ports.catalog
-    return await host.client.call(
-        lambda: [each for each in invalid if fifo.is_expired(catalog, each)]
-    )
+    return await host.client.call(fifo.all_expired, catalog, invalid)
 
 
 async def change_message_visibility(host: Host, request: Request) -> Answer:

@@ -12,6 +12,8 @@ import pytest
 import cassq
 import cassq.aio
 from cassq.gateway.actions.service import service_of
+from cassq.model import claims
+from cassq.model.receipts import parsed
 from tests.integration.deadlines import DEADLINE_SECONDS
 from tests.integration.gateway.asking import ARN, Asker, bodies, served
 
@@ -300,3 +302,69 @@ def test_a_receive_that_does_not_wait_gets_the_lane_of_another_gateway(directory
                 await here.delete("jobs.fifo", found[0])
 
     asyncio.run(main())
+
+
+def test_what_is_received_together_shares_a_row_until_its_messages_part(
+    url: str, client: cassq.Client
+) -> None:
+    async def main(sqs: Asker) -> None:
+        await fifo(sqs)
+        for number in range(10):
+            await say(sqs, f"{number}", f"{number}")
+        for number in range(10):
+            await say(sqs, f"next {number}", f"{number}")
+        first = await sqs.receive("jobs.fifo", 10)
+        queue = client.queue("jobs.fifo")
+        held = parsed(first[0]["ReceiptHandle"])
+        rows = client.ports.catalog.claims.rows(held.group_id, held.pipe_id)
+        assert sum(claims.is_dated(row) for row in rows) == 1
+        handles = [each["ReceiptHandle"] for each in first]
+        await sqs.delete("jobs.fifo", *first[:2])
+        queue.settle(handles[2]).ack()
+        hidden = {"ReceiptHandle": handles[3], "VisibilityTimeout": 0}
+        await sqs.ask("ChangeMessageVisibility", "jobs.fifo", **hidden)
+        queue.settle(handles[4]).release()
+        longer = {"ReceiptHandle": handles[5], "VisibilityTimeout": 3600}
+        await sqs.ask("ChangeMessageVisibility", "jobs.fifo", **longer)
+        got: dict[str, dict[str, Any]] = {}
+        while len(got) < 5:
+            found = await sqs.receive("jobs.fifo", 10, WaitTimeSeconds=20)
+            got.update(zip(bodies(found), found, strict=True))
+        assert set(got) == {"next 0", "next 1", "next 2", "3", "4"}
+        shown = {body: each["Attributes"] for body, each in got.items()}
+        counts = {body: each["ApproximateReceiveCount"] for body, each in shown.items()}
+        assert counts == dict.fromkeys(got, "1") | {"3": "2"}
+        since = "ApproximateFirstReceiveTimestamp"
+        assert shown["3"][since] == first[3]["Attributes"][since]
+        await sqs.delete("jobs.fifo", *got.values(), *first[5:])
+        left = {*map(str, range(3, 10))}
+        while left:
+            found = await sqs.receive("jobs.fifo", 10, WaitTimeSeconds=20)
+            left -= {body.removeprefix("next ") for body in bodies(found)}
+            await sqs.delete("jobs.fifo", *found)
+        assert queue.audit().findings == []
+
+    served(url, main)
+
+
+@pytest.mark.waits(reason="visibility timeouts are whole seconds")
+def test_messages_whose_time_ends_together_become_dead_letters_one_by_one(url: str) -> None:
+    async def main(sqs: Asker) -> None:
+        await fifo(sqs, "dead.fifo")
+        redrive = f'{{"deadLetterTargetArn":"{ARN}:dead.fifo","maxReceiveCount":1}}'
+        await fifo(sqs, RedrivePolicy=redrive)
+        for number in range(6):
+            await say(sqs, f"{number}", "abc"[number % 3])
+        got = await sqs.receive("jobs.fifo", 10, VisibilityTimeout=1)
+        assert bodies(got) == ["0", "1", "2"]
+        late: list[str] = []
+        while len(late) < 3:
+            late += bodies(await sqs.receive("jobs.fifo", 10, WaitTimeSeconds=20))
+        assert sorted(late) == ["3", "4", "5"]
+        letters: list[str] = []
+        while len(letters) < 3:
+            found = await sqs.receive("dead.fifo", 10, WaitTimeSeconds=20)
+            letters += bodies(found)
+        assert sorted(letters) == ["0", "1", "2"]
+
+    served(url, main)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -77,3 +78,35 @@ def test_what_has_no_room_is_refused_and_the_rest_is_pushed(client: cassq.Client
         pusher.push(b"0")
     (refused,) = pusher.push_each([Push(b"0")])
     assert isinstance(refused, ClosedError)
+
+
+def test_pushes_with_dedup_ids_share_one_append(
+    client: cassq.Client,
+) -> None:
+    queue = client.create_queue("jobs", dedup_window=3600)
+    with queue.pusher() as pusher:
+        first = pusher.push(b"0", dedup_id="0")
+        outcomes = pusher.push_each(
+            [Push(b"%d" % (n % 40), key=b"k", dedup_id=str(n % 40)) for n in range(50)]
+        )
+        soon = [pusher.push_soon(b"s", dedup_id=f"s{n % 5}") for n in range(10)]
+        pusher.flush()
+    assert outcomes[0] == first
+    assert outcomes[40:] == outcomes[:10]
+    assert len({each.result() for each in soon}) == 5
+    places = [str(each).split(":") for each in outcomes[1:40]]
+    assert {pipe for pipe, _ in places} == {first.split(":")[0]}
+    assert [int(seq) for _, seq in places] == list(range(1, 40))
+    assert len(drain(queue.popper())) == 45
+
+
+def test_an_id_whose_message_cannot_be_read_fails_alone(client: cassq.Client) -> None:
+    queue = client.create_queue("jobs", dedup_window=3600)
+    with queue.pusher() as pusher:
+        lost = pusher.push(b"lost", dedup_id="lost").split(":")[0]
+    for path in Path(client.url.removeprefix("file://")).rglob(f"*{lost}*"):
+        path.unlink()
+    with queue.pusher() as pusher:
+        pushes = [Push(b"%d" % n, dedup_id="lost" if n == 2 else str(n)) for n in range(4)]
+        outcomes = pusher.push_each(pushes)
+    assert [isinstance(each, MessageId) for each in outcomes] == [True, True, False, True]

@@ -137,6 +137,33 @@ func main() {
 	letter := receive(dead, 30, 1, 20)[0]
 	expect(*letter.MessageId == poison, "letter", letter)
 
+	// Of a FIFO queue the first message of each group comes, and a duplicate is answered as the first.
+	fifo := must(client.CreateQueue(ctx, &sqs.CreateQueueInput{
+		QueueName: aws.String("sdk-go.fifo"),
+		Attributes: map[string]string{
+			"FifoQueue": "true", "ContentBasedDeduplication": "true", "VisibilityTimeout": "30",
+		},
+	})).QueueUrl
+	answers := []*sqs.SendMessageOutput{}
+	for _, body := range []string{"a1", "a2", "b1", "a1"} {
+		answers = append(answers, must(client.SendMessage(ctx, &sqs.SendMessageInput{
+			QueueUrl: fifo, MessageBody: aws.String(body), MessageGroupId: aws.String(body[:1]),
+		})))
+	}
+	expect(*answers[3].MessageId == *answers[0].MessageId, "duplicate", *answers[3].MessageId)
+	expect(*answers[0].SequenceNumber < *answers[1].SequenceNumber, "order", *answers[1])
+	for _, expected := range [][]string{{"a1", "b1"}, {"a2"}} {
+		messages := receive(fifo, 30, 10, 20)
+		expect(len(messages) == len(expected), "messages of a FIFO queue", messages)
+		for n, each := range messages {
+			expect(*each.Body == expected[n], "a message of a FIFO queue", *each.Body)
+			must(client.DeleteMessage(ctx, &sqs.DeleteMessageInput{
+				QueueUrl: fifo, ReceiptHandle: each.ReceiptHandle,
+			}))
+		}
+	}
+	must(client.DeleteQueue(ctx, &sqs.DeleteQueueInput{QueueUrl: fifo}))
+
 	// Errors have their types.
 	must(client.DeleteQueue(ctx, &sqs.DeleteQueueInput{QueueUrl: url}))
 	_, err := client.SendMessage(ctx, &sqs.SendMessageInput{

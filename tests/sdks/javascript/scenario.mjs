@@ -123,6 +123,36 @@ assert.equal((await sqs.receiveMessage({ QueueUrl, WaitTimeSeconds: 1 })).Messag
 const [letter] = (await sqs.receiveMessage({ QueueUrl: dead, WaitTimeSeconds: 20 })).Messages;
 assert.equal(letter.MessageId, poison.MessageId);
 
+// Of a FIFO queue the first message of each group comes, and a duplicate is answered as the first.
+const fifo = (
+  await sqs.createQueue({
+    QueueName: "sdk-javascript.fifo",
+    Attributes: { FifoQueue: "true", ContentBasedDeduplication: "true" },
+  })
+).QueueUrl;
+const answers = [];
+for (const body of ["a1", "a2", "b1", "a1"]) {
+  answers.push(
+    await sqs.sendMessage({ QueueUrl: fifo, MessageBody: body, MessageGroupId: body[0] }),
+  );
+}
+assert.equal(answers[3].MessageId, answers[0].MessageId);
+assert.equal(answers[3].SequenceNumber, answers[0].SequenceNumber);
+assert(answers[0].SequenceNumber < answers[1].SequenceNumber);
+for (const expected of [["a1", "b1"], ["a2"]]) {
+  const { Messages } = await sqs.receiveMessage({
+    QueueUrl: fifo,
+    MaxNumberOfMessages: 10,
+    WaitTimeSeconds: 20,
+    ReceiveRequestAttemptId: "x",
+  });
+  assert.deepEqual(Messages.map((each) => each.Body), expected);
+  for (const each of Messages) {
+    await sqs.deleteMessage({ QueueUrl: fifo, ReceiptHandle: each.ReceiptHandle });
+  }
+}
+await sqs.deleteQueue({ QueueUrl: fifo });
+
 // Errors have their types.
 await sqs.deleteQueue({ QueueUrl });
 await assert.rejects(sqs.sendMessage({ QueueUrl, MessageBody: "late" }), QueueDoesNotExist);

@@ -69,6 +69,27 @@ assert "Messages" not in sqs.receive_message(QueueUrl=url, WaitTimeSeconds=1)
 (letter,) = sqs.receive_message(QueueUrl=dead, WaitTimeSeconds=20)["Messages"]
 assert letter["MessageId"] == poison["MessageId"], letter
 
+# Of a FIFO queue the first message of each group comes, and a duplicate is answered as the first.
+fifo = sqs.create_queue(
+    QueueName="sdk-python.fifo",
+    Attributes={"FifoQueue": "true", "ContentBasedDeduplication": "true"},
+)["QueueUrl"]
+answers = [
+    sqs.send_message(QueueUrl=fifo, MessageBody=body, MessageGroupId=body[0])
+    for body in ("a1", "a2", "b1", "a1")
+]
+numbers = [each["SequenceNumber"] for each in answers]
+assert numbers[:3] == sorted(numbers[:3]), numbers
+assert (answers[3]["MessageId"], numbers[3]) == (answers[0]["MessageId"], numbers[0]), answers
+for expected in (["a1", "b1"], ["a2"]):
+    messages = sqs.receive_message(
+        QueueUrl=fifo, MaxNumberOfMessages=10, WaitTimeSeconds=20, ReceiveRequestAttemptId="x"
+    )["Messages"]
+    assert [each["Body"] for each in messages] == expected, messages
+    for each in messages:
+        sqs.delete_message(QueueUrl=fifo, ReceiptHandle=each["ReceiptHandle"])
+sqs.delete_queue(QueueUrl=fifo)
+
 # Errors have their types.
 sqs.send_message(QueueUrl=url, MessageBody="left")
 sqs.purge_queue(QueueUrl=url)

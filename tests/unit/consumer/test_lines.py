@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -279,3 +280,39 @@ def test_keys_stay_in_order_and_nobody_waits_for_another_key(
                 line.put_back([entry])
     waiting = sum(map(len, unsettled.values())) - len(hand)
     assert line.count == waiting
+
+
+def test_a_dated_segment_holds_each_key_until_that_message_is_gone() -> None:
+    line = Line()
+    own = segment("abc")
+    line.add(own)
+    line.add(segment("abcabc", start=3))
+    assert seqs(line.take(3)) == [0, 1, 2]
+    together = segment("abc", due_ms=1000, dated=True)
+    line.apart(together)
+    line.wait(together, 1000)
+    assert line.take(9) == []
+    line.gone(together, RangeSet.run(1, 2))
+    assert seqs(line.take(9)) == [4]
+    assert (together.away, line.away) == (True, 1)
+    line.gone(together, RangeSet.run(1, 2))  # known already
+    assert line.take(9) == []
+    line.end_wait([together])
+    rows = [replace(together.row, start=at, end=at + 1) for at in (0, 2)]
+    first, last = line.split(together, rows)
+    assert (together.away, line.away, len(line.waiting())) == (False, 2, 0)
+    line.back(first)
+    line.taken(first, Delivery(NOBODY, [replace(rows[0], holder="again")], 0, None, 1))
+    assert seqs(line.take(9)) == [0]
+    line.gone(last, RangeSet.run(2, 3))
+    assert seqs(line.take(9)) == [5]
+    assert line.away == 0
+
+
+def test_a_message_that_is_too_young_waits_and_those_of_its_key_behind_it() -> None:
+    line = Line()
+    line.add(segment("aab"))
+    line.after_push_ms = 500
+    assert line.take(9, 499) == []
+    assert line.due_ms() == 500
+    assert seqs(line.take(9, 500)) == [0, 2]
