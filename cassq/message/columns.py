@@ -15,7 +15,7 @@ from cassq.errors import InvalidPayloadError, MessageTooLargeError
 
 ABSENT = 0xFFFF_FFFF
 COLUMN_BYTES_MAX = 1024 * 1024  # a message's key, or its headers
-_compact = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+_quoted = json.encoder.encode_basestring
 
 
 def encode_headers(headers: Mapping[str, str] | None, *, room: int = 0) -> bytes | None:
@@ -28,7 +28,9 @@ def encode_headers(headers: Mapping[str, str] | None, *, room: int = 0) -> bytes
         if not isinstance(name, str) or not isinstance(value, str):
             raise InvalidPayloadError(f"header {name!r} = {value!r} is not a pair of str")
     try:
-        encoded = _compact(dict(headers)).encode()
+        # `json.dumps` would make an encoder for each message.
+        pairs = [f"{_quoted(name)}:{_quoted(value)}" for name, value in headers.items()]
+        encoded = f"{{{','.join(pairs)}}}".encode()
     except UnicodeEncodeError as exc:
         raise InvalidPayloadError("a header holds half a surrogate pair") from exc
     if len(encoded) > COLUMN_BYTES_MAX + room:
