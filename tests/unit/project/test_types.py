@@ -145,7 +145,6 @@ def test_mypy_finds_each_wrong_setting_choice_and_name_and_nothing_else(small_fi
     assert {int(line) for line in lines} == WRONG, done.stdout + done.stderr
 
 
-@pytest.mark.long(reason="mypy checks the same file, and Pyright the package")
 def test_pyright_finds_each_wrong_setting_choice_and_name_and_nothing_else(
     small_file: Path, pyright: tuple[str, ...]
 ) -> None:
