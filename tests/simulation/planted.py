@@ -38,6 +38,15 @@ def params(plants: Sequence[Plant | SidecarPlant]) -> list[Any]:
     ]
 
 
+def seeds(count: int, in_the_gate: int) -> list[Any]:
+    """Seeds from 0 on as parameters of a test; the gate runs the first of them."""
+    more = pytest.mark.long(reason="more seeds of the same")
+    return [
+        *range(in_the_gate),
+        *(pytest.param(seed, marks=more) for seed in range(in_the_gate, count)),
+    ]
+
+
 def check_caught(plant: Plant | SidecarPlant) -> None:
     """It is caught within its seeds, and the seed that catches it passes without it."""
     for seed in range(plant.seeds):

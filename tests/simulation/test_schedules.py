@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.planted import check_caught, check_determined, params
+from tests.simulation.planted import check_caught, check_determined, params, seeds
 from tests.simulation.plants.schedule_plants import SCHEDULE_PLANTS, SchedulePlant
 from tests.simulation.run import run_world
 from tests.simulation.worlds.schedule_world import ScheduleWorld
 
-SEEDS = range(15)
+SEEDS = seeds(15, 9)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.simulation.planted import check_caught, check_determined, params
+from tests.simulation.planted import check_caught, check_determined, params, seeds
 from tests.simulation.plants.plants import PLANTS, Plant, plant_named
 from tests.simulation.run import run_seed, run_world
 from tests.simulation.worlds.scenario import (
@@ -24,17 +24,17 @@ from tests.simulation.worlds.scenario import (
 )
 from tests.simulation.worlds.world import World
 
-SEEDS = range(40)
-SEEDS_OF_WRITERS = range(15)
-SEEDS_OF_RECEIPTS = range(15)
-SEEDS_OF_RECEIVERS = range(10)
-SEEDS_OF_KEYS = range(18)
-SEEDS_OF_RECEIPTS_OF_KEYS = range(4)
-SEEDS_OF_HOLDING = range(12)
-SEEDS_OF_LIMITS = range(10)
-SEEDS_OF_CALM = range(15)
-SEEDS_OF_PURGES = range(8)
-SEEDS_OF_PRIORITIES = range(15)
+SEEDS = seeds(40, 24)
+SEEDS_OF_WRITERS = seeds(15, 9)
+SEEDS_OF_RECEIPTS = seeds(15, 9)
+SEEDS_OF_RECEIVERS = seeds(10, 6)
+SEEDS_OF_KEYS = seeds(18, 12)
+SEEDS_OF_RECEIPTS_OF_KEYS = seeds(4, 3)
+SEEDS_OF_HOLDING = seeds(12, 8)
+SEEDS_OF_LIMITS = seeds(10, 6)
+SEEDS_OF_CALM = seeds(15, 9)
+SEEDS_OF_PURGES = seeds(8, 6)
+SEEDS_OF_PRIORITIES = seeds(15, 9)
 
 # Seeds of runs without clerks that failed once, and what was wrong. What a seed does changes with
 # the code under it, so they are a sample of what went wrong, not the only guard against it. Their

@@ -248,7 +248,7 @@ def test_forks_while_threads_push_and_pop_never_hang(
             else:
                 inherited.popper.commit(inherited.popper.pop(10))
         if not number:
-            outcomes.extend(in_child(verbs[n % len(verbs)]) for n in range(60))
+            outcomes.extend(map(in_child, verbs))
             over.set()
 
     in_threads(4, work)

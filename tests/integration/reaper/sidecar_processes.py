@@ -12,7 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from click.testing import CliRunner
+
 import cassq
+from cassq.cli.main import main
 from cassq.extents.protocol.words import Request
 from cassq.extents.replicas.upkeep import Upkeep
 from cassq.extents.sidecar.net.asking import ask
@@ -143,14 +146,9 @@ class SidecarProcesses:
         return actions
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """`cassq …` at this place."""
-        return subprocess.run(
-            [sys.executable, "-m", "cassq", *words, "--url", self.url],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        """`cassq …` at this place, in this process."""
+        done = CliRunner().invoke(main, [*words, "--url", self.url])
+        return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
 
     def close(self) -> None:
         self.client.close()

@@ -6,6 +6,7 @@ import ast
 import os
 import re
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,12 @@ Complaints = Iterator[str]
 Rule = Callable[[str, str], Complaints]
 
 
+@lru_cache(maxsize=2)
+def parsed(source: str) -> ast.Module:
+    """The source of a file, which several rules look at one after another."""
+    return ast.parse(source)
+
+
 # --- the rules: each yields a complaint an offence -------------------------------------------
 
 
@@ -68,7 +75,7 @@ def file_length(place: str, source: str) -> Complaints:
 
 
 def function_length(place: str, source: str) -> Complaints:
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
             if lines > FUNCTION_LINES_MAX:
@@ -79,13 +86,13 @@ def module_docstring(place: str, source: str) -> Complaints:
     """An empty file, such as a folder's `__init__.py`, has nothing to introduce."""
     if not source.strip():
         return
-    docstring = ast.get_docstring(ast.parse(source), clean=False) or ""
+    docstring = ast.get_docstring(parsed(source), clean=False) or ""
     if not docstring.split("\n")[0].strip():
         yield f"{place}: no first docstring line that says what lives there"
 
 
 def time_from_the_clock(place: str, source: str) -> Complaints:
-    tree = ast.parse(source)
+    tree = parsed(source)
     names = _names_of(tree, "time")
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module == "time":
@@ -111,7 +118,7 @@ def _names_of(tree: ast.AST, module: str) -> set[str]:
 
 
 def definition_names(place: str, source: str) -> Complaints:
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         if BANNED_DEFINITION.search(node.name):
@@ -125,7 +132,7 @@ def file_names(place: str, source: str) -> Complaints:
 
 
 def errors_are_handled(place: str, source: str) -> Complaints:
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.ExceptHandler):
             if node.type is None:
                 yield f"{place}:{node.lineno}: a bare except"
@@ -140,8 +147,11 @@ def _does_nothing(statement: ast.stmt) -> bool:
 
 
 def no_sleep(place: str, source: str) -> Complaints:
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in {"time.sleep", "sleep"}:
+    for node in ast.walk(parsed(source)):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name | ast.Attribute):
+            continue
+        name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
+        if name == "sleep" and ast.unparse(node.func) in {"time.sleep", "sleep"}:
             yield f"{place}:{node.lineno}: a sleep; wait for a signal, or turn a manual clock"
 
 
@@ -174,36 +184,38 @@ def _text_files() -> list[str]:
     return [p for p in top + _files(*TEXT_FOLDERS) if Path(p).suffix in TEXT_SUFFIXES]
 
 
-def _complaints(rule: Rule, places: list[str]) -> list[str]:
+def _complaints(places: list[str], *rules: Rule) -> list[str]:
     assert places, "no files were found to look at"
     found: list[str] = []
     for place in places:
-        found += rule(place, (ROOT / place).read_text(encoding="utf-8"))
+        source = (ROOT / place).read_text(encoding="utf-8")
+        for rule in rules:
+            found += rule(place, source)
     return found
 
 
-@pytest.mark.parametrize("rule", [file_length, function_length, definition_names])
-def test_the_package_is_cut_small_and_named_well(rule: Rule) -> None:
-    assert _complaints(rule, _python_files("cassq")) == []
-
-
-@pytest.mark.parametrize("rule", [module_docstring, file_names, errors_are_handled])
-def test_every_python_file_follows_the_house(rule: Rule) -> None:
-    assert _complaints(rule, _python_files(*PYTHON_FOLDERS)) == []
+def test_the_package_is_cut_small_and_named_well() -> None:
+    places = _python_files("cassq")
+    assert _complaints(places, file_length, function_length, definition_names) == []
 
 
 def test_time_comes_from_the_clock_alone() -> None:
     places = _python_files("cassq")
     places.remove("cassq/base/clock.py")
-    assert _complaints(time_from_the_clock, places) == []
+    assert _complaints(places, time_from_the_clock) == []
+
+
+def test_every_python_file_follows_the_house() -> None:
+    places = _python_files(*PYTHON_FOLDERS)
+    assert _complaints(places, module_docstring, file_names, errors_are_handled) == []
 
 
 def test_no_unit_or_contract_test_sleeps() -> None:
-    assert _complaints(no_sleep, _python_files("tests/unit", "tests/contract")) == []
+    assert _complaints(_python_files("tests/unit", "tests/contract"), no_sleep) == []
 
 
 def test_the_project_speaks_of_itself_alone() -> None:
-    assert _complaints(speaks_of_itself, _text_files()) == []
+    assert _complaints(_text_files(), speaks_of_itself) == []
 
 
 def test_the_folders_of_tests_are_the_rooms_of_the_package() -> None:
