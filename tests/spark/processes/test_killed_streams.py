@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import cassq
+from cassq.inspect.history import HOUR_MS
 from tests.integration.deadlines import eventually
 from tests.integration.stage import drain, numbers, push
 from tests.spark.processes.drivers import SECONDS, kill, running
@@ -30,11 +31,21 @@ def is_held(process: subprocess.Popen[str], checkpoint: Path) -> bool:
     return (checkpoint / HELD).exists()
 
 
+def prolong(client: cassq.Client, queue: cassq.Queue) -> None:
+    """Have the lease of a queue's stream last longer than a query waits for one."""
+    (group,) = client.ports.catalog.queues.groups(queue.id)
+    leases, name = client.ports.catalog.leases, f"stream:{group.id}"
+    owner = leases.owner(name)
+    assert owner is not None
+    assert leases.take(name, owner, HOUR_MS) is not None
+
+
 @pytest.mark.parametrize(("waits", "published"), [(BEFORE, BATCH), (AFTER, BATCH + 1)])
 def test_from_queue_to_queue_each_message_arrives_once_though_the_driver_is_killed(
     spark: Any, own_client: cassq.Client, tmp_path: Path, waits: str, published: int
 ) -> None:
-    """A popper reads at the far end all the while."""
+    """A popper reads at the far end all the while. The next query takes up the work at once: the
+    lease of the killed one would last for another hour."""
     source, target = own_client.create_queue("source"), own_client.create_queue("target")
     ids = [each for n in range(3) for each in push(source, *numbers(150, 150 * n))]
     checkpoint = tmp_path / "checkpoint"
@@ -43,6 +54,7 @@ def test_from_queue_to_queue_each_message_arrives_once_though_the_driver_is_kill
     with running("tests.spark.processes.stream_driver", *route, waits) as process:
         eventually("a batch is held", lambda: is_held(process, checkpoint), seconds=SECONDS)
         kill(process)
+    prolong(own_client, source)
     found = drain(popper)
     assert len(found) == published * PER_BATCH
     ids += push(source, *numbers(150, 450))
