@@ -52,8 +52,10 @@ asyncio.run(main())
 """
 
 
-def run_until_killed(url: str, name: str, hold: int, lines_most: int) -> list[list[str]]:
-    """What the program said before it was killed, after it had said so many lines."""
+def run_until_killed(
+    url: str, name: str, hold: int, line_count: int, word: str = ""
+) -> list[list[str]]:
+    """What the program said before it was killed, after it had said so many lines with a word."""
     paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM, url, name, str(hold)],
@@ -63,7 +65,10 @@ def run_until_killed(url: str, name: str, hold: int, lines_most: int) -> list[li
     ) as program:
         assert program.stdout is not None
         try:
-            lines = [program.stdout.readline() for _ in range(lines_most)]
+            lines = []
+            while line_count and (line := program.stdout.readline()):
+                lines.append(line)
+                line_count -= word in line
         finally:
             program.kill()
         lines += program.stdout.readlines()
@@ -84,7 +89,7 @@ def test_handles_outlive_the_gateway_and_so_do_deadlines(url: str, client: cassq
     client.create_queue("jobs", retain_unconsumed=600.0)
 
     async def main(sqs: Asker) -> None:
-        lines = run_until_killed(url, "a", 4, 40)
+        lines = run_until_killed(url, "a", 8, 3, "received")
         killed_at = monotonic()
         handles = {body: handle for what, body, handle in lines if what == "received"}
         assert handles
