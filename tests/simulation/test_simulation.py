@@ -54,7 +54,7 @@ FOUND = {
 }
 # The same, of runs in which messages of a keyed group are settled by receipt.
 FOUND_BY_RECEIPTS_OF_KEYS = {
-    119: "after a power cut dead letters in a pipe that was not sealed did not hold their keys",
+    743: "after a power cut dead letters in a pipe that was not sealed did not hold their keys",
 }
 # The same, of runs in which dead letters hold the keys of a keyed group.
 FOUND_BY_HOLDING = {
