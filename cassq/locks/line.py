@@ -84,7 +84,7 @@ class Line:
         with self._mutex:
             self._requests[group_id] = now_ms + REQUEST_MS
             self._granted.discard(group_id)
-        self.quit(group_id)
+        self._step_out(group_id, with_those_in_front=True)
         return True
 
     def _comes_next(self, group_id: str, popper: str, now_ms: int) -> bool:
@@ -137,9 +137,18 @@ class Line:
             self._places[group_id] = popper
             self._silent.pop(group_id, None)
 
-    def quit(self, group_id: str) -> None:
-        """Leave the line, with those in front, which this client passed over. Cost: none if it is
-        not in line, otherwise a read and a conditional write."""
+    def leave(self, popper: str) -> None:
+        """Give up the places of a popper that is closed. Cost: for each a read and a conditional
+        write, as often as others change the line meanwhile."""
+        for group_id in [group_id for group_id, who in self._places.items() if who == popper]:
+            try:
+                self._step_out(group_id)
+            except BackendError as exc:
+                logger.info("this client stays in line, and will be passed over: %s", exc)
+
+    def _step_out(self, group_id: str, *, with_those_in_front: bool = False) -> None:
+        """Leave the line. with_those_in_front: they are out too, as this client passed over them.
+        Cost: none if it is not in line, otherwise as `leave`."""
         if self._places.pop(group_id, None) is None:
             return
         self._silent.pop(group_id, None)
@@ -148,25 +157,10 @@ class Line:
             names = there.split()[1:]
             if self._owner not in names:
                 return
-            if self._put(group_id, there, names[names.index(self._owner) + 1 :]):
+            at = names.index(self._owner)
+            in_front = [] if with_those_in_front else names[:at]
+            if self._put(group_id, there, [*in_front, *names[at + 1 :]]):
                 return
-
-    def leave(self, popper: str) -> None:
-        """Give up the places of a popper that is closed. Cost: as `quit`, for each."""
-        for group_id in [group_id for group_id, who in self._places.items() if who == popper]:
-            try:
-                self._step_out(group_id)
-            except BackendError as exc:
-                logger.info("this client stays in line, and will be passed over: %s", exc)
-
-    def _step_out(self, group_id: str) -> None:
-        """Leave the line; those in front stay."""
-        if self._places.pop(group_id, None) is None:
-            return
-        there = self._read(group_id)
-        names = there.split()[1:]
-        if self._owner in names:
-            self._put(group_id, there, [name for name in names if name != self._owner])
 
     def _put(self, group_id: str, there: str, names: Sequence[str]) -> bool:
         """Replace the text. It begins with a mark, so that nobody else writes the same."""
