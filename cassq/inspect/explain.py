@@ -1,22 +1,26 @@
 """Explaining a message: where it is for every group, what happened to it, and what will happen.
 
 A message starts at its first place, which its id names, and may be moved: to a group's dead
-letters, and back from there. For each group these steps are followed in the catalog.
+letters, and back from there. For each group these steps are followed in the catalog. If its id
+names no place of the queue, as it came from a client's spool, or was carried over to another pipe,
+it starts where it is found.
 
 Cost: for each group and step the open claims, moves and removals of one pipe; the message itself is
 read, skipping the frames before it. If a pipe it was in has been retired, nothing records where it
 went: it is searched for, in at most `SEARCHED_MESSAGES` messages of the dead letters and of what
-came back from them.
+came back from them. What starts elsewhere than its id says is searched for in as many of the newest
+messages.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from cassq.catalog.port import Catalog, limit_names
@@ -114,18 +118,28 @@ def explain(ports: Ports, message_id: str, queue: QueueRow | None = None) -> Exp
     now_ms = catalog.now_ms()
     times = Times(now_ms, to_wall(ports, now_ms))
     home = _home(ports, spot, queue)
+    pipe = live_pipe(catalog, spot[0])
+    if home is None or _lies_beyond(pipe, spot):
+        home, spot = _found_elsewhere(ports, message_id, queue) or (home, spot)
+        pipe = live_pipe(catalog, spot[0])
     wanted = {queue.name} if queue else set()
     if queue and is_dead_letter_name(queue.name):
         wanted.add(origin_of(queue.name)[0])  # it may be the queue that they come from
     if home is None or (wanted and home.name not in wanted):
         where = f"of queue {queue.name}" if queue else "of any queue"
-        raise MessageNotFoundError(f"{message_id} is not a message {where}")
-    pipe = live_pipe(catalog, spot[0])
+        raise MessageNotFoundError(
+            f"{message_id} is not a message {where}",
+            hint="if its id says `spilled`, it may still be in the spool of the client that pushed"
+            " it, or was removed long ago",
+        )
     groups_of_home = catalog.queues.groups(home.id)
     cursors = [c for g in groups_of_home for c in catalog.claims.cursors(g.id, [spot[0]])]
     content = _content(ports, pipe, spot, _near(spot, cursors)) if pipe else None
-    if content is not None and content.id != message_id:
-        return explain(ports, content.id)  # the place of a message that began elsewhere
+    if content is not None and content.id != message_id:  # the place of one that began elsewhere
+        first = parse_id(content.id)
+        if _home(ports, first, None) and not _lies_beyond(live_pipe(catalog, first[0]), first):
+            return explain(ports, content.id)
+        message_id = content.id
     tracer = _Tracer(ports, message_id, times)
     groups: dict[str, tuple[MessageStep, ...]] = {}
     for group in groups_of_home:
@@ -175,6 +189,11 @@ def _home(ports: Ports, spot: Spot, queue: QueueRow | None) -> QueueRow | None:
         if any(spot[1] < total.pushed for total in catalog.pipes.retired(row.id, spot[0])):
             return row
     return None
+
+
+def _lies_beyond(pipe: PipeRow | None, spot: Spot) -> bool:
+    """Whether a pipe was sealed before this place."""
+    return pipe is not None and pipe.end is not None and spot[1] >= pipe.end.seq
 
 
 class _Tracer:
@@ -282,30 +301,12 @@ class _Tracer:
     def _search(
         self, there: MessageState, seen: set[Spot]
     ) -> tuple[QueueRow, GroupRow, Spot] | None:
-        """Look for the message where it may have gone, in the newest pipes first."""
-        wanted = self._id.encode()
-        left = SEARCHED_MESSAGES
-
-        def find(pipe: PipeRow, reader: ExtentReader) -> Spot | None:
-            nonlocal left
-            place, end_seq = Place(0, 0), (pipe.end or reader.published()).seq
-            while place.seq < end_seq and left > 0:
-                slices = reader.read(place, end_seq, left, SEARCH_BYTES)
-                for frame, first, last in slices:
-                    left -= last - first
-                    if frame.ids and wanted in frame.ids[first:last]:
-                        spot = (pipe.id, frame.base_seq + frame.ids.index(wanted))
-                        if spot not in seen:
-                            return spot
-                place = reader.place_after(place, slices)
-            return None
-
-        found = (_use(self._ports, pipe, partial(find, pipe)) for pipe in self._candidates(there))
-        spot = next(filter(None, found), None)
+        """Look for the message where it may have gone."""
+        spot = _search(self._ports, self._candidates(there), self._id, seen)
         return self._at(spot) if spot else None
 
     def _candidates(self, there: MessageState) -> list[PipeRow]:
-        """Pipes of the group's dead letters, and pipes for the group alone; newest first."""
+        """Pipes of the group's dead letters, and pipes for the group alone."""
         queue, group = there.queue, there.group
         pairs = [(queue.name, group.name)]
         if is_dead_letter_name(queue.name):
@@ -317,8 +318,7 @@ class _Tracer:
             for letters in map(self._catalog.queues.named, filter(None, named)):
                 pipes += self._catalog.pipes.live(letters.id) if letters else []
             pipes += [p for p in self._catalog.pipes.live(own.id) if p.group_id] if own else []
-        by_id = {pipe.id: pipe for pipe in pipes}
-        return sorted(by_id.values(), key=lambda pipe: pipe.ordinal, reverse=True)
+        return pipes
 
 
 def _above(catalog: Catalog, group: GroupRow, pipe: PipeRow) -> tuple[int, ...]:
@@ -333,6 +333,50 @@ def _is_in_order(catalog: Catalog, group: GroupRow) -> bool:
     queue = catalog.queues.by_id(group.queue_id)
     in_order = group.policy.exclusive or (queue is not None and queue.policy.strict)
     return in_order and not group.policy.keyed
+
+
+# --- searching --------------------------------------------------------------------------------
+
+
+def _found_elsewhere(
+    ports: Ports, message_id: str, queue: QueueRow | None
+) -> tuple[QueueRow, Spot] | None:
+    """The queue and the first place of a message whose id names no place of a queue."""
+    queues = {row.id: row for row in ([queue] if queue else ports.catalog.queues.listed())}
+    pipes = [pipe for queue_id in queues for pipe in ports.catalog.pipes.live(queue_id)]
+    spot = _search(ports, pipes, message_id, set())
+    if spot is None:
+        return None
+    return next((queues[pipe.queue_id], spot) for pipe in pipes if pipe.id == spot[0])
+
+
+def _search(
+    ports: Ports, pipes: Iterable[PipeRow], message_id: str, seen: Collection[Spot]
+) -> Spot | None:
+    """Where a message is that did not begin there: in the newest pipes first, but not at the places
+    `seen`."""
+    wanted = message_id.encode()
+    left = SEARCHED_MESSAGES
+
+    def find(pipe: PipeRow, reader: ExtentReader) -> Spot | None:
+        nonlocal left
+        place, end_seq = Place(0, 0), (pipe.end or reader.published()).seq
+        while place.seq < end_seq and left > 0:
+            slices = reader.read(place, end_seq, left, SEARCH_BYTES)
+            for frame, first, last in slices:
+                left -= last - first
+                if frame.ids and wanted in frame.ids[first:last]:
+                    spot = (pipe.id, frame.base_seq + frame.ids.index(wanted))
+                    if spot not in seen:
+                        return spot
+            place = reader.place_after(place, slices)
+        return None
+
+    newest_first = sorted(
+        {pipe.id: pipe for pipe in pipes}.values(), key=attrgetter("ordinal"), reverse=True
+    )
+    found = (_use(ports, pipe, partial(find, pipe)) for pipe in newest_first)
+    return next(filter(None, found), None)
 
 
 # --- reading ----------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from cassq.errors import (
     BackendError,
     BackendUnavailableError,
     ConfigError,
+    MessageNotFoundError,
     QueuePausedError,
     StorageFullError,
 )
@@ -111,6 +112,44 @@ def test_pushes_are_spilled_while_no_server_answers_and_forwarded_with_their_ids
     assert by_id[many[2999]].payload == b"2999"
     assert abs(by_id[one].pushed_at - datetime.now(UTC)) < timedelta(minutes=1)
     assert queue.audit().balanced
+
+
+def test_a_spilled_message_is_explained_by_its_id_once_it_is_forwarded(
+    cluster: FakeCluster, client: cassq.Client
+) -> None:
+    queue, other = client.create_queue("jobs"), client.create_queue("other")
+    with queue.pusher() as pusher:
+        pusher.push(b"before")
+        cluster.down = True
+        one, two = pusher.push(b"one"), pusher.push(b"two")
+        cluster.down = False
+        forwarded(client)
+        with queue.popper() as popper:
+            popper.commit([m for m in popper.pop(1) + popper.pop(1) if m.id == one])
+        explained = [client.explain(one), queue.explain(two)]
+        explained.append(client.explain(f"{queue.pipes()[-1].id}:1"))  # where it is now
+    assert [(each.id, each.queue, each.size) for each in explained] == [
+        (one, "jobs", 3),
+        (two, "jobs", 3),
+        (two, "jobs", 3),
+    ]
+    states = [each.groups["default"][-1].state for each in explained]
+    assert states == ["committed", "waiting", "waiting"]
+    with pytest.raises(MessageNotFoundError, match="not a message of queue other"):
+        other.explain(one)
+
+
+def test_a_message_in_the_spool_is_in_no_queue_and_the_error_says_where_it_may_be(
+    cluster: FakeCluster, client: cassq.Client
+) -> None:
+    queue = client.create_queue("jobs")
+    cluster.down = True
+    spilled = queue.pusher().push(b"one")
+    with (
+        cassq.connect(f"file://{cluster.directory}") as another,
+        pytest.raises(MessageNotFoundError, match="in the spool of the client"),
+    ):
+        another.explain(spilled)
 
 
 def test_a_push_while_the_servers_are_known_to_be_down_asks_none_of_them(
