@@ -33,6 +33,7 @@ from tests.faults.storm.journal import (
 )
 
 OPEN_AGAIN_SECONDS = 0.5
+POP_AGAIN_SECONDS = 0.1
 _CLONE_NEWNET = 0x40000000
 DRAINED_AT_ONCE = 500
 
@@ -198,7 +199,7 @@ def pop(
     ears = Ears(stage, journal)
     client = _opened(url, ears, journal)
     if client is not None:
-        eater = Eater(journal, random.Random(seed), lambda: ears.rest(timeout * 1.5))
+        eater = Eater(journal, random.Random(seed), ears, timeout)
         popper: cassq.Popper | None = None
         while not ears.over:
             if popper is None:
@@ -214,10 +215,11 @@ def pop(
 class Eater:
     """What a popper does with what it gets."""
 
-    def __init__(self, journal: Journal, chance: random.Random, dawdle: Callable[[], None]) -> None:
+    def __init__(self, journal: Journal, chance: random.Random, ears: Ears, timeout: float) -> None:
         self._journal = journal
         self._chance = chance
-        self._dawdle = dawdle
+        self._ears = ears
+        self._timeout = timeout
         self._batches = itertools.count()
 
     def eat(self, popper: cassq.Popper) -> bool:
@@ -225,6 +227,8 @@ class Eater:
         called_ns = now_ns()
         at_most = self._chance.choice([1, 5, 50])
         messages = _try(self._journal, "pop", lambda: popper.pop(at_most, wait=0.5))
+        if messages is None:  # the next try would fail as soon
+            self._ears.rest(POP_AGAIN_SECONDS)
         if not messages:
             return True
         batch, found = next(self._batches), list(messages)
@@ -235,7 +239,7 @@ class Eater:
         if draw < 0.01:
             return False
         if draw < 0.02:
-            self._dawdle()
+            self._ears.rest(self._timeout * 1.5)
         if draw > 0.95:
             self._settle(batch, "rollback", healthy, lambda: popper.rollback(healthy, delay=0.1))
         elif draw > 0.92:

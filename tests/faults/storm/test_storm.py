@@ -27,11 +27,11 @@ SHORT = Plan(
         Step(27.0, "restart all nodes", 0, 0.0),
     ),
     clients=(
-        Step(4.0, "jump clock", 5, 4.0, HOUR),
+        Step(4.0, "jump clock", 6, 4.0, HOUR),
         Step(9.0, "kill client", 1, 1.0),
-        Step(11.0, "stop client", 6, 8.0),  # for longer than it may keep messages
+        Step(11.0, "stop client", 7, 8.0),  # for longer than it may keep messages
         Step(20.0, "jump clock", 2, 4.0, -HOUR),
-        Step(25.0, "kill client", 7, 1.0),
+        Step(25.0, "kill client", 8, 1.0),
     ),
     whole=True,
 )

@@ -28,7 +28,7 @@ SHORT = Plan(
     ),
     clients=(
         Step(3.0, "kill client", 1, 1.0),
-        Step(6.0, "jump clock", 4, 4.0, HOUR),
+        Step(6.0, "jump clock", 5, 4.0, HOUR),
         Step(12.0, "stop client", 6, 7.0),  # for longer than it may keep messages
         Step(20.0, "kill client", 7, 1.0),
     ),
