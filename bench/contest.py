@@ -31,6 +31,7 @@ from bench.servers.cassandra import (
 from bench.servers.kafka import KafkaServer, KafkaThreeServer
 from bench.servers.nats import NatsServer, NatsSyncedServer, NatsThreeServer
 from bench.servers.postgresql import PostgresqlServer
+from bench.servers.rabbitmq import RabbitmqServer
 from bench.servers.redis import RedisServer
 from bench.servers.server import MissingServerError, Server
 from bench.servers.sidecars import SidecarFourServer, SidecarServer, SidecarThreeServer
@@ -39,7 +40,7 @@ from bench.servers.sqs import ElasticMqServer, ElasticMqStoredServer, GatewaySer
 SERVERS: dict[str, type[Server]] = {
     server.name: server
     for server in (
-        *(RedisServer, PostgresqlServer, KafkaServer),
+        *(RedisServer, RabbitmqServer, PostgresqlServer, KafkaServer),
         *(KafkaThreeServer, NatsServer, NatsSyncedServer, NatsThreeServer),
         *(SidecarServer, SidecarThreeServer, SidecarFourServer),
         *(CassandraServer, CassandraPeriodicServer, CassandraThreeServer),

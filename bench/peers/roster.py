@@ -25,6 +25,7 @@ MODULES = {
     "nats": ("servers.nats", "NatsPeer"),
     "nats-lean": ("servers.nats", "NatsLeanPeer"),
     "nats-synced": ("servers.nats", "NatsSyncedPeer"),
+    "rabbitmq": ("servers.rabbitmq", "RabbitmqPeer"),
     "cassq-sidecars": ("ours.sidecars", "CassqSidecarsPeer"),
     "cassq-cassandra": ("ours.cassandra", "CassqCassandraPeer"),
     "cassq-gateway": ("servers.sqs", "GatewayPeer"),
