@@ -16,9 +16,9 @@ import cassq.spark
 from tests import needs
 from tests.contract.keyspaces import opened_keyspace
 from tests.servers.kinds.cassandra import CassandraCluster
-from tests.spark.places import CASSANDRA, EMBEDDED, QUICK_JVM
+from tests.spark.places import CASSANDRA, EMBEDDED, PATIENT, QUICK_JVM
 
-SETTINGS = {
+SETTINGS = PATIENT | {
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.driver.host": "127.0.0.1",

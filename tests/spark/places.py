@@ -16,3 +16,6 @@ everywhere = pytest.mark.parametrize(
 
 # What runs for a few minutes is not worth the second compiler's time, nor a parallel collector's.
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# Of Spark: for how many seconds the JVM and Python wait for each other's first words, by default
+# 15. On a busy machine it may take longer.
+PATIENT = {"spark.python.authenticate.socketTimeout": "120s"}

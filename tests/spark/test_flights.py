@@ -25,7 +25,7 @@ pytestmark = [
 def flights(*options: str | Path) -> subprocess.CompletedProcess[str]:
     """Run the example's command."""
     count = str(DEPARTURES)
-    return run_example("run_spark.py", "--departures", count, *options, seconds=280, **SHORT_LIVED)
+    return run_example("run_spark.py", "--departures", count, *options, seconds=900, **SHORT_LIVED)
 
 
 @pytest.fixture(scope="module")

@@ -180,6 +180,8 @@ def test_a_pipe_that_comes_and_goes_leaves_no_tombstone_to_be_read(adder: Proces
         floor = adder.cql.read(FLOOR, (queue_id, at // listing.DAY_US))[0][0] or 0
         reads += reads_of(adder.cql, ENTRIES, (queue_id, at // listing.DAY_US, floor))
         for read in reads:
+            if read.table not in most:
+                continue  # the driver asks for what it connects to, meanwhile
             most[read.table] = max(most[read.table], read.tombstones)
     # One tombstone of a range has two ends.
     assert most["queue_pipes"] <= REMOVED_MOST + 2

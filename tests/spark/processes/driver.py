@@ -24,6 +24,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import cassq.spark
+from tests.spark.places import PATIENT
 
 
 def begun(master: str, *conf: str) -> SparkSession:
@@ -32,6 +33,8 @@ def begun(master: str, *conf: str) -> SparkSession:
     quiet = ("spark.ui.enabled=false", "spark.driver.host=127.0.0.1")
     for each in (*quiet, "spark.driver.bindAddress=127.0.0.1", *conf):
         name, _, value = each.partition("=")
+        builder = builder.config(name, value)
+    for name, value in PATIENT.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
