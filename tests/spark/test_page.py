@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.project.test_docs import PYTHON, ROOT, SPARK, blocks_of
 
-SECONDS_MAX = 300
+SECONDS_MAX = 900
 
 
 def run(program: str, directory: Path) -> list[str]:

@@ -18,7 +18,7 @@ from tests.integration.stage import drain, numbers, payloads, push, reap
 from tests.spark.patience import at_last
 from tests.spark.places import everywhere
 
-SECONDS = 240
+SECONDS = 600
 ONCE_MORE = pytest.param(2, marks=pytest.mark.long(reason="the same checkpoint once more"))
 Batch = list[bytes]
 

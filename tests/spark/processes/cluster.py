@@ -15,7 +15,7 @@ import pyspark
 
 from tests.integration.deadlines import eventually
 
-SECONDS = 120
+SECONDS = 600
 _HOME = Path(pyspark.__file__).parent
 _DEPLOY = "org.apache.spark.deploy"
 

@@ -16,7 +16,7 @@ from tests.spark.places import QUICK_JVM
 ROOT = Path(__file__).parents[3]
 COUNT = 2000
 WRITE_ID = "the-write"
-SECONDS = 240
+SECONDS = 600
 # Two executors, each of which runs one task at a time in processes of its own.
 CLUSTER = "local-cluster[2,1,1024]"
 SHORT_LIVED = {"JAVA_TOOL_OPTIONS": QUICK_JVM}
