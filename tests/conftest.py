@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 
 pytest_plugins = [
     "tests.needs",
+    "tests.at_once",
     "tests.gate",
     "tests.waits",
     "tests.shaken",
