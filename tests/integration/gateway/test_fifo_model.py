@@ -7,36 +7,19 @@ it is not hidden. A receive that waits gets something if there is something, at 
 
 from __future__ import annotations
 
-import asyncio
-import tempfile
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from itertools import takewhile
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import rule
 
-from cassq.aio.client import Connecting
-from cassq.gateway.actions.service import service_of
 from cassq.gateway.errors import ActionError
-from tests.integration.gateway.asking import ARN, Asker
-from tests.integration.stage import LaterClock, client_on
+from tests.integration.gateway.modelled import AT, COUNT_MAX, PICKS, ModelledQueue, run_model
 
-COUNT_MAX = 3
-KEPT_MS = 1_100_000_000  # less than the retention: nothing expires
 WINDOW_MS = 300_000
-SLACK_MS = 300  # the clock runs on meanwhile: at its edge the model leaves both open
-PICKS = st.integers(0, 1 << 16)
-AT = st.integers(0, 1)
+SLACK_MS = 300
 
 
 @dataclass
@@ -53,38 +36,19 @@ class Message:
     handle: str = ""
 
 
-class FifoQueue(RuleBasedStateMachine):
-    """Does what clients may do, and compares."""
+class FifoQueue(ModelledQueue):
+    """A FIFO queue."""
+
+    name = "jobs.fifo"
+    dead_name = "dead.fifo"
+    attributes: ClassVar[dict[str, str]] = {"FifoQueue": "true"}
+    slack_ms = SLACK_MS
 
     def __init__(self) -> None:
         super().__init__()
-        self.runner = asyncio.Runner()
-        self.stack = AsyncExitStack()
-        self.clock = LaterClock(0)
         self.groups: dict[str, list[Message]] = {"a": [], "b": [], "c": []}
         self.sent: list[Message] = []
         self.gone: list[Message] = []
-        self.run = self.runner.run
-
-    @initialize()
-    def open(self) -> None:
-        directory = Path(self.stack.enter_context(tempfile.TemporaryDirectory()))
-        self.askers: list[Asker] = []
-        for _ in range(2):
-            connecting = Connecting(lambda: client_on(directory, clock=self.clock))
-            service = self.run(self.stack.enter_async_context(service_of(connecting)))
-            self.askers.append(Asker(service))
-        sqs = self.askers[0]
-        self.run(sqs.create("dead.fifo", FifoQueue="true"))
-        redrive = f'{{"deadLetterTargetArn":"{ARN}:dead.fifo","maxReceiveCount":{COUNT_MAX}}}'
-        attributes = {"RedrivePolicy": redrive, "MessageRetentionPeriod": "1209600"}
-        self.run(sqs.create("jobs.fifo", FifoQueue="true", **attributes))
-
-    def now_ms(self) -> int:
-        return self.clock.boot_ms()
-
-    def ask(self, at: int, action: str, **parameters: Any) -> dict[str, Any]:
-        return self.run(self.askers[at].ask(action, "jobs.fifo", **parameters))
 
     @rule(at=AT, group=st.sampled_from("abc"))
     def send(self, at: int, group: str) -> None:
@@ -219,34 +183,13 @@ class FifoQueue(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([1, 3, 31, 43201]))
     def wait(self, seconds: int) -> None:
-        if self.clock.later_ms < KEPT_MS:
-            self.clock.later_ms += seconds * 1000 + 2 * SLACK_MS
-
-    def teardown(self) -> None:
-        if not hasattr(self, "askers"):
-            return
-        queue = self.askers[0].service.host.client
-        findings = self.run(queue.call(lambda: queue.sync.queue("jobs.fifo").audit().findings))
-        self.run(self.stack.aclose())
-        self.runner.close()
-        assert findings == []
-
-
-def run_model(examples: int, steps: int) -> None:
-    quiet = settings(
-        max_examples=examples,
-        stateful_step_count=steps,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-        database=None,
-    )
-    run_state_machine_as_test(FifoQueue, settings=quiet)
+        self.pass_time(seconds)
 
 
 def test_a_fifo_queue_is_as_its_model() -> None:
-    run_model(2, 30)
+    run_model(FifoQueue, 2, 30)
 
 
 @pytest.mark.long(reason="ten thousand steps")
 def test_a_fifo_queue_is_as_its_model_for_long() -> None:
-    run_model(100, 100)
+    run_model(FifoQueue, 100, 100)

@@ -7,32 +7,16 @@ handle it was received last. A receive may return less than there is, but someth
 
 from __future__ import annotations
 
-import asyncio
-import tempfile
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import rule
 
-from cassq.aio.client import Connecting
-from cassq.gateway.actions.service import service_of
 from cassq.gateway.errors import ActionError
-from tests.integration.gateway.asking import ARN, Asker
-from tests.integration.stage import LaterClock, client_on
+from tests.integration.gateway.modelled import AT, COUNT_MAX, PICKS, ModelledQueue, run_model
 
-COUNT_MAX = 3
-KEPT_MS = 1_100_000_000  # less than the retention: nothing expires
-PICKS = st.integers(0, 1 << 16)  # of what there is, which depends on time
-SLACK_MS = 100  # the clock runs on meanwhile: at its edge the model leaves both open
+SLACK_MS = 100
 
 
 @dataclass
@@ -45,45 +29,27 @@ class Message:
     handles: list[str] = field(default_factory=list)
 
 
-class StandardQueue(RuleBasedStateMachine):
-    """Does what clients may do, and compares."""
+class StandardQueue(ModelledQueue):
+    """A standard queue."""
+
+    name = "jobs"
+    dead_name = "dead"
+    slack_ms = SLACK_MS
 
     def __init__(self) -> None:
         super().__init__()
-        self.runner = asyncio.Runner()
-        self.stack = AsyncExitStack()
-        self.clock = LaterClock(0)
         self.alive: dict[str, Message] = {}
         self.gone: list[str] = []  # handles of messages that were deleted
         self.numbers = iter(range(1 << 30))
-        self.run = self.runner.run
 
-    @initialize()
-    def open(self) -> None:
-        directory = Path(self.stack.enter_context(tempfile.TemporaryDirectory()))
-        self.askers: list[Asker] = []
-        for _ in range(2):
-            self.askers.append(self.run(self._opened(directory)))
-        sqs = self.askers[0]
-        self.run(sqs.create("dead"))
-        redrive = f'{{"deadLetterTargetArn":"{ARN}:dead","maxReceiveCount":{COUNT_MAX}}}'
-        self.run(sqs.create("jobs", RedrivePolicy=redrive, MessageRetentionPeriod="1209600"))
-
-    async def _opened(self, directory: Path) -> Asker:
-        connecting = Connecting(lambda: client_on(directory, clock=self.clock))
-        return Asker(await self.stack.enter_async_context(service_of(connecting)))
-
-    def now_ms(self) -> int:
-        return self.clock.boot_ms()
-
-    @rule(at=st.integers(0, 1), delay=st.sampled_from([0, 0, 0, 5, 900]))
+    @rule(at=AT, delay=st.sampled_from([0, 0, 0, 5, 900]))
     def send(self, at: int, delay: int) -> None:
         body = str(next(self.numbers))
         self.run(self.askers[at].send("jobs", body, DelaySeconds=delay))
         self.alive[body] = Message(body, self.now_ms() + delay * 1000 if delay else 0)
 
     @rule(
-        at=st.integers(0, 1),
+        at=AT,
         most=st.integers(1, 10),
         seconds=st.sampled_from([0, 1, 30, 43200]),
         arrives=st.booleans(),
@@ -137,18 +103,18 @@ class StandardQueue(RuleBasedStateMachine):
         message = known[pick % len(known)]
         return message, message.handles[-1] if pick % 4 else message.handles[0]
 
-    @rule(at=st.integers(0, 1), pick=PICKS)
+    @rule(at=AT, pick=PICKS)
     def delete(self, at: int, pick: int) -> None:
         found = self._known(pick)
         if found is None:
             return
         message, handle = found
-        self.run(self.askers[at].ask("DeleteMessage", "jobs", ReceiptHandle=handle))
+        self.ask(at, "DeleteMessage", ReceiptHandle=handle)
         if handle == message.handles[-1] and message.hidden_ms:
             del self.alive[message.body]
             self.gone.append(handle)
 
-    @rule(at=st.integers(0, 1), seconds=st.sampled_from([0, 1, 30, 43200]), pick=PICKS)
+    @rule(at=AT, seconds=st.sampled_from([0, 1, 30, 43200]), pick=PICKS)
     def change_visibility(self, at: int, seconds: int, pick: int) -> None:
         found = self._known(pick)
         if found is None:
@@ -158,11 +124,9 @@ class StandardQueue(RuleBasedStateMachine):
         if abs(message.hidden_ms - begun_ms) < SLACK_MS:
             return
         held = handle == message.handles[-1] and message.hidden_ms > begun_ms
-        change = self.askers[at].ask(
-            "ChangeMessageVisibility", "jobs", ReceiptHandle=handle, VisibilityTimeout=seconds
-        )
+        how = {"ReceiptHandle": handle, "VisibilityTimeout": seconds}
         try:
-            self.run(change)
+            self.ask(at, "ChangeMessageVisibility", **how)
         except ActionError as exc:
             assert exc.code == "MessageNotInflight"
             assert not held
@@ -170,42 +134,21 @@ class StandardQueue(RuleBasedStateMachine):
             assert held
             message.hidden_ms = self.now_ms() + seconds * 1000
 
-    @rule(at=st.integers(0, 1), pick=PICKS)
+    @rule(at=AT, pick=PICKS)
     def delete_again(self, at: int, pick: int) -> None:
         handle = self.gone[pick % len(self.gone)] if self.gone else None
         if handle is not None:
-            self.run(self.askers[at].ask("DeleteMessage", "jobs", ReceiptHandle=handle))
+            self.ask(at, "DeleteMessage", ReceiptHandle=handle)
 
     @rule(seconds=st.sampled_from([1, 2, 31, 901, 43201]))
     def wait(self, seconds: int) -> None:
-        if self.clock.later_ms < KEPT_MS:
-            self.clock.later_ms += seconds * 1000 + 2 * SLACK_MS
-
-    def teardown(self) -> None:
-        if not hasattr(self, "askers"):
-            return
-        queue = self.askers[0].service.host.client
-        findings = self.run(queue.call(lambda: queue.sync.queue("jobs").audit().findings))
-        self.run(self.stack.aclose())
-        self.runner.close()
-        assert findings == []
-
-
-def run_model(examples: int, steps: int) -> None:
-    quiet = settings(
-        max_examples=examples,
-        stateful_step_count=steps,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-        database=None,
-    )
-    run_state_machine_as_test(StandardQueue, settings=quiet)
+        self.pass_time(seconds)
 
 
 def test_a_standard_queue_is_as_its_model() -> None:
-    run_model(6, 40)
+    run_model(StandardQueue, 6, 40)
 
 
 @pytest.mark.long(reason="ten thousand steps")
 def test_a_standard_queue_is_as_its_model_for_long() -> None:
-    run_model(100, 100)
+    run_model(StandardQueue, 100, 100)
