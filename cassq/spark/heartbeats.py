@@ -103,7 +103,8 @@ def _ask(path: Path, url: str) -> None:
     if not path.parent.is_dir():
         raise ConfigError(
             "the process that called cassq.spark.register is gone, or on another machine",
-            hint="register in the driver's own process; Spark Connect is not supported for writes",
+            hint="register in the driver's own process; through Spark Connect, write to a server on"
+            " the client's machine",
         )
     ports = place_of(url).ports
     driver = ports.ids.new(ports.catalog.now_ms())
