@@ -1,4 +1,4 @@
-"""`python -m bench.restarting`: how soon a stream of Spark goes on when its driver was killed, beside
+"""`python -m bench.restarting`: how soon a stream of Spark goes on when its driver was killed, and
 how soon a new one starts.
 
 Both start in a session that is there and warm; measured is the time from the query's start to the
