@@ -220,7 +220,7 @@ def spark_targets() -> list[Target]:
         ),
     ):
         made += [
-            Target(f"{where}, {what}: over the library itself", "≥", 0.6, measured)
+            Target(f"{where}, {what}: over the library itself", "≥", 0.7, measured)
             for what, measured in (
                 ("a write", against(key, library, "write", peer)),
                 ("a read", against(key, library, "read", peer)),
