@@ -124,10 +124,11 @@ class LaneReceiver(AnyReceiver):
             popper.interrupt()
 
     def settled(self, receipts: Iterable[str]) -> None:
-        """Messages were deleted here by their receipts: their keys go on at the next receive."""
+        """Messages were deleted here by their receipts: their keys go on. Takes no lock."""
         popper = self._popper
         if popper is not None and popper.lane is not None:
             popper.lane.receiving.note(map(parsed, receipts))
+            self.interrupt()  # who waits was woken by their acks, before this was known
 
     # --- the lane -------------------------------------------------------------------------------
 

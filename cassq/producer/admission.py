@@ -81,6 +81,13 @@ class PendingPush:
         """Roughly the memory it takes while it waits."""
         return len(self.payload) + len(self.header or b"") + len(self.key or b"") + OVERHEAD_BYTES
 
+    @property
+    def each_id(self) -> list[MessageId | Exception]:
+        """The ids of a batch; after its failure, those of its first messages that were pushed all
+        the same, as far as they are known."""
+        runs = () if self.ids is None else self.ids.runs
+        return [each for run in runs for each in ids_of_run(run)]
+
     def goes_with(self, other: PendingPush) -> bool:
         """Whether both may be appended together."""
         alike = (self.dedup_ids is None) == (other.dedup_ids is None) and self.lane == other.lane
@@ -368,11 +375,12 @@ def _pushed_of(
     failed: BackendError,
 ) -> AppendedPushes:
     """The single pushes that a failed append has pushed all the same; the others get the error.
-    Raises it if there are none. once: as they have dedup ids. appender: of this append; None: it
-    never began."""
-    if entries[0].batch is not None:
-        raise failed
+    Raises it if there are none, or for a batch, which gets the ids of its first messages, if these
+    were pushed. once: as they have dedup ids. appender: of this append; None: it never began."""
     receipts = [] if appender is None else appender.receipts
+    if entries[0].batch is not None:
+        entries[0].ids = MessageIds(receipts if once is None else ())
+        raise failed
     pushed = entries[: sum(receipt.length for receipt in receipts)]
     if once is not None:
         places = [once.done(index) for index in range(len(entries))]

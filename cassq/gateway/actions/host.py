@@ -12,7 +12,7 @@ from cassq.aio.queue import Queue
 from cassq.client.receiving import open_receiver
 from cassq.consumer.receiving import AnyReceiver
 from cassq.errors import GroupNotFoundError, QueueNotFoundError, UsageError
-from cassq.gateway.actions.attributes import is_fifo, number
+from cassq.gateway.actions.attributes import Terms, terms_of
 from cassq.gateway.actions.deliveries import Deliveries
 from cassq.gateway.actions.faults import fault, no_queue
 from cassq.gateway.actions.fifo import Attempts
@@ -42,6 +42,8 @@ class HostedQueue:
         self.read_at: float = 0.0
         self.attempts: Attempts = Attempts()
         self._client = client
+        self._known = queue.sync.watched.row().policy  # of which the terms are
+        self._terms = terms_of(self._known)
         self._pusher: Pusher | None = None
         self._deliveries: dict[str, Deliveries] = {}  # by the group's name
 
@@ -50,6 +52,14 @@ class HostedQueue:
         """The present policy. Raises QueueNotFoundError if the queue was deleted. Cost: a memory
         read."""
         return self.queue.sync.watched.row().policy
+
+    @property
+    def terms(self) -> Terms:
+        """The present terms. Raises, and costs, as `policy` does."""
+        policy = self.policy
+        if policy is not self._known:
+            self._terms, self._known = terms_of(policy), policy
+        return self._terms
 
     @property
     def is_watched(self) -> bool:
@@ -94,14 +104,12 @@ class HostedQueue:
         group = next((each for each in groups if each.id == self.group_id), None)
         if group is None or group.policy.order != "key":
             raise UsageError(NOT_IN_ORDER, hint=NOT_IN_ORDER_HINT)
-        return LaneReceiver(
-            runtime, sync, group, lambda: 1000 * number(self.policy, "DelaySeconds")
-        )
+        return LaneReceiver(runtime, sync, group, lambda: 1000 * self.terms.delay)
 
     @property
     def fifo(self) -> bool:
         """Whether it is a FIFO queue."""
-        return is_fifo(self.policy)
+        return self.terms.fifo
 
     @property
     def is_idle(self) -> bool:

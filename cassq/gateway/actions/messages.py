@@ -9,7 +9,7 @@ from typing import Any
 from cassq.consumer.delivery import Message
 from cassq.errors import GroupNotFoundError, QueueNotFoundError, UsageError
 from cassq.gateway.actions import fifo
-from cassq.gateway.actions.attributes import NUMBERS, number
+from cassq.gateway.actions.attributes import Terms
 from cassq.gateway.actions.contents import (
     Content,
     Received,
@@ -30,7 +30,6 @@ DELAY_SECONDS_MAX = 900
 VISIBILITY_SECONDS_MAX = 43_200
 WAIT_SECONDS_MAX = 20
 RECEIVED_MAX = 10
-SIZE_ALWAYS = NUMBERS["MaximumMessageSize"][0]  # no queue can have a lower limit
 ATTEMPT = "ReceiveRequestAttemptId"
 
 
@@ -47,38 +46,36 @@ def ranged(name: str, value: int, most: int, least: int = 0) -> int:
 async def send_message(host: Host, request: Request) -> Answer:
     hosted = await host.hosted(request)
     parameters = request.parameters
+    terms = hosted.terms
     content = content_of(parameters)
-    check_size(hosted, content.size)
-    push = push_of(hosted, parameters, content)
+    check_size(terms, content.size)
+    push = push_of(terms, parameters, content)
     message_id = await hosted.pusher.push(push.payload, **push.options())
-    return Answer(sent(hosted, content, message_id))
+    return Answer(sent(terms, content, message_id))
 
 
-def sent(hosted: HostedQueue, content: Content, message_id: str) -> dict[str, Any]:
+def sent(terms: Terms, content: Content, message_id: str) -> dict[str, Any]:
     """The answer to the sender of a message."""
     found = content.answer(as_uuid(message_id))
-    if hosted.fifo:
+    if terms.fifo:
         found["SequenceNumber"] = fifo.number_of(message_id)
     return found
 
 
-def check_size(hosted: HostedQueue, size: int) -> None:
+def check_size(terms: Terms, size: int) -> None:
     """Raise ActionError for a message that is larger than its queue takes."""
-    if size <= SIZE_ALWAYS:
-        return
-    most = number(hosted.policy, "MaximumMessageSize")
-    if size > most:
+    if size > terms.size_max:
         raise fault(
             "InvalidParameterValue",
-            f"One or more parameters are invalid. Reason: Message must be shorter than {most}"
-            f" bytes.",
+            "One or more parameters are invalid. Reason: Message must be shorter than"
+            f" {terms.size_max} bytes.",
         )
 
 
-def push_of(hosted: HostedQueue, parameters: Mapping[str, Any], content: Content) -> Push:
+def push_of(terms: Terms, parameters: Mapping[str, Any], content: Content) -> Push:
     """How to push a message. Raises ActionError."""
-    if hosted.fifo:
-        return fifo.push_of(hosted.policy, parameters, content)
+    if terms.fifo:
+        return fifo.push_of(terms, parameters, content)
     if parameters.get("MessageGroupId") is not None:
         raise unserved(
             "MessageGroupId on standard queues", "leave it out, or consume by a group with `fair`"
@@ -91,7 +88,7 @@ def push_of(hosted: HostedQueue, parameters: Mapping[str, Any], content: Content
         )
     delay = parameters.get("DelaySeconds")
     if delay is None:
-        delay = number(hosted.policy, "DelaySeconds")
+        delay = terms.delay
     else:
         ranged("DelaySeconds", delay, DELAY_SECONDS_MAX)
     return Push(content.payload, headers=content.headers, delay=delay or None)
@@ -102,18 +99,18 @@ def push_of(hosted: HostedQueue, parameters: Mapping[str, Any], content: Content
 
 async def receive_message(host: Host, request: Request) -> Answer:
     hosted = await host.hosted(request)
-    parameters, policy = request.parameters, hosted.policy
+    parameters, terms = request.parameters, hosted.terms
     most = ranged("MaxNumberOfMessages", parameters.get("MaxNumberOfMessages", 1), RECEIVED_MAX, 1)
     visible = parameters.get("VisibilityTimeout")
     if visible is None:
-        visible = number(policy, "VisibilityTimeout")
+        visible = terms.visible
     ranged("VisibilityTimeout", visible, VISIBILITY_SECONDS_MAX)
     wait = parameters.get("WaitTimeSeconds")
     if wait is None:
-        wait = number(policy, "ReceiveMessageWaitTimeSeconds")
+        wait = terms.wait
     ranged("WaitTimeSeconds", wait, WAIT_SECONDS_MAX)
     deliveries = hosted.deliveries
-    attempt = fifo.checked_id(ATTEMPT, parameters.get(ATTEMPT)) if hosted.fifo else None
+    attempt = fifo.checked_id(ATTEMPT, parameters.get(ATTEMPT)) if terms.fifo else None
     again = attempt and await _received_again(hosted, attempt, visible)
     if again:
         return Answer({"Messages": again})
