@@ -51,9 +51,11 @@ def push_of(terms: Terms, parameters: Mapping[str, Any], content: Content) -> Pu
                 " MessageDeduplicationId provided explicitly",
             )
         dedup = sha256(content.payload).hexdigest()
-    headers = with_system(content.headers, DEDUPLICATION, dedup)
-    dedup_id = sha256(f"{group}\0{dedup}".encode()).hexdigest() if terms.by_group else dedup
-    return Push(content.payload, headers=headers, key=group.encode(), dedup_id=dedup_id)
+    headers = content.headers
+    if terms.by_group:  # the queue keeps another id, so the sender's own is kept beside it
+        headers = with_system(headers, DEDUPLICATION, dedup)
+        dedup = sha256(f"{group}\0{dedup}".encode()).hexdigest()
+    return Push(content.payload, headers=headers, key=group.encode(), dedup_id=dedup)
 
 
 def checked_id(name: str, value: str | None) -> str | None:

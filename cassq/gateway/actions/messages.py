@@ -11,8 +11,10 @@ from cassq.errors import GroupNotFoundError, QueueNotFoundError, UsageError
 from cassq.gateway.actions import fifo
 from cassq.gateway.actions.attributes import Terms
 from cassq.gateway.actions.contents import (
+    DEDUPLICATION,
     Content,
     Received,
+    body_of,
     checksum,
     chosen,
     content_of,
@@ -151,13 +153,17 @@ def _shown(
 ) -> dict[str, Any]:
     """A message of a queue as the answer holds it. names, wanted: the system attributes and the
     attributes that it shows."""
-    content = received(message.payload, message.headers)
+    payload = message.payload
+    body, is_text = body_of(payload)
     members: dict[str, Any] = {
         "MessageId": as_uuid(message.id),
         "ReceiptHandle": message.receipt,
-        "MD5OfBody": md5(content.body.encode(), usedforsecurity=False).hexdigest(),
-        "Body": content.body,
+        "MD5OfBody": md5(payload if is_text else body.encode(), usedforsecurity=False).hexdigest(),
+        "Body": body,
     }
+    if not (names or wanted):
+        return members
+    content = received(message.headers, is_text=is_text)
     if names:
         system = _system(host, hosted.name, message, content, fifo_queue=hosted.fifo)
         if "All" not in names:
@@ -184,6 +190,8 @@ def _system(
         **content.system,
     }
     if fifo_queue:
+        if content.dedup_id is not None:
+            found.setdefault(DEDUPLICATION, content.dedup_id)
         if message.key is not None:
             found["MessageGroupId"] = message.key.decode(errors="replace")
         found["SequenceNumber"] = fifo.sequence_number(message.pipe_id, message.seq)
