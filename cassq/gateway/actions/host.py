@@ -98,13 +98,17 @@ class HostedQueue:
 
     def _open_receiver(self, name: str) -> AnyReceiver:
         sync, runtime = self.queue.sync, self._client.sync.runtime
-        if not self.fifo or name != DEFAULT_GROUP:
+        if name != DEFAULT_GROUP:
             return open_receiver(runtime, sync, name)
         groups = runtime.ports.catalog.queues.groups(self.queue.id)
         group = next((each for each in groups if each.id == self.group_id), None)
-        if group is None or group.policy.order != "key":
-            raise UsageError(NOT_IN_ORDER, hint=NOT_IN_ORDER_HINT)
-        return LaneReceiver(runtime, sync, group, lambda: 1000 * self.terms.delay)
+        if self.fifo:
+            if group is None or group.policy.order != "key":
+                raise UsageError(NOT_IN_ORDER, hint=NOT_IN_ORDER_HINT)
+            return LaneReceiver(runtime, sync, group, lambda: 1000 * self.terms.delay)
+        if group is not None and group.policy.fair:
+            return LaneReceiver(runtime, sync, group, lambda: 0)  # its pushes are delayed
+        return open_receiver(runtime, sync, name)
 
     @property
     def fifo(self) -> bool:

@@ -20,7 +20,7 @@ from cassq.gateway.actions.contents import (
     content_of,
     received,
 )
-from cassq.gateway.actions.faults import fault, unserved, wrong_value
+from cassq.gateway.actions.faults import fault, wrong_value
 from cassq.gateway.actions.host import Host, HostedQueue
 from cassq.gateway.errors import ActionError
 from cassq.gateway.request import Answer, Request
@@ -32,7 +32,7 @@ DELAY_SECONDS_MAX = 900
 VISIBILITY_SECONDS_MAX = 43_200
 WAIT_SECONDS_MAX = 20
 RECEIVED_MAX = 10
-ATTEMPT = "ReceiveRequestAttemptId"
+ATTEMPT, GROUP = "ReceiveRequestAttemptId", "MessageGroupId"
 
 
 def ranged(name: str, value: int, most: int, least: int = 0) -> int:
@@ -78,10 +78,7 @@ def push_of(terms: Terms, parameters: Mapping[str, Any], content: Content) -> Pu
     """How to push a message. Raises ActionError."""
     if terms.fifo:
         return fifo.push_of(terms, parameters, content)
-    if parameters.get("MessageGroupId") is not None:
-        raise unserved(
-            "MessageGroupId on standard queues", "leave it out, or consume by a group with `fair`"
-        )
+    group = fifo.checked_id(GROUP, parameters.get(GROUP))
     if parameters.get("MessageDeduplicationId") is not None:
         raise wrong_value(
             "MessageDeduplicationId",
@@ -93,7 +90,8 @@ def push_of(terms: Terms, parameters: Mapping[str, Any], content: Content) -> Pu
         delay = terms.delay
     else:
         ranged("DelaySeconds", delay, DELAY_SECONDS_MAX)
-    return Push(content.payload, headers=content.headers, delay=delay or None)
+    key = None if group is None else group.encode()
+    return Push(content.payload, content.headers, key, delay or None)
 
 
 # --- receiving ----------------------------------------------------------------------------------
@@ -189,11 +187,11 @@ def _system(
         "ApproximateFirstReceiveTimestamp": str(host.wall_ms(first_ms or now_ms)),
         **content.system,
     }
+    if message.key is not None:
+        found[GROUP] = message.key.decode(errors="replace")
     if fifo_queue:
         if content.dedup_id is not None:
             found.setdefault(DEDUPLICATION, content.dedup_id)
-        if message.key is not None:
-            found["MessageGroupId"] = message.key.decode(errors="replace")
         found["SequenceNumber"] = fifo.sequence_number(message.pipe_id, message.seq)
     source = content.death.get("queue")
     if isinstance(source, str) and source != name:

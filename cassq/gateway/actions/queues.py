@@ -24,6 +24,7 @@ from cassq.settings import QueueSettings
 
 LISTED_MAX = 1000
 LANE_SECONDS = 5.0
+FAIR_TAG = "cassq:fair"  # of a queue that is to be fair among groups of messages: "true"
 SOURCES = "queueUrls"  # of an answer that always has this member
 TAGS_MAX = 50
 TAG_KEY_MAX, TAG_VALUE_MAX = 128, 256
@@ -59,8 +60,7 @@ async def create_queue(host: Host, request: Request) -> Answer:
     tags = _checked_tags(parameters.get("tags") or {})
     sources = await host.client.call(_policies, host)
     change = attrs.changing(host, name, wanted, sources, fifo=fifo)
-    # What is received has a deadline of its own: this is how long the lane of a dead gateway stays.
-    group = GroupPolicy(order="key", claim_timeout=LANE_SECONDS) if fifo else None
+    group = _group_of(tags, fifo=fifo)
 
     def create() -> None:
         defaults = attrs.defaults(fifo=fifo)
@@ -77,6 +77,17 @@ async def create_queue(host: Host, request: Request) -> Answer:
 
     await host.client.call(create)
     return Answer({"QueueUrl": host.url(request, name)})
+
+
+def _group_of(tags: Mapping[str, str], *, fifo: bool) -> GroupPolicy | None:
+    """The policy of the group that SQS clients consume for; None for the usual one. What they
+    receive has a deadline of its own: its claim timeout is how long the lane of a dead gateway
+    stays."""
+    if fifo:
+        return GroupPolicy(order="key", claim_timeout=LANE_SECONDS)
+    if tags.get(FAIR_TAG) == "true":
+        return GroupPolicy(fair=True, claim_timeout=LANE_SECONDS)
+    return None
 
 
 def _check_kind(name: str, wanted: Mapping[str, str], *, fifo: bool) -> None:
