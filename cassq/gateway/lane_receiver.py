@@ -42,8 +42,8 @@ NOT_IN_ORDER_HINT = "create the queue by CreateQueue with the attribute FifoQueu
 
 
 class LaneReceiver(AnyReceiver):
-    """Receives messages of the group `group` of a queue, which is keyed; at most one of each key, if
-    it has the order of keys. Thread-safe.
+    """Receives messages of the group `group` of a queue, which is keyed. At most one of each key is
+    out, if it has the order of keys. Thread-safe.
 
     delay_ms: how old a message must be to be received.
     """

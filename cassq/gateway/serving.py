@@ -2,7 +2,7 @@
 
 On a signal it accepts nothing more, answers what was asked, ends waits for messages with their
 answers, and closes its client. The files of credentials and certificates are read again when they
-change.
+change, and when it is asked to.
 """
 
 from __future__ import annotations
@@ -106,10 +106,13 @@ class Certificate:
         self._cert, self._key = cert, key
         self.tls: ssl.SSLContext | None = server_tls(cert, key)
 
-    def refresh(self) -> None:
-        """Read the files again if they have changed; files that cannot be used change nothing."""
+    def refresh(self, *, anyway: bool = False) -> None:
+        """Read the files again if they have changed, or `anyway`; files that cannot be used change
+        nothing."""
+        if not self._files:
+            return
         state = self._times()
-        if state == self._state:
+        if state == self._state and not anyway:
             return
         self._state = state
         try:
@@ -140,11 +143,13 @@ async def serve(
     place: Place,
     stop: asyncio.Event,
     *,
+    renew: asyncio.Event | None = None,
     ready: Callable[[], None],
     each_second: Callable[[], object] = lambda: None,
     clock: Clock | None = None,
 ) -> bool:
-    """Serve until `stop` is set. opening: opens the service. ready: called once it serves. Returns
+    """Serve until `stop` is set. opening: opens the service. renew: once it is set, files are read
+    again that do not seem to have changed. ready: called once it serves. Returns
     whether all that was asked was answered. Raises ConfigError for files that cannot be used, and
     what `opening` raises."""
     clock = clock or SystemClock()
@@ -166,9 +171,12 @@ async def serve(
         )
 
         def look() -> None:
+            anyway = renew is not None and renew.is_set()
+            if renew is not None:
+                renew.clear()
             if credentials is not None:
-                credentials.refresh()
-            certificate.refresh()
+                credentials.refresh(anyway=anyway)
+            certificate.refresh(anyway=anyway)
             listener.tls = certificate.tls
             answering.flush()
             counts.connections(listener.connections, listener.refused)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import sys
 import tempfile
@@ -92,7 +93,8 @@ def gateway(
 
     /health and /metrics, for Prometheus, are served at the same address. SIGTERM or Ctrl-C lets
     requests finish within --grace; waits for messages end with what they have. A second Ctrl-C ends
-    at once. A process that crashes is replaced.
+    at once. The files of credentials and certificates are read again when they change, and after
+    SIGHUP. A process that crashes is replaced.
     """
     with extras.wanted(*extras.GATEWAY):
         from cassq.gateway.serving import check_exposure, open_sockets, server_tls
@@ -129,6 +131,7 @@ def gateway(
             orders,
             grace,
             crash_costs="its clients have lost their connections",
+            passed_on=[signal.SIGHUP],
         )
         endpoint = _endpoint(host, port, "https" if encrypted else "http")
         facts = {"endpoint": endpoint, "region": REGION, "processes": processes}
