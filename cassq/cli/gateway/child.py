@@ -67,7 +67,7 @@ async def _serve(orders: dict[str, Any], reporter: Reporter, lifeline: int) -> b
         [socket.socket(fileno=fd) for fd in orders["sockets"]], orders["counts"], orders["slot"]
     )
     well = await serve(
-        open_service(orders["url"]),
+        open_service(orders["url"], groups=orders["groups"]),
         Options(**paths, grace=orders["grace"]),
         place,
         stop,

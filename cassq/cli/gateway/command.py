@@ -71,6 +71,11 @@ LARGE_EXAMPLE = (
     help="How long requests may go on after SIGTERM or Ctrl-C.",
 )
 @click.option(
+    "--expose-groups",
+    is_flag=True,
+    help="Serve each other group of a queue as a queue, QUEUE--GROUP, to receive from.",
+)
+@click.option(
     "--insecure",
     is_flag=True,
     help="Listen without credentials in a network that you trust.",
@@ -84,6 +89,7 @@ def gateway(
     tls_key: Path | None,
     processes: int,
     grace: float,
+    expose_groups: bool,
     insecure: bool,
 ) -> None:
     """Serve the queues by the protocol of Amazon SQS, until SIGTERM or Ctrl-C.
@@ -123,6 +129,7 @@ def gateway(
                 "cert": _shown(tls_cert),
                 "key": _shown(tls_key),
                 "grace": grace,
+                "groups": expose_groups,
             }
             for slot, its in enumerate(sockets)
         ]

@@ -16,28 +16,43 @@ from cassq.gateway.actions.attributes import Terms, terms_of
 from cassq.gateway.actions.deliveries import Deliveries
 from cassq.gateway.actions.faults import fault, no_queue
 from cassq.gateway.actions.fifo import Attempts
+from cassq.gateway.errors import ActionError
 from cassq.gateway.lane_receiver import NOT_IN_ORDER, NOT_IN_ORDER_HINT, LaneReceiver
 from cassq.gateway.request import Request
 from cassq.model.queues import DEFAULT_GROUP, QueuePolicy
-from cassq.model.rows import QueueRow
 
 ACCOUNT = "000000000000"
 REGION = "us-east-1"
 KNOWN_SECONDS = 1.0  # how long a row is taken for the present one while nothing watches it
 COUNTED_SECONDS = 1.0
 CLOCKS_MS = 20  # two clocks that are read one after the other differ by less
+BETWEEN = "--"  # a queue's name and that of its group
+# What SQS clients can do with a group that is a queue for them.
+OF_GROUPS = (
+    "ReceiveMessage",
+    "DeleteMessage",
+    "DeleteMessageBatch",
+    "ChangeMessageVisibility",
+    "ChangeMessageVisibilityBatch",
+    "GetQueueAttributes",
+    "PurgeQueue",
+)
 IDLE_SECONDS = 60.0  # after this, the threads of a queue that is not used end
 
 
 class HostedQueue:
-    """A queue that SQS clients use. group_id: of the group that they consume for. used_at: when it
+    """A queue that SQS clients use. name: by which they know it. group, group_id: for which they
+    consume, by its name and its id. used_at: when it
     was used last, by the loop's clock; read_at: when its row was read. attempts: of a FIFO queue,
     through this gateway."""
 
-    def __init__(self, client: Client, queue: Queue, group_id: str) -> None:
+    def __init__(
+        self, client: Client, queue: Queue, group_id: str, group: str = DEFAULT_GROUP
+    ) -> None:
         self.queue: Queue = queue
         self.group_id: str = group_id
-        self.name: str = queue.name
+        self.group: str = group
+        self.name: str = shown_name(queue.name, group)
         self.used_at: float = 0.0
         self.read_at: float = 0.0
         self.attempts: Attempts = Attempts()
@@ -75,12 +90,12 @@ class HostedQueue:
 
     @property
     def deliveries(self) -> Deliveries:
-        """Receives for the default group, and settles for all groups."""
-        return self._deliveries.get(DEFAULT_GROUP) or self._deliver(DEFAULT_GROUP)
+        """Receives for the group of SQS clients, and settles for all groups."""
+        return self._deliveries.get(self.group) or self._deliver(self.group)
 
     async def deliveries_to(self, group: str) -> Deliveries:
         """Receives for a group. Raises GroupNotFoundError. Cost: a read, at first."""
-        if group not in self._deliveries and group != DEFAULT_GROUP:
+        if group not in self._deliveries and group != self.group:
             listed = self._client.sync.ports.catalog.queues.groups
             rows = await self._client.call(listed, self.queue.id)
             if all(row.name != group for row in rows):
@@ -98,7 +113,7 @@ class HostedQueue:
 
     def _open_receiver(self, name: str) -> AnyReceiver:
         sync, runtime = self.queue.sync, self._client.sync.runtime
-        if name != DEFAULT_GROUP:
+        if name != self.group:
             return open_receiver(runtime, sync, name)
         groups = runtime.ports.catalog.queues.groups(self.queue.id)
         group = next((each for each in groups if each.id == self.group_id), None)
@@ -130,18 +145,27 @@ class HostedQueue:
             await each.close()
 
 
-class Host:
-    """The queues of a place, for SQS clients."""
+def shown_name(queue: str, group: str) -> str:
+    """The name by which SQS clients know a queue for one of its groups."""
+    return queue if group == DEFAULT_GROUP else f"{queue}{BETWEEN}{group}"
 
-    def __init__(self, client: Client, *, region: str = REGION, account: str = ACCOUNT) -> None:
+
+class Host:
+    """The queues of a place, for SQS clients. groups: whether each group but the default one is a
+    queue for them, too."""
+
+    def __init__(
+        self, client: Client, *, region: str = REGION, account: str = ACCOUNT, groups: bool = False
+    ) -> None:
         self.client: Client = client
+        self.groups: bool = groups
         self.region: str = region
         self.account: str = account
         self._loop = asyncio.get_running_loop()
         self._hosted: dict[str, HostedQueue] = {}
         self._jobs: dict[asyncio.Future[None], Callable[[], None]] = {}  # how to stop each
         self._ahead_ms = 0  # the wall clock, of the catalog's
-        self._counts: dict[str, tuple[float, dict[str, str]]] = {}  # by queue id
+        self._counts: dict[str, tuple[float, dict[str, str]]] = {}  # by group id
         self._tidying: asyncio.Task[None] | None = None
 
     # --- names ----------------------------------------------------------------------------------
@@ -205,29 +229,82 @@ class Host:
             else:
                 del self._hosted[name]
         try:
-            queue = await self.client.queue(name)
+            queue, group = await self.client.queue(name), DEFAULT_GROUP
         except QueueNotFoundError as exc:
-            raise no_queue(name) from exc
+            own, between, group = name.rpartition(BETWEEN)
+            if not (self.groups and between):
+                raise no_queue(name) from exc
+            queue = await self._with_group(own, group)
         groups = await self.client.call(self.client.sync.ports.catalog.queues.groups, queue.id)
-        group_id = next((group.id for group in groups if group.name == DEFAULT_GROUP), "")
-        return self._keep(queue, group_id)
+        group_id = next((each.id for each in groups if each.name == group), "")
+        if group != DEFAULT_GROUP and not group_id:
+            raise no_queue(name)
+        return self._keep(queue, group_id, group)
 
-    def _keep(self, queue: Queue, group_id: str) -> HostedQueue:
+    async def _with_group(self, name: str, group: str) -> Queue:
+        """The queue with this name, of which a group is asked for. Raises ActionError."""
+        try:
+            return await self.client.queue(name)
+        except QueueNotFoundError as exc:
+            raise no_queue(shown_name(name, group)) from exc
+
+    async def check_whole(self, request: Request) -> None:
+        """Raise ActionError if a request is for a group, as if it was a queue, and groups do not
+        have its action."""
+        if request.action in OF_GROUPS or not request.parameters.get("QueueUrl"):
+            return
+        name = self.named(request) if self.groups else ""
+        if await self.is_group(name):
+            raise fault(
+                "UnsupportedOperation",
+                f"{name} is a group, and {request.action} is for whole queues: ask for it with"
+                f" {name.rpartition(BETWEEN)[0]}.",
+            )
+
+    async def is_group(self, name: str) -> bool:
+        """Whether SQS clients know a group by this name. Cost: none for a name without a group."""
+        if not self.groups or BETWEEN not in name:
+            return False
+        try:
+            return (await self.find(name)).group != DEFAULT_GROUP
+        except ActionError:  # there is nothing of this name
+            return False
+
+    async def shown_names(self, prefix: str) -> list[str]:
+        """The names of queues that begin so, as SQS clients know them. Cost: one read; with groups,
+        one more for each queue."""
+        queues = self.client.sync.ports.catalog.queues
+
+        def listed() -> list[str]:
+            if not self.groups:
+                return [row.name for row in queues.listed(prefix)]
+            found = (
+                (row.name, group.name) for row in queues.listed() for group in queues.groups(row.id)
+            )
+            names = {shown_name(*each) for each in found} | {row.name for row in queues.listed()}
+            return sorted(name for name in names if name.startswith(prefix))
+
+        return await self.client.call(listed)
+
+    def _keep(self, queue: Queue, group_id: str, group: str) -> HostedQueue:
         """Keep a queue that was just read, unless another request was faster."""
-        found = self._hosted.get(queue.name)
-        if found is None or found.queue.id != queue.id:
-            found = self._hosted[queue.name] = HostedQueue(self.client, queue, group_id)
+        name = shown_name(queue.name, group)
+        found = self._hosted.get(name)
+        if found is None or found.queue.id != queue.id or found.group_id != group_id:
+            found = self._hosted[name] = HostedQueue(self.client, queue, group_id, group)
         found.used_at = found.read_at = self._loop.time()
         if self._tidying is None:
             self._tidying = self._loop.create_task(self._tidy())
         return found
 
-    async def counted(self, row: QueueRow, count: Callable[[], dict[str, str]]) -> dict[str, str]:
+    async def counted(
+        self, hosted: HostedQueue, count: Callable[[], dict[str, str]]
+    ) -> dict[str, str]:
         """How many messages a queue has, as `count` found it within the last second."""
-        now = self._loop.time()
-        known = self._counts.get(row.id)
+        now, group_id = self._loop.time(), hosted.group_id
+        known = self._counts.get(group_id)
         if known is None or now - known[0] >= COUNTED_SECONDS:
-            known = self._counts[row.id] = now, await self.client.call(count)
+            known = self._counts[group_id] = now, await self.client.call(count)
         return known[1]
 
     async def forget(self, name: str) -> None:
