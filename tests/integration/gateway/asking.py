@@ -47,6 +47,16 @@ class Asker:
         assert caught.value.sender
         return caught.value.message
 
+    async def outcome(self, action: str, queue: str | None = None, **parameters: Any) -> str:
+        """The code of the error of a request, or of the first entry of a batch that failed; "" if
+        it is done."""
+        try:
+            found = await self.ask(action, queue, **parameters)
+        except ActionError as exc:
+            return exc.code
+        failed: list[dict[str, str]] = found.get("Failed", [])
+        return failed[0]["Code"].rpartition(".")[2] if failed else ""
+
     async def create(self, name: str, **attributes: str) -> None:
         await self.ask("CreateQueue", QueueName=name, Attributes=attributes)
 
