@@ -126,6 +126,13 @@ class Certificate:
         return [os.stat(each).st_mtime_ns if each.exists() else 0 for each in self._files]
 
 
+def _refresh(credentials: Credentials | None, certificate: Certificate, *, anyway: bool) -> None:
+    """Read files again that have changed; `anyway`, all of them."""
+    if credentials is not None:
+        credentials.refresh(anyway=anyway)
+    certificate.refresh(anyway=anyway)
+
+
 def health_of(listener: Listener) -> Health:
     """What /health says of a process."""
     facts = {
@@ -142,8 +149,8 @@ async def serve(
     options: Options,
     place: Place,
     stop: asyncio.Event,
+    renew: asyncio.Event,
     *,
-    renew: asyncio.Event | None = None,
     ready: Callable[[], None],
     each_second: Callable[[], object] = lambda: None,
     clock: Clock | None = None,
@@ -171,12 +178,8 @@ async def serve(
         )
 
         def look() -> None:
-            anyway = renew is not None and renew.is_set()
-            if renew is not None:
-                renew.clear()
-            if credentials is not None:
-                credentials.refresh(anyway=anyway)
-            certificate.refresh(anyway=anyway)
+            _refresh(credentials, certificate, anyway=renew.is_set())
+            renew.clear()
             listener.tls = certificate.tls
             answering.flush()
             counts.connections(listener.connections, listener.refused)

@@ -71,7 +71,7 @@ async def _serve(orders: dict[str, Any], reporter: Reporter, lifeline: int) -> b
         Options(**paths, grace=orders["grace"]),
         place,
         stop,
-        renew=renew,
+        renew,
         ready=lambda: reporter.send(READY, popper=f"gateway process {orders['slot']}"),
         each_second=lambda: reporter.send(BEAT, facts=facts),
     )

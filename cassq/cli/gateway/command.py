@@ -6,7 +6,7 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -133,17 +133,20 @@ def gateway(
             }
             for slot, its in enumerate(sockets)
         ]
-        plan = Plan(
-            [sys.executable, "-m", CHILD],
-            orders,
-            grace,
-            crash_costs="its clients have lost their connections",
-            passed_on=[signal.SIGHUP],
-        )
         endpoint = _endpoint(host, port, "https" if encrypted else "http")
         facts = {"endpoint": endpoint, "region": REGION, "processes": processes}
-        code = _run(plan, lambda: _show(call, facts, any_key=credentials is None))
+        code = _run(_plan(orders, grace), lambda: _show(call, facts, any_key=credentials is None))
     ctx.exit(code)
+
+
+def _plan(orders: Sequence[Mapping[str, Any]], grace: float) -> Plan:
+    return Plan(
+        [sys.executable, "-m", CHILD],
+        orders,
+        grace,
+        crash_costs="its clients have lost their connections",
+        passed_on=[signal.SIGHUP],
+    )
 
 
 def _shown(path: Path | None) -> str | None:

@@ -6,15 +6,18 @@ import asyncio
 import base64
 from collections import Counter
 from hashlib import md5
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import cassq
+from cassq.aio import Connecting
+from cassq.base.clock import ManualClock
 from cassq.message.message_ids import from_uuid
 from tests.integration.aio.loops import until
-from tests.integration.gateway.asking import ACCOUNT_URL, Asker, bodies, served
-from tests.integration.stage import Connect, alone
+from tests.integration.gateway.asking import ACCOUNT_URL, Asker, bodies, run, served
+from tests.integration.stage import Connect, alone, client_on
 
 TRACE = "Root=1-5759e988-bd862e3fe1be46a994272793"
 
@@ -422,6 +425,26 @@ def test_a_group_with_order_or_limits_is_left_to_poppers(url: str, connect: Conn
             )
 
     served(url, main)
+
+
+@pytest.mark.embedded_only(reason="the wall clock of a directory is set")
+def test_a_wall_clock_that_is_set_changes_no_wait_and_no_deadline(directory: Path) -> None:
+    clock = ManualClock()
+
+    async def main(sqs: Asker) -> None:
+        await sqs.create("jobs")
+        await sqs.send("jobs", "hidden")
+        (message,) = await sqs.receive("jobs", VisibilityTimeout=30)
+        waiting = asyncio.create_task(sqs.receive("jobs", WaitTimeSeconds=20))
+        for days in (1, -2, 1):
+            clock.jump_wall(days * 86_400.0)
+            assert await sqs.receive("jobs") == []
+            assert not waiting.done()
+        sent = await sqs.send("jobs", "sent")
+        assert [each["MessageId"] for each in await waiting] == [sent]
+        await sqs.delete("jobs", message)
+
+    run(lambda: Connecting(lambda: client_on(directory, clock=clock)), main)
 
 
 def test_groups_of_messages_share_a_fair_queue(url: str) -> None:
