@@ -188,7 +188,10 @@ class Host:
         """The name of the queue that a request is for, from its URL, of which only the last part
         counts. Raises ActionError, also if the caller may not do this with it."""
         url: str = request.parameters.get("QueueUrl") or ""
-        name = unquote(urlsplit(url).path.rpartition("/")[2])
+        try:
+            name = unquote(urlsplit(url).path.rpartition("/")[2])
+        except ValueError:  # its host is not one
+            name = ""
         if not name:
             raise fault("InvalidAddress", f"{url!r:.200} is not the URL of a queue.")
         self.check(request, name)

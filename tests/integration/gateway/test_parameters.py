@@ -52,6 +52,7 @@ def task(arn: str) -> str:
 
 QUEUE: Cases = [
     ("", "InvalidAddress"),
+    ("http://[/jobs", "InvalidAddress"),
     (f"{ACCOUNT_URL}/none", NO_QUEUE),
     ("http://localhost:1/none", NO_QUEUE),  # its last part alone counts
 ]
