@@ -140,6 +140,7 @@ def test_pushes_with_dedup_ids_share_one_append(
     assert len(drain(queue.popper())) == 45
 
 
+@pytest.mark.embedded_only(reason="a file of it is removed")
 def test_an_id_whose_message_cannot_be_read_fails_alone(client: cassq.Client) -> None:
     queue = client.create_queue("jobs", dedup_window=3600)
     with queue.pusher() as pusher:
