@@ -91,14 +91,14 @@ class _Line:
         """How many messages those ask for that want them for so long."""
         return self._asked[ms]
 
-    def served(self, ms: int, found: Sequence[Message]) -> list[tuple[_Want, list[Message]]]:
+    def served(self, ms: int, found: list[Message]) -> list[tuple[_Want, list[Message]]]:
         """Deal messages out to those that want them for so long, who leave."""
         dealt: list[tuple[_Want, list[Message]]] = []
         at = 0
         while at < len(found) and ms in self._alike:
             want = next(iter(self._alike[ms].values()))
             self.leave(ms, want.number)
-            dealt.append((want, list(found[at : at + want.most])))
+            dealt.append((want, found[at : at + want.most]))
             at += want.most
         return dealt
 
@@ -326,7 +326,7 @@ class Deliveries:
         """Receive once for the first in line, and all others that want their messages for as long;
         False if there was nothing."""
         ms = self._line.first().ms
-        found = receiver.receive(min(RECEIVE_MAX, self._line.asked(ms)), ms)
+        found = list(receiver.receive(min(RECEIVE_MAX, self._line.asked(ms)), ms))
         self._answer(self._line.served(ms, found))
         return bool(found)
 
