@@ -42,9 +42,8 @@ IDLE_SECONDS = 60.0  # after this, the threads of a queue that is not used end
 
 class HostedQueue:
     """A queue that SQS clients use. name: by which they know it. group, group_id: for which they
-    consume, by its name and its id. used_at: when it
-    was used last, by the loop's clock; read_at: when its row was read. attempts: of a FIFO queue,
-    through this gateway."""
+    consume, by its name and its id. used_at: when it was used last, by the loop's clock; read_at:
+    when its row was read. attempts: of a FIFO queue, through this gateway."""
 
     def __init__(
         self, client: Client, queue: Queue, group_id: str, group: str = DEFAULT_GROUP
@@ -235,7 +234,7 @@ class Host:
             queue, group = await self.client.queue(name), DEFAULT_GROUP
         except QueueNotFoundError as exc:
             own, between, group = name.rpartition(BETWEEN)
-            if not (self.groups and between):
+            if not (self.groups and between) or group == DEFAULT_GROUP:
                 raise no_queue(name) from exc
             queue = await self._with_group(own, group)
         groups = await self.client.call(self.client.sync.ports.catalog.queues.groups, queue.id)
@@ -281,10 +280,10 @@ class Host:
         def listed() -> list[str]:
             if not self.groups:
                 return [row.name for row in queues.listed(prefix)]
-            found = (
-                (row.name, group.name) for row in queues.listed() for group in queues.groups(row.id)
-            )
-            names = {shown_name(*each) for each in found} | {row.name for row in queues.listed()}
+            names: set[str] = set()
+            for row in queues.listed():
+                names.add(row.name)
+                names.update(shown_name(row.name, each.name) for each in queues.groups(row.id))
             return sorted(name for name in names if name.startswith(prefix))
 
         return await self.client.call(listed)

@@ -8,6 +8,9 @@ import json
 import pytest
 
 import cassq
+from cassq.gateway.plain.request import PlainRequest
+from cassq.gateway.plain.service import PlainService
+from cassq.gateway.request import Caller
 from tests.integration.gateway.asking import ACCOUNT_URL, ARN, Asker, bodies, served
 from tests.integration.stage import Connect
 
@@ -335,8 +338,14 @@ def test_each_group_of_a_queue_may_be_a_queue_for_clients(url: str, connect: Con
         }.items():
             message = await sqs.refused("UnsupportedOperation", action, "jobs--mail", **parameters)
             assert "ask for it with jobs" in message
-        await sqs.refused("QueueDoesNotExist", "ReceiveMessage", "jobs--none")
+        for name in ("jobs--none", "jobs--default"):
+            await sqs.refused("QueueDoesNotExist", "ReceiveMessage", name)
         await sqs.refused("QueueDoesNotExist", "ReceiveMessage", "none--mail")
+        asked = PlainRequest(
+            "GET", ("queues", "jobs--mail", "messages"), {}, b"", Caller("key"), "", ""
+        )
+        answer = await PlainService(sqs.service.host).answer(asked)
+        assert (answer.status, b"is a group" in answer.body) == (404, True)
         queue.delete_group("mail")
         assert (await sqs.ask("ListQueues"))["QueueUrls"] == urls[:1]
 
