@@ -37,6 +37,7 @@ from cassq.message.importance import all_with_importance, with_importance
 from cassq.message.message_ids import MessageId, MessageIds, ids_of_run
 from cassq.model.lanes import lane_of
 from cassq.model.priorities import PRIORITY_MAX, by_priority, check_allowed, check_priority
+from cassq.model.queues import QueuePolicy
 from cassq.model.rows import QueueRow
 from cassq.pipes import Chore, PipeWriter, PipeWriters, Present, Tended
 from cassq.producer.dedup import DedupPush, marked
@@ -168,6 +169,11 @@ class Admission:
     def check_allowed(self, priority: int) -> None:
         """Raise UsageError for a priority that the queue cannot keep to."""
         check_allowed(priority, self._queue().policy)
+
+    @property
+    def has_quota(self) -> bool:
+        """Whether some of several pushes may have no room."""
+        return has_quota(self._queue().policy)
 
     def entry(
         self,
@@ -345,11 +351,16 @@ class Admission:
             self._writing.appenders.close()
 
 
+def has_quota(policy: QueuePolicy) -> bool:
+    """Whether pushes may be refused for want of room."""
+    return policy.max_length is not None or policy.push_paused
+
+
 def admitted(gate: Quota, entries: list[PendingPush], queue: QueueRow) -> list[PendingPush]:
     """The pushes that may be appended now; the others get their error. Moves always may: they add
     no messages. Raises as `Quota.admit` does."""
-    first, policy = entries[0], queue.policy
-    if (policy.max_length is None and not policy.push_paused) or first.intend is not None:
+    first = entries[0]
+    if not has_quota(queue.policy) or first.intend is not None:
         return entries
     if first.batch is not None:
         gate.admit(len(first.batch.payloads), whole=True)

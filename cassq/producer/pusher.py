@@ -28,7 +28,7 @@ from typing import Any, NamedTuple, NoReturn
 from cassq.base.arguments import refuse_pickling
 from cassq.base.counters import Tally
 from cassq.doorbell import Doorbell
-from cassq.errors import BackendError, CassqError, ClosedError, QueueFullError, UsageError
+from cassq.errors import BackendError, CassqError, ClosedError, UsageError
 from cassq.lifecycle.ports import Life, operation
 from cassq.message.batches import AppendReceipt, Batch, Intend
 from cassq.message.message_ids import MessageId, MessageIds, joined_runs
@@ -215,7 +215,7 @@ class Pusher:
     def _push_together(self, pushes: Sequence[Push]) -> list[MessageId | Exception]:
         """`push_each` as one batch, which is quicker; empty, and nothing is pushed, if there is
         none, or if some of them have to be told apart."""
-        columns = _columns_of(pushes)
+        columns = None if self._admission.has_quota else _columns_of(pushes)
         if columns is None:
             return []
         try:
@@ -224,8 +224,6 @@ class Pusher:
             return []  # one of them is invalid
         try:
             self._submit(entry)
-        except QueueFullError:
-            return []  # some of them may have room
         except CassqError as exc:
             done = entry.each_id
             if isinstance(exc, BackendError):
