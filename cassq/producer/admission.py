@@ -352,7 +352,7 @@ class Admission:
 
 
 def has_quota(policy: QueuePolicy) -> bool:
-    """Whether pushes may be refused for want of room."""
+    """Whether pushes may be refused, as there is no room for them."""
     return policy.max_length is not None or policy.push_paused
 
 
