@@ -1,4 +1,4 @@
-"""Receiving from a group in the order of keys, of which one popper at a time has the lane.
+"""Receiving from a keyed group, of which one popper at a time has the lane.
 
 As `cassq.consumer.receiving` does, it gives every message a deadline of its own in the catalog
 before it is handed out, so nothing depends on this process (`cassq.consumer.keyed.receiving`). That
@@ -42,8 +42,8 @@ NOT_IN_ORDER_HINT = "create the queue by CreateQueue with the attribute FifoQueu
 
 
 class LaneReceiver(AnyReceiver):
-    """Receives messages of the group `group` of a queue, which is in the order of keys: at most one
-    of each key. Thread-safe.
+    """Receives messages of the group `group` of a queue, which is keyed. At most one of each key is
+    out, if it has the order of keys. Thread-safe.
 
     delay_ms: how old a message must be to be received.
     """
@@ -124,10 +124,11 @@ class LaneReceiver(AnyReceiver):
             popper.interrupt()
 
     def settled(self, receipts: Iterable[str]) -> None:
-        """Messages were deleted here by their receipts: their keys go on at the next receive."""
+        """Messages were deleted here by their receipts: their keys go on. Takes no lock."""
         popper = self._popper
         if popper is not None and popper.lane is not None:
             popper.lane.receiving.note(map(parsed, receipts))
+            self.interrupt()  # who waits was woken by their acks, before this was known
 
     # --- the lane -------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 On a signal it accepts nothing more, answers what was asked, ends waits for messages with their
 answers, and closes its client. The files of credentials and certificates are read again when they
-change.
+change, and when it is asked to.
 """
 
 from __future__ import annotations
@@ -106,10 +106,13 @@ class Certificate:
         self._cert, self._key = cert, key
         self.tls: ssl.SSLContext | None = server_tls(cert, key)
 
-    def refresh(self) -> None:
-        """Read the files again if they have changed; files that cannot be used change nothing."""
+    def refresh(self, *, anyway: bool = False) -> None:
+        """Read the files again if they have changed, or `anyway`; files that cannot be used change
+        nothing."""
+        if not self._files:
+            return
         state = self._times()
-        if state == self._state:
+        if state == self._state and not anyway:
             return
         self._state = state
         try:
@@ -121,6 +124,13 @@ class Certificate:
 
     def _times(self) -> list[int]:
         return [os.stat(each).st_mtime_ns if each.exists() else 0 for each in self._files]
+
+
+def _refresh(credentials: Credentials | None, certificate: Certificate, *, anyway: bool) -> None:
+    """Read files again that have changed; `anyway`, all of them."""
+    if credentials is not None:
+        credentials.refresh(anyway=anyway)
+    certificate.refresh(anyway=anyway)
 
 
 def health_of(listener: Listener) -> Health:
@@ -139,12 +149,14 @@ async def serve(
     options: Options,
     place: Place,
     stop: asyncio.Event,
+    renew: asyncio.Event,
     *,
     ready: Callable[[], None],
     each_second: Callable[[], object] = lambda: None,
     clock: Clock | None = None,
 ) -> bool:
-    """Serve until `stop` is set. opening: opens the service. ready: called once it serves. Returns
+    """Serve until `stop` is set. opening: opens the service. renew: once it is set, files are read
+    again that do not seem to have changed. ready: called once it serves. Returns
     whether all that was asked was answered. Raises ConfigError for files that cannot be used, and
     what `opening` raises."""
     clock = clock or SystemClock()
@@ -166,9 +178,8 @@ async def serve(
         )
 
         def look() -> None:
-            if credentials is not None:
-                credentials.refresh()
-            certificate.refresh()
+            _refresh(credentials, certificate, anyway=renew.is_set())
+            renew.clear()
             listener.tls = certificate.tls
             answering.flush()
             counts.connections(listener.connections, listener.refused)

@@ -11,8 +11,8 @@ from uuid import UUID
 from cassq.message.batches import AppendReceipt, SpilledReceipt
 
 _SEQ_BITS, _LOW_BITS, _MIDDLE_BITS = 26, 62, 12
+_NODE_BITS = 48  # of a UUID's last group, which holds the sequence number
 _PIPE = re.compile(r"[0-9a-f]{24}")
-_NUMBER = re.compile(r"0|[1-9][0-9]*")
 _PLAIN = re.compile(r"([0-9a-f]{24})-(0|[1-9][0-9]*)")
 _UUID8 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
@@ -22,20 +22,25 @@ def as_uuid(message_id: str) -> str:
     sequence number. An id that has no place in it is returned with `-` for `:`."""
     pipe_id, _, digits = message_id.partition(":")
     place = _place_of(pipe_id)
-    if place is None or not _NUMBER.fullmatch(digits) or int(digits) >> _SEQ_BITS:
+    try:
+        seq = int(digits)
+    except ValueError:
+        seq = -1
+    if place is None or seq >> _SEQ_BITS or str(seq) != digits:
         return message_id.replace(":", "-")
-    high, low = place
-    text = f"{low | int(digits):x}"
-    return f"{high}-{text[:4]}-{text[4:]}"
+    groups, node = place
+    return f"{groups}{node | seq:012x}"
 
 
 @lru_cache(1024)
 def _place_of(pipe_id: str) -> tuple[str, int] | None:
-    """What the ids of a pipe share as UUIDs: the first digits, and the rest as a number."""
+    """What the ids of a pipe share as UUIDs: all groups but the last, and of that the bits above
+    the sequence number."""
     if not _PIPE.fullmatch(pipe_id):
         return None
     low = 2 << _LOW_BITS | int(pipe_id[15:], 16) << _SEQ_BITS
-    return f"{pipe_id[:8]}-{pipe_id[8:12]}-8{pipe_id[12:15]}", low
+    high = f"{pipe_id[:8]}-{pipe_id[8:12]}-8{pipe_id[12:15]}"
+    return f"{high}-{low >> _NODE_BITS:04x}-", low & (1 << _NODE_BITS) - 1
 
 
 def from_uuid(text: str) -> str:

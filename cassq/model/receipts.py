@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import binascii
 from collections.abc import Iterable
-from functools import lru_cache
 from typing import NamedTuple
 
 from xxhash import xxh3_64
@@ -15,6 +13,8 @@ from cassq.errors import UsageError
 _CHECK_BYTES = 4
 _BETWEEN = "|"
 _REMEMBERED = 2048
+# Base64 in URLs: `-` and `_` for what others write as `+` and `/`.
+_OURS, _OTHERS = bytes.maketrans(b"+/", b"-_"), bytes.maketrans(b"-_", b"+/")
 
 
 class Receipt(NamedTuple):
@@ -29,8 +29,33 @@ class Receipt(NamedTuple):
     @property
     def text(self) -> str:
         """As users see it: letters, digits, `-` and `_`."""
-        body = _BETWEEN.join(map(str, self)).encode()
-        return base64.urlsafe_b64encode(_check(body) + body).rstrip(b"=").decode()
+        body = _BETWEEN.join((self.group_id, self.pipe_id, str(self.seq), self.holder)).encode()
+        raw = binascii.b2a_base64(_check(body) + body, newline=False)
+        return _memory.add(raw.rstrip(b"=").translate(_OURS).decode(), self)
+
+
+class _Memory:
+    """The receipts that this process gave or read last, by their texts: most are settled where they
+    were given, and those who look at one before it is settled have it read twice.
+
+    Threads may interfere with one another: then one is forgotten that could be known.
+    """
+
+    def __init__(self) -> None:
+        self._new: dict[str, Receipt] = {}
+        self._old: dict[str, Receipt] = {}
+
+    def add(self, text: str, receipt: Receipt) -> str:
+        if len(self._new) >= _REMEMBERED:
+            self._old, self._new = self._new, {}
+        self._new[text] = receipt
+        return text
+
+    def find(self, text: str) -> Receipt | None:
+        return self._new.get(text) or self._old.get(text)
+
+
+_memory = _Memory()
 
 
 def parsed(text: object) -> Receipt:
@@ -39,22 +64,25 @@ def parsed(text: object) -> Receipt:
         raise UsageError(
             f"a receipt is a str, not {type(text).__name__}", hint="pass message.receipt"
         )
-    return _read(text)
+    return _memory.find(text) or _read(text)
 
 
-@lru_cache(_REMEMBERED)  # who looks at receipts before they are settled has each read twice
 def _read(text: str) -> Receipt:
     try:
-        raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        raw = binascii.a2b_base64(
+            text.encode("ascii").translate(_OTHERS) + b"=" * (-len(text) % 4), strict_mode=True
+        )
         body = raw[_CHECK_BYTES:]
         if _check(body) != raw[:_CHECK_BYTES]:
             raise ValueError("damaged")
         group_id, pipe_id, seq, holder = body.decode().split(_BETWEEN)
-        return Receipt(group_id, pipe_id, int(seq), holder)
+        receipt = Receipt(group_id, pipe_id, int(seq), holder)
     except (binascii.Error, ValueError) as exc:
         raise UsageError(
             f"{text!r:.100} is not a receipt", hint="pass message.receipt as it was, and whole"
         ) from exc
+    _memory.add(text, receipt)
+    return receipt
 
 
 def parsed_all(texts: str | Iterable[str]) -> list[Receipt]:

@@ -37,6 +37,7 @@ from cassq.message.importance import all_with_importance, with_importance
 from cassq.message.message_ids import MessageId, MessageIds, ids_of_run
 from cassq.model.lanes import lane_of
 from cassq.model.priorities import PRIORITY_MAX, by_priority, check_allowed, check_priority
+from cassq.model.queues import QueuePolicy
 from cassq.model.rows import QueueRow
 from cassq.pipes import Chore, PipeWriter, PipeWriters, Present, Tended
 from cassq.producer.dedup import DedupPush, marked
@@ -80,6 +81,13 @@ class PendingPush:
     def size(self) -> int:
         """Roughly the memory it takes while it waits."""
         return len(self.payload) + len(self.header or b"") + len(self.key or b"") + OVERHEAD_BYTES
+
+    @property
+    def each_id(self) -> list[MessageId | Exception]:
+        """The ids of a batch; after its failure, those of its first messages that were pushed all
+        the same, as far as they are known."""
+        runs = () if self.ids is None else self.ids.runs
+        return [each for run in runs for each in ids_of_run(run)]
 
     def goes_with(self, other: PendingPush) -> bool:
         """Whether both may be appended together."""
@@ -161,6 +169,11 @@ class Admission:
     def check_allowed(self, priority: int) -> None:
         """Raise UsageError for a priority that the queue cannot keep to."""
         check_allowed(priority, self._queue().policy)
+
+    @property
+    def has_quota(self) -> bool:
+        """Whether some of several pushes may have no room."""
+        return has_quota(self._queue().policy)
 
     def entry(
         self,
@@ -338,11 +351,16 @@ class Admission:
             self._writing.appenders.close()
 
 
+def has_quota(policy: QueuePolicy) -> bool:
+    """Whether pushes may be refused, as there is no room for them."""
+    return policy.max_length is not None or policy.push_paused
+
+
 def admitted(gate: Quota, entries: list[PendingPush], queue: QueueRow) -> list[PendingPush]:
     """The pushes that may be appended now; the others get their error. Moves always may: they add
     no messages. Raises as `Quota.admit` does."""
-    first, policy = entries[0], queue.policy
-    if (policy.max_length is None and not policy.push_paused) or first.intend is not None:
+    first = entries[0]
+    if not has_quota(queue.policy) or first.intend is not None:
         return entries
     if first.batch is not None:
         gate.admit(len(first.batch.payloads), whole=True)
@@ -368,11 +386,12 @@ def _pushed_of(
     failed: BackendError,
 ) -> AppendedPushes:
     """The single pushes that a failed append has pushed all the same; the others get the error.
-    Raises it if there are none. once: as they have dedup ids. appender: of this append; None: it
-    never began."""
-    if entries[0].batch is not None:
-        raise failed
+    Raises it if there are none, or for a batch, which gets the ids of its first messages, if these
+    were pushed. once: as they have dedup ids. appender: of this append; None: it never began."""
     receipts = [] if appender is None else appender.receipts
+    if entries[0].batch is not None:
+        entries[0].ids = MessageIds(receipts if once is None else ())
+        raise failed
     pushed = entries[: sum(receipt.length for receipt in receipts)]
     if once is not None:
         places = [once.done(index) for index in range(len(entries))]

@@ -7,6 +7,7 @@
 
 It runs in one thread and waits for one thing: a signal, a report, or time. What one process had
 claimed when it crashed is freed at once by `freed`, so nobody waits for the claim's timeout.
+Signals that the plan names are passed on to the processes that are ready.
 
 SIGTERM and SIGINT end all processes as a worker ends; those that take longer than the grace are
 killed. A second SIGINT kills them, and ends the supervisor. If the supervisor is killed, the
@@ -16,6 +17,7 @@ processes end by themselves: each sees that its standard input is closed.
 from __future__ import annotations
 
 import logging
+import os
 import signal
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -47,7 +49,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 class Plan(NamedTuple):
     """What to run. command: starts a process. orders: for each process, what it reads from its
     standard input; "queue" is the one that it takes from. crash_costs: what a crash means, for the
-    log. The rest: options of `cassq worker`."""
+    log. passed_on: signals for all processes. The rest: options of `cassq worker`."""
 
     command: Sequence[str]
     orders: Sequence[Mapping[str, Any]]
@@ -55,6 +57,7 @@ class Plan(NamedTuple):
     time_limit: float | None = None
     reload: bool = False
     crash_costs: str = "what it had comes again, counted"
+    passed_on: Sequence[signal.Signals] = ()
 
 
 def pause_after(crashes: int) -> float:
@@ -115,7 +118,8 @@ class Supervisor:
     def run(self) -> int:
         """Run until it is stopped and all processes have ended. Returns the exit code: 0, or 1 if
         tasks were left behind or processes had to be killed."""
-        with Wakeup() as wakeup, handled(wakeup, self._take_signal, SIGNALS):
+        signals = (*SIGNALS, *self._plan.passed_on)
+        with Wakeup() as wakeup, handled(wakeup, self._take_signal, signals):
             try:
                 while True:
                     self._start_processes()
@@ -300,6 +304,11 @@ class Supervisor:
     def _take_signal(self, signum: int) -> None:
         if signum == signal.SIGCHLD:
             return  # it has woken the loop, which looks
+        if signum in self._plan.passed_on:
+            for child in self._children():
+                if child.is_ready:  # before, it would end the process
+                    os.kill(child.pid, signum)
+            return
         if signum == signal.SIGINT:
             if self._interrupted:
                 for child in self._children():

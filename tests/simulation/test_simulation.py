@@ -28,6 +28,7 @@ SEEDS = seeds(40, 24)
 SEEDS_OF_WRITERS = seeds(15, 9)
 SEEDS_OF_RECEIPTS = seeds(15, 9)
 SEEDS_OF_RECEIVERS = seeds(10, 6)
+SEEDS_OF_RECEIVERS_IN_ORDER = seeds(8, 1)
 SEEDS_OF_KEYS = seeds(18, 12)
 SEEDS_OF_RECEIPTS_OF_KEYS = seeds(4, 3)
 SEEDS_OF_HOLDING = seeds(12, 8)
@@ -141,6 +142,21 @@ def world_of_receipts_of_keys(seed: int) -> World:
 @pytest.mark.parametrize("seed", [*SEEDS_OF_RECEIPTS_OF_KEYS, *FOUND_BY_RECEIPTS_OF_KEYS])
 def test_no_message_passes_one_of_its_key_that_is_settled_by_receipt(seed: int) -> None:
     failure = run_world(world_of_receipts_of_keys(seed))
+    assert failure is None, str(failure)
+
+
+def world_of_receivers_in_order(seed: int) -> World:
+    """As gateways receive from FIFO queues: beside poppers, or in their place."""
+    rng = random.Random(f"receivers in order {seed}")
+    scenario = with_keys(draw_scenario(rng, ["cp"]), rng)
+    scenario = replace(with_receivers(scenario, rng), popping_threads=0, fair=False)
+    roles = {**scenario.roles, "founder": 0, "visitor": 0}
+    return World(seed, replace(scenario, roles=roles, groups={"cp": []}))
+
+
+@pytest.mark.parametrize("seed", SEEDS_OF_RECEIVERS_IN_ORDER)
+def test_what_is_received_of_a_key_comes_one_after_another(seed: int) -> None:
+    failure = run_world(world_of_receivers_in_order(seed))
     assert failure is None, str(failure)
 
 

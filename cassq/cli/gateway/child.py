@@ -47,9 +47,10 @@ def main() -> NoReturn:
 
 
 async def _serve(orders: dict[str, Any], reporter: Reporter, lifeline: int) -> bool:
-    stop = asyncio.Event()
+    stop, renew = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, renew.set)
 
     def supervisor_ended() -> None:
         if not os.read(lifeline, 4096):
@@ -66,10 +67,11 @@ async def _serve(orders: dict[str, Any], reporter: Reporter, lifeline: int) -> b
         [socket.socket(fileno=fd) for fd in orders["sockets"]], orders["counts"], orders["slot"]
     )
     well = await serve(
-        open_service(orders["url"]),
+        open_service(orders["url"], groups=orders["groups"]),
         Options(**paths, grace=orders["grace"]),
         place,
         stop,
+        renew,
         ready=lambda: reporter.send(READY, popper=f"gateway process {orders['slot']}"),
         each_second=lambda: reporter.send(BEAT, facts=facts),
     )

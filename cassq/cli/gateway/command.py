@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,11 @@ LARGE_EXAMPLE = (
     help="How long requests may go on after SIGTERM or Ctrl-C.",
 )
 @click.option(
+    "--expose-groups",
+    is_flag=True,
+    help="Serve each other group of a queue as a queue, QUEUE--GROUP, to receive from.",
+)
+@click.option(
     "--insecure",
     is_flag=True,
     help="Listen without credentials in a network that you trust.",
@@ -83,6 +89,7 @@ def gateway(
     tls_key: Path | None,
     processes: int,
     grace: float,
+    expose_groups: bool,
     insecure: bool,
 ) -> None:
     """Serve the queues by the protocol of Amazon SQS, until SIGTERM or Ctrl-C.
@@ -92,7 +99,8 @@ def gateway(
 
     /health and /metrics, for Prometheus, are served at the same address. SIGTERM or Ctrl-C lets
     requests finish within --grace; waits for messages end with what they have. A second Ctrl-C ends
-    at once. A process that crashes is replaced.
+    at once. The files of credentials and certificates are read again when they change, and after
+    SIGHUP. A process that crashes is replaced.
     """
     with extras.wanted(*extras.GATEWAY):
         from cassq.gateway.serving import check_exposure, open_sockets, server_tls
@@ -121,19 +129,24 @@ def gateway(
                 "cert": _shown(tls_cert),
                 "key": _shown(tls_key),
                 "grace": grace,
+                "groups": expose_groups,
             }
             for slot, its in enumerate(sockets)
         ]
-        plan = Plan(
-            [sys.executable, "-m", CHILD],
-            orders,
-            grace,
-            crash_costs="its clients have lost their connections",
-        )
         endpoint = _endpoint(host, port, "https" if encrypted else "http")
         facts = {"endpoint": endpoint, "region": REGION, "processes": processes}
-        code = _run(plan, lambda: _show(call, facts, any_key=credentials is None))
+        code = _run(_plan(orders, grace), lambda: _show(call, facts, any_key=credentials is None))
     ctx.exit(code)
+
+
+def _plan(orders: Sequence[Mapping[str, Any]], grace: float) -> Plan:
+    return Plan(
+        [sys.executable, "-m", CHILD],
+        orders,
+        grace,
+        crash_costs="its clients have lost their connections",
+        passed_on=[signal.SIGHUP],
+    )
 
 
 def _shown(path: Path | None) -> str | None:

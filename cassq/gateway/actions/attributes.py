@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from cassq.gateway.actions.faults import fault
 from cassq.gateway.errors import ActionError
@@ -134,6 +134,34 @@ def is_fifo(policy: QueuePolicy) -> bool:
     """Whether SQS clients made a queue as a FIFO queue."""
     own = _parsed(policy.attributes).get(SET) if policy.strict else None
     return isinstance(own, dict) and own.get(FIFO) == "true"
+
+
+class Terms(NamedTuple):
+    """What requests for messages need of a queue's attributes. by_content, by_group: whether
+    duplicates are known by their bodies, and each group has ids of its own. Times are in seconds,
+    sizes in bytes."""
+
+    fifo: bool
+    by_content: bool
+    by_group: bool
+    delay: int
+    size_max: int
+    visible: int
+    wait: int
+
+
+def terms_of(policy: QueuePolicy) -> Terms:
+    """The terms of a queue with this policy."""
+    own = kept(policy)
+    return Terms(
+        fifo=is_fifo(policy),
+        by_content=own.get("ContentBasedDeduplication") == "true",
+        by_group=own.get("DeduplicationScope") == "messageGroup",
+        delay=number(policy, "DelaySeconds"),
+        size_max=number(policy, "MaximumMessageSize"),
+        visible=number(policy, "VisibilityTimeout"),
+        wait=number(policy, "ReceiveMessageWaitTimeSeconds"),
+    )
 
 
 def defaults(*, fifo: bool = False) -> QueueSettings:

@@ -81,7 +81,7 @@ class _Outcomes:
 
 async def send_message_batch(host: Host, request: Request) -> Answer:
     hosted = await host.hosted(request)
-    outcomes = _Outcomes()
+    terms, outcomes = hosted.terms, _Outcomes()
     contents: list[tuple[Entry, Content]] = []
     pushes: list[Push] = []
     size = 0
@@ -89,8 +89,8 @@ async def send_message_batch(host: Host, request: Request) -> Answer:
         try:
             content = content_of(entry)
             size += content.size
-            check_size(hosted, content.size)
-            push = push_of(hosted, entry, content)
+            check_size(terms, content.size)
+            push = push_of(terms, entry, content)
         except ActionError as exc:
             outcomes.fail(entry, exc)
         else:
@@ -104,7 +104,7 @@ async def send_message_batch(host: Host, request: Request) -> Answer:
     results = await hosted.pusher.push_each(pushes)
     for (entry, content), result in zip(contents, results, strict=True):
         if isinstance(result, str):
-            outcomes.done.append({"Id": entry["Id"], **sent(hosted, content, result)})
+            outcomes.done.append({"Id": entry["Id"], **sent(terms, content, result)})
         elif isinstance(result, Exception):
             outcomes.fail(entry, _failure(result))
     if not outcomes.done:

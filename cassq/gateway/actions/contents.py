@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from cassq.gateway.actions.faults import fault, wrong_value
 from cassq.lifecycle.retries import DEATH_HEADER
+from cassq.producer.dedup import DEDUP_HEADER
 
 SIZE_MAX = 1_048_576  # bytes of a message with its attributes, or of a batch
 ATTRIBUTES_MAX = 10
@@ -190,17 +191,19 @@ def checksum(attributes: Mapping[str, Value]) -> str:
 
 
 class Received(NamedTuple):
-    """A message as SQS shows it. system: system attributes that were sent with it. death: its death
-    record, if it is a dead letter."""
+    """What the headers of a message say to SQS clients. system: system attributes that were sent
+    with it. death: its death record, if it is a dead letter. dedup_id: by which the queue knows
+    it."""
 
-    body: str
     attributes: dict[str, dict[str, Any]]
     system: dict[str, str]
     death: dict[str, Any]
+    dedup_id: str | None
 
 
-def received(payload: bytes, headers: Mapping[str, str]) -> Received:
-    """A message from what was pushed, by whatever client."""
+def received(headers: Mapping[str, str], *, is_text: bool) -> Received:
+    """What the headers say of a message, by whatever client it was pushed. is_text: of its
+    payload."""
     attributes: dict[str, dict[str, Any]] = {}
     more = _parsed(headers[HEADER]) if HEADER in headers else {}
     types = more.get("types", {})
@@ -216,21 +219,21 @@ def received(payload: bytes, headers: Mapping[str, str]) -> Received:
     for name, encoded in more.get("binary", {}).items():
         kind = types.get(name, "Binary")
         attributes[name] = {"DataType": kind, "BinaryValue": base64.b64decode(encoded)}
-    body = _as_text(payload)
-    if body is None:
-        body = base64.b64encode(payload).decode()
+    if not is_text:
         attributes[ENCODING] = {"DataType": "String", "StringValue": "base64"}
     death = _parsed(headers[DEATH_HEADER]) if DEATH_HEADER in headers else {}
-    return Received(body, attributes, more.get("system", {}), death)
+    return Received(attributes, more.get("system", {}), death, headers.get(DEDUP_HEADER))
 
 
-def _as_text(payload: bytes) -> str | None:
-    """A payload as SQS can show it; None if it is not such text."""
+def body_of(payload: bytes) -> tuple[str, bool]:
+    """A payload as SQS can show it, in base64 if it is not such text; and whether it is."""
     try:
         text = payload.decode()
     except UnicodeDecodeError:
-        return None
-    return text if text.isprintable() or not _NOT_XML.search(text) else None
+        return base64.b64encode(payload).decode(), False
+    if text.isprintable() or not _NOT_XML.search(text):  # what prints is XML, and usual
+        return text, True
+    return base64.b64encode(payload).decode(), False
 
 
 def _parsed(text: str) -> dict[str, Any]:

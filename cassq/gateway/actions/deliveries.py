@@ -1,9 +1,11 @@
-"""Deliveries: one thread for each queue that receives messages and settles them, for all requests.
+"""Deliveries: two threads for each queue, one that receives messages and one that settles them, for
+all requests.
 
-What the requests of one turn of the loop ask for reaches the thread together: all that is deleted
+What the requests of one turn of the loop ask for reaches a thread together: all that is deleted
 is written in one transaction, and what several wait for is claimed in one. Requests that wait stand
 in line, and never more is claimed than they ask for: a message that nobody gets would be hidden
-from everybody until its deadline.
+from everybody until its deadline. Nobody who waits for messages waits for the sync of what others
+delete.
 """
 
 from __future__ import annotations
@@ -89,14 +91,14 @@ class _Line:
         """How many messages those ask for that want them for so long."""
         return self._asked[ms]
 
-    def served(self, ms: int, found: Sequence[Message]) -> list[tuple[_Want, list[Message]]]:
+    def served(self, ms: int, found: list[Message]) -> list[tuple[_Want, list[Message]]]:
         """Deal messages out to those that want them for so long, who leave."""
         dealt: list[tuple[_Want, list[Message]]] = []
         at = 0
         while at < len(found) and ms in self._alike:
             want = next(iter(self._alike[ms].values()))
             self.leave(ms, want.number)
-            dealt.append((want, list(found[at : at + want.most])))
+            dealt.append((want, found[at : at + want.most]))
             at += want.most
         return dealt
 
@@ -150,13 +152,14 @@ class Deliveries:
         self._queue = queue
         self._open = open_receiver
         self._in_time = in_time
-        self._receiver: AnyReceiver | None = None  # the thread's
-        self._line = _Line()  # the thread's
+        self._receiver: AnyReceiver | None = None  # the receiving thread's
+        self._line = _Line()  # the receiving thread's
         self._watch = Stopwatch()
         self._numbers = count()
-        self._courier: Courier[_Want | _Leaving | _Deletion | Call] = Courier(
-            loop, "deliveries", self._work, interrupt=self._interrupt, put_away=self._close_now
+        self._receiving: Courier[_Want | _Leaving | Call] = Courier(
+            loop, "receiving", self._work, interrupt=self._interrupt, put_away=self._close_now
         )
+        self._settling: Courier[_Deletion | Call] = Courier(loop, "settling", self._settle)
         self.waiting: int = 0  # requests that wait
 
     # --- the loop's side ------------------------------------------------------------------------
@@ -166,7 +169,7 @@ class Deliveries:
         come within `seconds`. Cancelled, it gives back, uncounted, what was received for it."""
         until = self._watch.seconds() + seconds
         want = _Want(next(self._numbers), most, ms, until, self._loop.create_future())
-        self._courier.send(want)
+        self._receiving.send(want)
         self.waiting += 1
         try:
             return await want.future
@@ -175,7 +178,7 @@ class Deliveries:
                 if want.future.exception() is None:
                     self.release_soon([message.receipt for message in want.future.result()])
             else:
-                self._courier.send(_Leaving(want))
+                self._receiving.send(_Leaving(want))
             raise
         finally:
             self.waiting -= 1
@@ -184,7 +187,7 @@ class Deliveries:
         """Ack messages, durably. Returns the receipts that are not valid any more: their messages
         are settled, or were delivered again."""
         future: asyncio.Future[frozenset[str]] = self._loop.create_future()
-        self._courier.send(_Deletion(receipts, future))
+        self._settling.send(_Deletion(receipts, future))
         return await future
 
     async def hide(self, receipts: Sequence[str], seconds: int) -> frozenset[str]:
@@ -200,7 +203,7 @@ class Deliveries:
             return frozenset()
 
         future: asyncio.Future[frozenset[str]] = self._loop.create_future()
-        self._courier.send(Call(move, into(future)))
+        self._settling.send(Call(move, into(future)))
         return await future
 
     async def release(self, receipts: Sequence[str]) -> None:
@@ -211,44 +214,35 @@ class Deliveries:
             with contextlib.suppress(ReceiptError):
                 self._queue.settle(receipts).release()
 
-        self._courier.send(Call(give_back, into(future)))
+        self._settling.send(Call(give_back, into(future)))
         await future
 
     def release_soon(self, receipts: Sequence[str]) -> None:
         """`release`, without waiting for it."""
         if receipts:
-            self._courier.send(Call(self._queue.settle(receipts).release, _told_of_release))
+            self._settling.send(Call(self._queue.settle(receipts).release, _told_of_release))
 
     async def close(self) -> None:
-        """Do what was asked for, and end the thread; requests that wait get nothing. Repeatable."""
-        self._courier.send(Call(self._close_now, lambda _result, _error: None))
-        await self._courier.end()
+        """Do what was asked for, and end the threads; requests that wait get nothing.
+        Repeatable."""
+        self._receiving.send(Call(self._close_now, lambda _result, _error: None))
+        await self._receiving.end()
+        await self._settling.end()
 
     def _interrupt(self) -> None:
         if self._receiver is not None:
             self._receiver.interrupt()
 
-    # --- the thread's side ----------------------------------------------------------------------
+    # --- the settling thread ----------------------------------------------------------------------
 
-    def _work(self, jobs: list[_Want | _Leaving | _Deletion | Call]) -> bool:
-        deletions: list[_Deletion] = []
-        told: list[Told] = []
-        for job in jobs:
-            if isinstance(job, _Want):
-                self._line.join(job)
-            elif isinstance(job, _Leaving):
-                self._line.leave(job.want.ms, job.want.number)
-            elif isinstance(job, _Deletion):
-                deletions.append(job)
-            else:
-                told.append((job, *done(job)))
+    def _settle(self, jobs: list[_Deletion | Call]) -> bool:
+        deletions = [job for job in jobs if isinstance(job, _Deletion)]
+        told: list[Told] = [(job, *done(job)) for job in jobs if isinstance(job, Call)]
+        if told:
+            self._settling.post(lambda: tell(told))
         if deletions:
             self._delete(deletions)
-        if told:
-            self._courier.post(lambda: tell(told))
-        if self._line:
-            self._serve()
-        return bool(self._line)
+        return False
 
     def _delete(self, deletions: list[_Deletion]) -> None:
         """Ack all that was asked for in one transaction."""
@@ -261,8 +255,9 @@ class Deliveries:
             invalid = frozenset(exc.receipts)
         except CassqError as exc:
             error = exc
-        if self._receiver is not None and error is None:
-            self._receiver.settled(receipt for receipt in receipts if receipt not in invalid)
+        receiver = self._receiver
+        if receiver is not None and error is None:
+            receiver.settled(receipt for receipt in receipts if receipt not in invalid)
 
         def report() -> None:
             for deletion in deletions:
@@ -270,10 +265,29 @@ class Deliveries:
                     continue  # its task left
                 if error is not None:
                     deletion.future.set_exception(error)
-                else:
+                elif invalid:
                     deletion.future.set_result(invalid.intersection(deletion.receipts))
+                else:
+                    deletion.future.set_result(invalid)
 
-        self._courier.post(report)
+        self._settling.post(report)
+
+    # --- the receiving thread ---------------------------------------------------------------------
+
+    def _work(self, jobs: list[_Want | _Leaving | Call]) -> bool:
+        told: list[Told] = []
+        for job in jobs:
+            if isinstance(job, _Want):
+                self._line.join(job)
+            elif isinstance(job, _Leaving):
+                self._line.leave(job.want.ms, job.want.number)
+            else:
+                told.append((job, *done(job)))
+        if told:
+            self._receiving.post(lambda: tell(told))
+        if self._line:
+            self._serve()
+        return bool(self._line)
 
     def _opened(self) -> AnyReceiver:
         if self._receiver is None:
@@ -312,7 +326,7 @@ class Deliveries:
         """Receive once for the first in line, and all others that want their messages for as long;
         False if there was nothing."""
         ms = self._line.first().ms
-        found = receiver.receive(min(RECEIVE_MAX, self._line.asked(ms)), ms)
+        found = list(receiver.receive(min(RECEIVE_MAX, self._line.asked(ms)), ms))
         self._answer(self._line.served(ms, found))
         return bool(found)
 
@@ -321,7 +335,7 @@ class Deliveries:
             self.release_soon([message.receipt for message in messages])
 
         if answers:
-            self._courier.post(lambda: hand_out(answers, back))
+            self._receiving.post(lambda: hand_out(answers, back))
 
 
 def _told_of_release(_result: object, error: BaseException | None) -> None:

@@ -28,8 +28,3 @@ def missing(name: str) -> ActionError:
 def no_queue(name: str) -> ActionError:
     """There is no queue with this name."""
     return fault("QueueDoesNotExist", f"The specified queue does not exist: {name!r:.200}.")
-
-
-def unserved(what: str, instead: str) -> ActionError:
-    """The gateway does not do this. instead: what to do."""
-    return fault("UnsupportedOperation", f"cassq does not serve {what}: {instead}.")

@@ -14,12 +14,11 @@ from typing import Any
 from cassq.base.clock import Stopwatch
 from cassq.base.ids import made_at_ms
 from cassq.catalog.port import Catalog
-from cassq.gateway.actions.attributes import kept
+from cassq.gateway.actions.attributes import Terms
 from cassq.gateway.actions.contents import DEDUPLICATION, Content, with_system
 from cassq.gateway.actions.faults import fault, missing, wrong_value
 from cassq.gateway.errors import ActionError
 from cassq.message.ranges import RangeSet
-from cassq.model.queues import QueuePolicy
 from cassq.model.receipts import Receipt, parsed
 from cassq.model.rows import ClaimState
 from cassq.producer.pusher import Push
@@ -32,7 +31,7 @@ _SEQ_BITS = 26
 _SINCE_MS = 1_704_067_200_000  # 2024
 
 
-def push_of(policy: QueuePolicy, parameters: Mapping[str, Any], content: Content) -> Push:
+def push_of(terms: Terms, parameters: Mapping[str, Any], content: Content) -> Push:
     """How to push a message to a FIFO queue. Raises ActionError."""
     if parameters.get("DelaySeconds"):
         raise wrong_value(
@@ -44,19 +43,19 @@ def push_of(policy: QueuePolicy, parameters: Mapping[str, Any], content: Content
     if group is None:
         raise missing("MessageGroupId")
     dedup = checked_id("MessageDeduplicationId", parameters.get("MessageDeduplicationId"))
-    own = kept(policy)
     if dedup is None:
-        if own.get("ContentBasedDeduplication") != "true":
+        if not terms.by_content:
             raise fault(
                 "InvalidParameterValue",
                 "The queue should either have ContentBasedDeduplication enabled or"
                 " MessageDeduplicationId provided explicitly",
             )
         dedup = sha256(content.payload).hexdigest()
-    is_by_group = own.get("DeduplicationScope") == "messageGroup"
-    headers = with_system(content.headers, DEDUPLICATION, dedup)
-    dedup_id = sha256(f"{group}\0{dedup}".encode()).hexdigest() if is_by_group else dedup
-    return Push(content.payload, headers=headers, key=group.encode(), dedup_id=dedup_id)
+    headers = content.headers
+    if terms.by_group:  # the queue keeps another id, so the sender's own is kept beside it
+        headers = with_system(headers, DEDUPLICATION, dedup)
+        dedup = sha256(f"{group}\0{dedup}".encode()).hexdigest()
+    return Push(content.payload, headers=headers, key=group.encode(), dedup_id=dedup)
 
 
 def checked_id(name: str, value: str | None) -> str | None:

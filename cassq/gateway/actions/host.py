@@ -12,36 +12,52 @@ from cassq.aio.queue import Queue
 from cassq.client.receiving import open_receiver
 from cassq.consumer.receiving import AnyReceiver
 from cassq.errors import GroupNotFoundError, QueueNotFoundError, UsageError
-from cassq.gateway.actions.attributes import is_fifo, number
+from cassq.gateway.actions.attributes import Terms, terms_of
 from cassq.gateway.actions.deliveries import Deliveries
 from cassq.gateway.actions.faults import fault, no_queue
 from cassq.gateway.actions.fifo import Attempts
+from cassq.gateway.errors import ActionError
 from cassq.gateway.lane_receiver import NOT_IN_ORDER, NOT_IN_ORDER_HINT, LaneReceiver
 from cassq.gateway.request import Request
 from cassq.model.queues import DEFAULT_GROUP, QueuePolicy
-from cassq.model.rows import QueueRow
 
 ACCOUNT = "000000000000"
 REGION = "us-east-1"
 KNOWN_SECONDS = 1.0  # how long a row is taken for the present one while nothing watches it
 COUNTED_SECONDS = 1.0
 CLOCKS_MS = 20  # two clocks that are read one after the other differ by less
+BETWEEN = "--"  # a queue's name and that of its group
+# What SQS clients can do with a group that is a queue for them.
+OF_GROUPS = (
+    "ReceiveMessage",
+    "DeleteMessage",
+    "DeleteMessageBatch",
+    "ChangeMessageVisibility",
+    "ChangeMessageVisibilityBatch",
+    "GetQueueAttributes",
+    "PurgeQueue",
+)
 IDLE_SECONDS = 60.0  # after this, the threads of a queue that is not used end
 
 
 class HostedQueue:
-    """A queue that SQS clients use. group_id: of the group that they consume for. used_at: when it
-    was used last, by the loop's clock; read_at: when its row was read. attempts: of a FIFO queue,
-    through this gateway."""
+    """A queue that SQS clients use. name: by which they know it. group, group_id: for which they
+    consume, by its name and its id. used_at: when it was used last, by the loop's clock; read_at:
+    when its row was read. attempts: of a FIFO queue, through this gateway."""
 
-    def __init__(self, client: Client, queue: Queue, group_id: str) -> None:
+    def __init__(
+        self, client: Client, queue: Queue, group_id: str, group: str = DEFAULT_GROUP
+    ) -> None:
         self.queue: Queue = queue
         self.group_id: str = group_id
-        self.name: str = queue.name
+        self.group: str = group
+        self.name: str = shown_name(queue.name, group)
         self.used_at: float = 0.0
         self.read_at: float = 0.0
         self.attempts: Attempts = Attempts()
         self._client = client
+        self._known = queue.sync.watched.row().policy  # of which the terms are
+        self._terms = terms_of(self._known)
         self._pusher: Pusher | None = None
         self._deliveries: dict[str, Deliveries] = {}  # by the group's name
 
@@ -50,6 +66,14 @@ class HostedQueue:
         """The present policy. Raises QueueNotFoundError if the queue was deleted. Cost: a memory
         read."""
         return self.queue.sync.watched.row().policy
+
+    @property
+    def terms(self) -> Terms:
+        """The present terms. Raises, and costs, as `policy` does."""
+        policy = self.policy
+        if policy is not self._known:
+            self._terms, self._known = terms_of(policy), policy
+        return self._terms
 
     @property
     def is_watched(self) -> bool:
@@ -65,12 +89,12 @@ class HostedQueue:
 
     @property
     def deliveries(self) -> Deliveries:
-        """Receives for the default group, and settles for all groups."""
-        return self._deliveries.get(DEFAULT_GROUP) or self._deliver(DEFAULT_GROUP)
+        """Receives for the group of SQS clients, and settles for all groups."""
+        return self._deliveries.get(self.group) or self._deliver(self.group)
 
     async def deliveries_to(self, group: str) -> Deliveries:
         """Receives for a group. Raises GroupNotFoundError. Cost: a read, at first."""
-        if group not in self._deliveries and group != DEFAULT_GROUP:
+        if group not in self._deliveries and group != self.group:
             listed = self._client.sync.ports.catalog.queues.groups
             rows = await self._client.call(listed, self.queue.id)
             if all(row.name != group for row in rows):
@@ -88,20 +112,22 @@ class HostedQueue:
 
     def _open_receiver(self, name: str) -> AnyReceiver:
         sync, runtime = self.queue.sync, self._client.sync.runtime
-        if not self.fifo or name != DEFAULT_GROUP:
+        if name != self.group:
             return open_receiver(runtime, sync, name)
         groups = runtime.ports.catalog.queues.groups(self.queue.id)
         group = next((each for each in groups if each.id == self.group_id), None)
-        if group is None or group.policy.order != "key":
-            raise UsageError(NOT_IN_ORDER, hint=NOT_IN_ORDER_HINT)
-        return LaneReceiver(
-            runtime, sync, group, lambda: 1000 * number(self.policy, "DelaySeconds")
-        )
+        if self.fifo:
+            if group is None or group.policy.order != "key":
+                raise UsageError(NOT_IN_ORDER, hint=NOT_IN_ORDER_HINT)
+            return LaneReceiver(runtime, sync, group, lambda: 1000 * self.terms.delay)
+        if group is not None and group.policy.fair:
+            return LaneReceiver(runtime, sync, group, lambda: 0)  # its pushes are delayed
+        return open_receiver(runtime, sync, name)
 
     @property
     def fifo(self) -> bool:
         """Whether it is a FIFO queue."""
-        return is_fifo(self.policy)
+        return self.terms.fifo
 
     @property
     def is_idle(self) -> bool:
@@ -118,18 +144,27 @@ class HostedQueue:
             await each.close()
 
 
-class Host:
-    """The queues of a place, for SQS clients."""
+def shown_name(queue: str, group: str) -> str:
+    """The name by which SQS clients know a queue for one of its groups."""
+    return queue if group == DEFAULT_GROUP else f"{queue}{BETWEEN}{group}"
 
-    def __init__(self, client: Client, *, region: str = REGION, account: str = ACCOUNT) -> None:
+
+class Host:
+    """The queues of a place, for SQS clients. groups: whether each group but the default one is a
+    queue for them, too."""
+
+    def __init__(
+        self, client: Client, *, region: str = REGION, account: str = ACCOUNT, groups: bool = False
+    ) -> None:
         self.client: Client = client
+        self.groups: bool = groups
         self.region: str = region
         self.account: str = account
         self._loop = asyncio.get_running_loop()
         self._hosted: dict[str, HostedQueue] = {}
         self._jobs: dict[asyncio.Future[None], Callable[[], None]] = {}  # how to stop each
         self._ahead_ms = 0  # the wall clock, of the catalog's
-        self._counts: dict[str, tuple[float, dict[str, str]]] = {}  # by queue id
+        self._counts: dict[str, tuple[float, dict[str, str]]] = {}  # by group id
         self._tidying: asyncio.Task[None] | None = None
 
     # --- names ----------------------------------------------------------------------------------
@@ -152,7 +187,10 @@ class Host:
         """The name of the queue that a request is for, from its URL, of which only the last part
         counts. Raises ActionError, also if the caller may not do this with it."""
         url: str = request.parameters.get("QueueUrl") or ""
-        name = unquote(urlsplit(url).path.rpartition("/")[2])
+        try:
+            name = unquote(urlsplit(url).path.rpartition("/")[2])
+        except ValueError:  # its host is not one
+            name = ""
         if not name:
             raise fault("InvalidAddress", f"{url!r:.200} is not the URL of a queue.")
         self.check(request, name)
@@ -193,29 +231,82 @@ class Host:
             else:
                 del self._hosted[name]
         try:
-            queue = await self.client.queue(name)
+            queue, group = await self.client.queue(name), DEFAULT_GROUP
         except QueueNotFoundError as exc:
-            raise no_queue(name) from exc
+            own, between, group = name.rpartition(BETWEEN)
+            if not (self.groups and between) or group == DEFAULT_GROUP:
+                raise no_queue(name) from exc
+            queue = await self._with_group(own, group)
         groups = await self.client.call(self.client.sync.ports.catalog.queues.groups, queue.id)
-        group_id = next((group.id for group in groups if group.name == DEFAULT_GROUP), "")
-        return self._keep(queue, group_id)
+        group_id = next((each.id for each in groups if each.name == group), "")
+        if group != DEFAULT_GROUP and not group_id:
+            raise no_queue(name)
+        return self._keep(queue, group_id, group)
 
-    def _keep(self, queue: Queue, group_id: str) -> HostedQueue:
+    async def _with_group(self, name: str, group: str) -> Queue:
+        """The queue with this name, of which a group is asked for. Raises ActionError."""
+        try:
+            return await self.client.queue(name)
+        except QueueNotFoundError as exc:
+            raise no_queue(shown_name(name, group)) from exc
+
+    async def check_whole(self, request: Request) -> None:
+        """Raise ActionError if a request is for a group, as if it was a queue, and groups do not
+        have its action."""
+        if request.action in OF_GROUPS or not request.parameters.get("QueueUrl"):
+            return
+        name = self.named(request) if self.groups else ""
+        if await self.is_group(name):
+            raise fault(
+                "UnsupportedOperation",
+                f"{name} is a group, and {request.action} is for whole queues: ask for it with"
+                f" {name.rpartition(BETWEEN)[0]}.",
+            )
+
+    async def is_group(self, name: str) -> bool:
+        """Whether SQS clients know a group by this name. Cost: none for a name without a group."""
+        if not self.groups or BETWEEN not in name:
+            return False
+        try:
+            return (await self.find(name)).group != DEFAULT_GROUP
+        except ActionError:  # there is nothing of this name
+            return False
+
+    async def shown_names(self, prefix: str) -> list[str]:
+        """The names of queues that begin so, as SQS clients know them. Cost: one read; with groups,
+        one more for each queue."""
+        queues = self.client.sync.ports.catalog.queues
+
+        def listed() -> list[str]:
+            if not self.groups:
+                return [row.name for row in queues.listed(prefix)]
+            names: set[str] = set()
+            for row in queues.listed():
+                names.add(row.name)
+                names.update(shown_name(row.name, each.name) for each in queues.groups(row.id))
+            return sorted(name for name in names if name.startswith(prefix))
+
+        return await self.client.call(listed)
+
+    def _keep(self, queue: Queue, group_id: str, group: str) -> HostedQueue:
         """Keep a queue that was just read, unless another request was faster."""
-        found = self._hosted.get(queue.name)
-        if found is None or found.queue.id != queue.id:
-            found = self._hosted[queue.name] = HostedQueue(self.client, queue, group_id)
+        name = shown_name(queue.name, group)
+        found = self._hosted.get(name)
+        if found is None or found.queue.id != queue.id or found.group_id != group_id:
+            found = self._hosted[name] = HostedQueue(self.client, queue, group_id, group)
         found.used_at = found.read_at = self._loop.time()
         if self._tidying is None:
             self._tidying = self._loop.create_task(self._tidy())
         return found
 
-    async def counted(self, row: QueueRow, count: Callable[[], dict[str, str]]) -> dict[str, str]:
+    async def counted(
+        self, hosted: HostedQueue, count: Callable[[], dict[str, str]]
+    ) -> dict[str, str]:
         """How many messages a queue has, as `count` found it within the last second."""
-        now = self._loop.time()
-        known = self._counts.get(row.id)
+        now, group_id = self._loop.time(), hosted.group_id
+        known = self._counts.get(group_id)
         if known is None or now - known[0] >= COUNTED_SECONDS:
-            known = self._counts[row.id] = now, await self.client.call(count)
+            known = self._counts[group_id] = now, await self.client.call(count)
         return known[1]
 
     async def forget(self, name: str) -> None:

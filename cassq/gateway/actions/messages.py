@@ -9,16 +9,18 @@ from typing import Any
 from cassq.consumer.delivery import Message
 from cassq.errors import GroupNotFoundError, QueueNotFoundError, UsageError
 from cassq.gateway.actions import fifo
-from cassq.gateway.actions.attributes import NUMBERS, number
+from cassq.gateway.actions.attributes import Terms
 from cassq.gateway.actions.contents import (
+    DEDUPLICATION,
     Content,
     Received,
+    body_of,
     checksum,
     chosen,
     content_of,
     received,
 )
-from cassq.gateway.actions.faults import fault, unserved, wrong_value
+from cassq.gateway.actions.faults import fault, wrong_value
 from cassq.gateway.actions.host import Host, HostedQueue
 from cassq.gateway.errors import ActionError
 from cassq.gateway.request import Answer, Request
@@ -30,8 +32,7 @@ DELAY_SECONDS_MAX = 900
 VISIBILITY_SECONDS_MAX = 43_200
 WAIT_SECONDS_MAX = 20
 RECEIVED_MAX = 10
-SIZE_ALWAYS = NUMBERS["MaximumMessageSize"][0]  # no queue can have a lower limit
-ATTEMPT = "ReceiveRequestAttemptId"
+ATTEMPT, GROUP = "ReceiveRequestAttemptId", "MessageGroupId"
 
 
 def ranged(name: str, value: int, most: int, least: int = 0) -> int:
@@ -47,42 +48,37 @@ def ranged(name: str, value: int, most: int, least: int = 0) -> int:
 async def send_message(host: Host, request: Request) -> Answer:
     hosted = await host.hosted(request)
     parameters = request.parameters
+    terms = hosted.terms
     content = content_of(parameters)
-    check_size(hosted, content.size)
-    push = push_of(hosted, parameters, content)
+    check_size(terms, content.size)
+    push = push_of(terms, parameters, content)
     message_id = await hosted.pusher.push(push.payload, **push.options())
-    return Answer(sent(hosted, content, message_id))
+    return Answer(sent(terms, content, message_id))
 
 
-def sent(hosted: HostedQueue, content: Content, message_id: str) -> dict[str, Any]:
+def sent(terms: Terms, content: Content, message_id: str) -> dict[str, Any]:
     """The answer to the sender of a message."""
     found = content.answer(as_uuid(message_id))
-    if hosted.fifo:
+    if terms.fifo:
         found["SequenceNumber"] = fifo.number_of(message_id)
     return found
 
 
-def check_size(hosted: HostedQueue, size: int) -> None:
+def check_size(terms: Terms, size: int) -> None:
     """Raise ActionError for a message that is larger than its queue takes."""
-    if size <= SIZE_ALWAYS:
-        return
-    most = number(hosted.policy, "MaximumMessageSize")
-    if size > most:
+    if size > terms.size_max:
         raise fault(
             "InvalidParameterValue",
-            f"One or more parameters are invalid. Reason: Message must be shorter than {most}"
-            f" bytes.",
+            "One or more parameters are invalid. Reason: Message must be shorter than"
+            f" {terms.size_max} bytes.",
         )
 
 
-def push_of(hosted: HostedQueue, parameters: Mapping[str, Any], content: Content) -> Push:
+def push_of(terms: Terms, parameters: Mapping[str, Any], content: Content) -> Push:
     """How to push a message. Raises ActionError."""
-    if hosted.fifo:
-        return fifo.push_of(hosted.policy, parameters, content)
-    if parameters.get("MessageGroupId") is not None:
-        raise unserved(
-            "MessageGroupId on standard queues", "leave it out, or consume by a group with `fair`"
-        )
+    if terms.fifo:
+        return fifo.push_of(terms, parameters, content)
+    group = fifo.checked_id(GROUP, parameters.get(GROUP))
     if parameters.get("MessageDeduplicationId") is not None:
         raise wrong_value(
             "MessageDeduplicationId",
@@ -91,10 +87,11 @@ def push_of(hosted: HostedQueue, parameters: Mapping[str, Any], content: Content
         )
     delay = parameters.get("DelaySeconds")
     if delay is None:
-        delay = number(hosted.policy, "DelaySeconds")
+        delay = terms.delay
     else:
         ranged("DelaySeconds", delay, DELAY_SECONDS_MAX)
-    return Push(content.payload, headers=content.headers, delay=delay or None)
+    key = None if group is None else group.encode()
+    return Push(content.payload, content.headers, key, delay or None)
 
 
 # --- receiving ----------------------------------------------------------------------------------
@@ -102,18 +99,18 @@ def push_of(hosted: HostedQueue, parameters: Mapping[str, Any], content: Content
 
 async def receive_message(host: Host, request: Request) -> Answer:
     hosted = await host.hosted(request)
-    parameters, policy = request.parameters, hosted.policy
+    parameters, terms = request.parameters, hosted.terms
     most = ranged("MaxNumberOfMessages", parameters.get("MaxNumberOfMessages", 1), RECEIVED_MAX, 1)
     visible = parameters.get("VisibilityTimeout")
     if visible is None:
-        visible = number(policy, "VisibilityTimeout")
+        visible = terms.visible
     ranged("VisibilityTimeout", visible, VISIBILITY_SECONDS_MAX)
     wait = parameters.get("WaitTimeSeconds")
     if wait is None:
-        wait = number(policy, "ReceiveMessageWaitTimeSeconds")
+        wait = terms.wait
     ranged("WaitTimeSeconds", wait, WAIT_SECONDS_MAX)
     deliveries = hosted.deliveries
-    attempt = fifo.checked_id(ATTEMPT, parameters.get(ATTEMPT)) if hosted.fifo else None
+    attempt = fifo.checked_id(ATTEMPT, parameters.get(ATTEMPT)) if terms.fifo else None
     again = attempt and await _received_again(hosted, attempt, visible)
     if again:
         return Answer({"Messages": again})
@@ -154,13 +151,17 @@ def _shown(
 ) -> dict[str, Any]:
     """A message of a queue as the answer holds it. names, wanted: the system attributes and the
     attributes that it shows."""
-    content = received(message.payload, message.headers)
+    payload = message.payload
+    body, is_text = body_of(payload)
     members: dict[str, Any] = {
         "MessageId": as_uuid(message.id),
         "ReceiptHandle": message.receipt,
-        "MD5OfBody": md5(content.body.encode(), usedforsecurity=False).hexdigest(),
-        "Body": content.body,
+        "MD5OfBody": md5(payload if is_text else body.encode(), usedforsecurity=False).hexdigest(),
+        "Body": body,
     }
+    if not (names or wanted):
+        return members
+    content = received(message.headers, is_text=is_text)
     if names:
         system = _system(host, hosted.name, message, content, fifo_queue=hosted.fifo)
         if "All" not in names:
@@ -186,9 +187,11 @@ def _system(
         "ApproximateFirstReceiveTimestamp": str(host.wall_ms(first_ms or now_ms)),
         **content.system,
     }
+    if message.key is not None:
+        found[GROUP] = message.key.decode(errors="replace")
     if fifo_queue:
-        if message.key is not None:
-            found["MessageGroupId"] = message.key.decode(errors="replace")
+        if content.dedup_id is not None:
+            found.setdefault(DEDUPLICATION, content.dedup_id)
         found["SequenceNumber"] = fifo.sequence_number(message.pipe_id, message.seq)
     source = content.death.get("queue")
     if isinstance(source, str) and source != name:

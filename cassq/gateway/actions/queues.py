@@ -18,12 +18,13 @@ from cassq.gateway.actions.host import Host
 from cassq.gateway.request import Answer, Request
 from cassq.inspect.stats import group_stats
 from cassq.lifecycle.ports import Ports
-from cassq.model.queues import DEFAULT_GROUP, OWN, GroupPolicy, QueuePolicy, changed
+from cassq.model.queues import OWN, GroupPolicy, QueuePolicy, changed
 from cassq.model.rows import QueueRow
 from cassq.settings import QueueSettings
 
 LISTED_MAX = 1000
 LANE_SECONDS = 5.0
+FAIR_TAG = "cassq:fair"  # of a queue that is to be fair among groups of messages: "true"
 SOURCES = "queueUrls"  # of an answer that always has this member
 TAGS_MAX = 50
 TAG_KEY_MAX, TAG_VALUE_MAX = 128, 256
@@ -47,6 +48,8 @@ async def create_queue(host: Host, request: Request) -> Answer:
     name: str = parameters["QueueName"]
     host.check(request, name)
     wanted: Mapping[str, str] = parameters.get("Attributes") or {}
+    if await host.is_group(name):
+        return Answer({"QueueUrl": host.url(request, name)})
     fifo = name.endswith(".fifo")
     if not (_FIFO_NAME if fifo else _NAME).fullmatch(name):
         raise wrong_value(
@@ -59,8 +62,7 @@ async def create_queue(host: Host, request: Request) -> Answer:
     tags = _checked_tags(parameters.get("tags") or {})
     sources = await host.client.call(_policies, host)
     change = attrs.changing(host, name, wanted, sources, fifo=fifo)
-    # What is received has a deadline of its own: this is how long the lane of a dead gateway stays.
-    group = GroupPolicy(order="key", claim_timeout=LANE_SECONDS) if fifo else None
+    group = _group_of(tags, fifo=fifo)
 
     def create() -> None:
         defaults = attrs.defaults(fifo=fifo)
@@ -77,6 +79,17 @@ async def create_queue(host: Host, request: Request) -> Answer:
 
     await host.client.call(create)
     return Answer({"QueueUrl": host.url(request, name)})
+
+
+def _group_of(tags: Mapping[str, str], *, fifo: bool) -> GroupPolicy | None:
+    """The policy of the group that SQS clients consume for; None for the usual one. What they
+    receive has a deadline of its own: its claim timeout is how long the lane of a dead gateway
+    stays."""
+    if fifo:
+        return GroupPolicy(order="key", claim_timeout=LANE_SECONDS)
+    if tags.get(FAIR_TAG) == "true":
+        return GroupPolicy(fair=True, claim_timeout=LANE_SECONDS)
+    return None
 
 
 def _check_kind(name: str, wanted: Mapping[str, str], *, fifo: bool) -> None:
@@ -124,11 +137,10 @@ async def list_queues(host: Host, request: Request) -> Answer:
     parameters = request.parameters
     host.check(request, "")
     prefix: str = parameters.get("QueueNamePrefix") or ""
-    rows = await host.client.call(host.client.sync.ports.catalog.queues.listed, prefix)
     names = [
-        row.name
-        for row in rows
-        if OWN not in row.name and request.caller.may(request.action, row.name)
+        name
+        for name in await host.shown_names(prefix)
+        if OWN not in name and request.caller.may(request.action, name)
     ]
     return _page(host, request, names, "QueueUrls")
 
@@ -165,7 +177,7 @@ async def delete_queue(host: Host, request: Request) -> Answer:
 
 async def purge_queue(host: Host, request: Request) -> Answer:
     hosted = await host.hosted(request)
-    await hosted.queue.purge(DEFAULT_GROUP, held=True)
+    await hosted.queue.purge(hosted.group, held=True)
     return Answer({})
 
 
@@ -181,8 +193,7 @@ async def list_dead_letter_source_queues(host: Host, request: Request) -> Answer
 
 
 async def get_queue_attributes(host: Host, request: Request) -> Answer:
-    name = host.named(request)
-    await host.find(name)
+    hosted = await host.hosted(request)
     names: Sequence[str] = request.parameters.get("AttributeNames") or ()
     known = {"All", *attrs.SETTABLE, *_OF_QUEUES, *_COUNTS}
     for each in names:
@@ -191,8 +202,7 @@ async def get_queue_attributes(host: Host, request: Request) -> Answer:
     if not names:
         return Answer({})
     wanted = known if "All" in names else set(names)
-    queue = await host.client.queue(name)
-    row = await host.client.call(lambda: queue.sync.row)
+    row = await host.client.call(lambda: hosted.queue.sync.row)
     found: dict[str, str | None] = {
         each: attrs.shown(row.policy, each, host) for each in attrs.SETTABLE
     }
@@ -200,17 +210,18 @@ async def get_queue_attributes(host: Host, request: Request) -> Answer:
     changed_ms = attrs.changed_ms(row.policy) or created_ms
     found["CreatedTimestamp"] = str(created_ms // 1000)
     found["LastModifiedTimestamp"] = str(changed_ms // 1000)
-    found["QueueArn"] = host.arn(name)
+    found["QueueArn"] = host.arn(hosted.name)
     if wanted & _COUNTS.keys():
-        found.update(await host.counted(row, lambda: _counts(host.client.sync.ports, row)))
+        ports, group = host.client.sync.ports, hosted.group
+        found.update(await host.counted(hosted, lambda: _counts(ports, row, group)))
     members = {each: value for each, value in found.items() if each in wanted and value is not None}
     return Answer({"Attributes": members} if members else {})
 
 
-def _counts(ports: Ports, row: QueueRow) -> dict[str, str]:
-    """How many messages are in which state for the group of SQS clients."""
+def _counts(ports: Ports, row: QueueRow, name: str) -> dict[str, str]:
+    """How many messages are in which state for a group."""
     groups = ports.catalog.queues.groups(row.id)
-    group = next((each for each in groups if each.name == DEFAULT_GROUP), None)
+    group = next((each for each in groups if each.name == name), None)
     if group is None:
         return dict.fromkeys(_COUNTS, "0")
     stats = group_stats(ports, row, group)

@@ -95,13 +95,13 @@ class _Task:
             logger.warning("the end of a move from %s is not recorded: %s", self.source.name, exc)
 
     def _take_lane(self) -> None:
-        """Take the lane of a FIFO queue, whose holder has claimed all that waits: it gives that
+        """Take the lane of a keyed group, whose holder has claimed all that waits: it gives that
         back, and what is past its deadline is given back as well. If it does not, as it has
         consumers that wait, what it leaves is moved."""
-        if not attrs.is_fifo(self.source.policy):
-            return
         ports, watch = self.client.ports, Stopwatch()
         group = _default_group(self.client, self.source)
+        if not group.policy.keyed:
+            return
         request, owner = turn_lease(group.id), ports.ids.version()
         with self.source.popper() as popper:
             while watch.seconds() < LANE_SECONDS and not self.stopping:

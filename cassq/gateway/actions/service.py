@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
 import cassq.aio
-from cassq.errors import QueueFullError, QueueNotFoundError, UsageError
+from cassq.errors import GroupNotFoundError, QueueFullError, QueueNotFoundError, UsageError
 from cassq.gateway.actions import batches, messages, queues, redriving
 from cassq.gateway.actions.faults import fault, no_queue
 from cassq.gateway.actions.host import ACCOUNT, REGION, Host
@@ -53,8 +53,11 @@ class ActionService:
         if handler is None:
             raise fault("InvalidAction", f"There is no action {request.action!r:.100}.")
         try:
+            await self.host.check_whole(request)
             return await handler(self.host, request)
-        except QueueNotFoundError as exc:
+        except (QueueNotFoundError, GroupNotFoundError) as exc:
+            if isinstance(exc, GroupNotFoundError):
+                await self.host.forget(self.host.named(request))  # there may be another by now
             raise no_queue(request.parameters.get("QueueUrl", "")) from exc
         except QueueFullError as exc:
             raise fault("OverLimit", str(exc)) from exc
@@ -64,22 +67,28 @@ class ActionService:
 
 @asynccontextmanager
 async def open_service(
-    url: str | None = None, *, region: str = REGION, account: str = ACCOUNT
+    url: str | None = None, *, region: str = REGION, account: str = ACCOUNT, groups: bool = False
 ) -> AsyncIterator[ActionService]:
     """A service for the queues at `url`, in the event loop that runs; closed at the end of the
-    block. region, account: as in the ARNs and URLs of queues. Raises as `cassq.connect` does."""
-    async with service_of(cassq.aio.connect(url), region=region, account=account) as service:
+    block. region, account: as in the ARNs and URLs of queues. groups: see `Host`. Raises as
+    `cassq.connect` does."""
+    connecting = cassq.aio.connect(url)
+    async with service_of(connecting, region=region, account=account, groups=groups) as service:
         yield service
 
 
 @asynccontextmanager
 async def service_of(
-    connecting: cassq.aio.Connecting, *, region: str = REGION, account: str = ACCOUNT
+    connecting: cassq.aio.Connecting,
+    *,
+    region: str = REGION,
+    account: str = ACCOUNT,
+    groups: bool = False,
 ) -> AsyncIterator[ActionService]:
     """A service for the queues of a client that is about to be opened; otherwise as
     `open_service`."""
     async with connecting as client:
-        host = Host(client, region=region, account=account)
+        host = Host(client, region=region, account=account, groups=groups)
         try:
             yield ActionService(host)
         finally:

@@ -143,9 +143,13 @@ async def _hosted(host: Host, request: PlainRequest, *actions: str) -> HostedQue
     for action in actions:
         _permit(request, action, name)
     try:
-        return await host.find(name)
+        found = await host.find(name)
     except ActionError as exc:
         raise PlainError(404, "queue_not_found", f"there is no queue {name!r:.200}") from exc
+    if found.group != DEFAULT_GROUP:
+        hint = "ask for the queue itself, with ?group="
+        raise PlainError(404, "queue_not_found", f"{name!r:.200} is a group", hint=hint)
+    return found
 
 
 def _permit(request: PlainRequest, action: str, queue: str) -> None:

@@ -13,8 +13,11 @@ from typing import Any
 from cassq.gateway.errors import ActionError
 from cassq.gateway.wire.sqs import ACTIONS, LISTS, MAPS, SCALARS, STRUCTURES
 
-# Takes a value and its place in the request; returns it, with bytes for base64.
-Check = Callable[[Any, str], Any]
+# A place in a request: the action, or where it is and its name or number there. It becomes a text
+# for an error alone.
+Place = tuple["Place", str | int] | str
+# Takes a value and its place; returns it, with bytes for base64.
+Check = Callable[[Any, Place], Any]
 INTEGERS = {"integer": 2**31, "long": 2**63}
 
 
@@ -23,42 +26,46 @@ def missing(name: str) -> ActionError:
     return ActionError("MissingParameter", f"The request must contain the parameter {name}.")
 
 
-def unknown(name: str, where: str) -> ActionError:
+def unknown(name: str, where: Place) -> ActionError:
     """A parameter that the action, or a part of it, does not have."""
-    action = where.partition(".")[0]
+    action, _, parameter = _path((where, name)).partition(".")
     return ActionError(
         "InvalidParameterValue",
-        f"The parameter {_at(where, name)!r:.200} is invalid. Reason: {action} has no parameter of"
-        " this name.",
+        f"The parameter {parameter!r:.200} is invalid. Reason: {action} has no parameter of this"
+        " name.",
     )
 
 
-def _wrong(where: str, wanted: str) -> ActionError:
-    name = where.partition(".")[2] or where
+def _wrong(where: Place, wanted: str) -> ActionError:
+    action, _, parameter = _path(where).partition(".")
+    name = parameter or action
     return ActionError(
         "SerializationException", f"The parameter {name} is invalid. Reason: Must be {wanted}."
     )
 
 
-def _at(where: str, name: str) -> str:
-    """The place of a member, without the action."""
-    rest = where.partition(".")[2]
-    return f"{rest}.{name}" if rest else name
+def _path(where: Place) -> str:
+    """A place as a text: the action, then names and numbers."""
+    steps: list[str] = []
+    while not isinstance(where, str):
+        where, step = where
+        steps.append(f"{step!s:.200}")
+    return ".".join((where, *reversed(steps)))
 
 
-def _text(value: Any, where: str) -> Any:
+def _text(value: Any, where: Place) -> Any:
     if type(value) is not str:
         raise _wrong(where, "a string")
     return value
 
 
-def _boolean(value: Any, where: str) -> Any:
+def _boolean(value: Any, where: Place) -> Any:
     if type(value) is not bool:
         raise _wrong(where, "true or false")
     return value
 
 
-def _bytes(value: Any, where: str) -> Any:
+def _bytes(value: Any, where: Place) -> Any:
     if type(value) is not str:
         raise _wrong(where, "a string of base64")
     try:
@@ -70,7 +77,7 @@ def _bytes(value: Any, where: str) -> Any:
 def _integer(kind: str) -> Check:
     most = INTEGERS[kind]
 
-    def check(value: Any, where: str) -> Any:
+    def check(value: Any, where: Place) -> Any:
         if type(value) is not int or not -most <= value < most:
             raise _wrong(where, f"an integer of {32 if kind == 'integer' else 64} bits")
         return value
@@ -81,10 +88,10 @@ def _integer(kind: str) -> Check:
 def _list(item: str) -> Check:
     check_item = _check_of(item)
 
-    def check(value: Any, where: str) -> Any:
+    def check(value: Any, where: Place) -> Any:
         if type(value) is not list:
             raise _wrong(where, "a list")
-        return [check_item(each, f"{where}.{at}") for at, each in enumerate(value, 1)]
+        return [check_item(each, (where, at)) for at, each in enumerate(value, 1)]
 
     return check
 
@@ -92,10 +99,10 @@ def _list(item: str) -> Check:
 def _map(item: str) -> Check:
     check_item = _check_of(item)
 
-    def check(value: Any, where: str) -> Any:
+    def check(value: Any, where: Place) -> Any:
         if type(value) is not dict:
             raise _wrong(where, "a map")
-        return {key: check_item(each, f"{where}.{key}"[:200]) for key, each in value.items()}
+        return {key: check_item(each, (where, key)) for key, each in value.items()}
 
     return check
 
@@ -104,7 +111,7 @@ def _structure(name: str) -> Check:
     members = {member: _check_of(its[0]) for member, its in STRUCTURES[name].items()}
     required = [member for member, its in STRUCTURES[name].items() if its[2]]
 
-    def check(value: Any, where: str) -> Any:
+    def check(value: Any, where: Place) -> Any:
         if type(value) is not dict:
             raise _wrong(where, "a structure")
         found = {}
@@ -115,10 +122,10 @@ def _structure(name: str) -> Check:
             if check_member is _text and type(each) is str:
                 found[member] = each  # most are: nothing to call, and no place to tell of
             elif each is not None:  # JSON's null: as if it were not there
-                found[member] = check_member(each, f"{where}.{member}")
+                found[member] = check_member(each, (where, member))
         for member in required:
             if member not in found:
-                raise missing(_at(where, member))
+                raise missing(_path((where, member)).partition(".")[2])
         return found
 
     return check

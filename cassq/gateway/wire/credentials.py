@@ -74,11 +74,11 @@ class Credentials:
         if _others_can_read(path):
             logger.warning("any user of this machine can read the secrets in %s", path)
 
-    def refresh(self) -> None:
-        """Read the file again if it has changed; a file that cannot be used changes nothing. Cost:
-        a look at the file's times."""
+    def refresh(self, *, anyway: bool = False) -> None:
+        """Read the file again if it has changed, or `anyway`; a file that cannot be used changes
+        nothing. Cost: a look at the file's times."""
         state = _state(self._path)
-        if state == self._state:
+        if state == self._state and not anyway:
             return
         self._state = state
         try:

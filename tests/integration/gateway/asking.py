@@ -47,6 +47,16 @@ class Asker:
         assert caught.value.sender
         return caught.value.message
 
+    async def outcome(self, action: str, queue: str | None = None, **parameters: Any) -> str:
+        """The code of the error of a request, or of the first entry of a batch that failed; "" if
+        it is done."""
+        try:
+            found = await self.ask(action, queue, **parameters)
+        except ActionError as exc:
+            return exc.code
+        failed: list[dict[str, str]] = found.get("Failed", [])
+        return failed[0]["Code"].rpartition(".")[2] if failed else ""
+
     async def create(self, name: str, **attributes: str) -> None:
         await self.ask("CreateQueue", QueueName=name, Attributes=attributes)
 
@@ -84,18 +94,22 @@ def bodies(messages: list[dict[str, Any]]) -> list[str]:
     return [message["Body"] for message in messages]
 
 
-def served(url: str, main: Callable[[Asker], Awaitable[None]]) -> None:
+def served(url: str, main: Callable[[Asker], Awaitable[None]], *, groups: bool = False) -> None:
     """Run `main` with a service for the queues at `url`; it fails when it takes for ever."""
-    run(lambda: cassq.aio.connect(url), main)
+    run(lambda: cassq.aio.connect(url), main, groups=groups)
 
 
 def run(
-    connecting: Callable[[], cassq.aio.Connecting], main: Callable[[Asker], Awaitable[None]]
+    connecting: Callable[[], cassq.aio.Connecting],
+    main: Callable[[Asker], Awaitable[None]],
+    *,
+    groups: bool = False,
 ) -> None:
     """`served`, with a client opened in another way."""
 
     async def whole() -> None:
-        async with asyncio.timeout(DEADLINE_SECONDS), service_of(connecting()) as service:
+        opening = service_of(connecting(), groups=groups)
+        async with asyncio.timeout(DEADLINE_SECONDS), opening as service:
             await main(Asker(service))
 
     asyncio.run(whole())

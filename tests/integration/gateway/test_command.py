@@ -123,6 +123,11 @@ def test_keys_are_read_again_when_they_change(home: Home) -> None:
         assert code("AKIDSOME", "two") == "AccessDenied"
         keys.write_text(KEYS.replace("orders-*", "mail"))
         eventually("they are read again", lambda: code("AKIDSOME", "two") == "")
+        before = keys.stat()
+        keys.write_text(KEYS.replace("orders-*", "mail").replace("two", "six"))
+        os.utime(keys, ns=(before.st_atime_ns, before.st_mtime_ns))  # as if it had not changed
+        os.kill(process.pid, signal.SIGHUP)
+        eventually("they are read again", lambda: code("AKIDSOME", "six") == "")
         assert process.terminate() == 0
 
 

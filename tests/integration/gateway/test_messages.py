@@ -6,15 +6,18 @@ import asyncio
 import base64
 from collections import Counter
 from hashlib import md5
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import cassq
+from cassq.aio import Connecting
+from cassq.base.clock import ManualClock
 from cassq.message.message_ids import from_uuid
 from tests.integration.aio.loops import until
-from tests.integration.gateway.asking import ACCOUNT_URL, Asker, bodies, served
-from tests.integration.stage import Connect, alone
+from tests.integration.gateway.asking import ACCOUNT_URL, Asker, bodies, run, served
+from tests.integration.stage import Connect, alone, client_on
 
 TRACE = "Root=1-5759e988-bd862e3fe1be46a994272793"
 
@@ -117,7 +120,7 @@ def test_only_the_attributes_asked_for_are_returned(url: str) -> None:
         ("InvalidMessageContents", {"MessageBody": "a\0b"}),
         ("InvalidMessageContents", {"MessageBody": "a\ufffe"}),
         ("InvalidMessageContents", {"MessageBody": "a\ud800"}),
-        ("UnsupportedOperation", {"MessageGroupId": "a"}),
+        *(("InvalidParameterValue", {"MessageGroupId": name}) for name in ("", "a b", "x" * 129)),
         ("InvalidParameterValue", {"MessageDeduplicationId": "a"}),
         ("InvalidParameterValue", {"DelaySeconds": -1}),
         ("InvalidParameterValue", {"DelaySeconds": 901}),
@@ -422,6 +425,64 @@ def test_a_group_with_order_or_limits_is_left_to_poppers(url: str, connect: Conn
             )
 
     served(url, main)
+
+
+@pytest.mark.embedded_only(reason="the wall clock of a directory is set")
+def test_a_wall_clock_that_is_set_changes_no_wait_and_no_deadline(directory: Path) -> None:
+    clock = ManualClock()
+
+    async def main(sqs: Asker) -> None:
+        await sqs.create("jobs")
+        await sqs.send("jobs", "hidden")
+        (message,) = await sqs.receive("jobs", VisibilityTimeout=30)
+        waiting = asyncio.create_task(sqs.receive("jobs", WaitTimeSeconds=20))
+        for days in (1, -2, 1):
+            clock.jump_wall(days * 86_400.0)
+            assert await sqs.receive("jobs") == []
+            assert not waiting.done()
+        sent = await sqs.send("jobs", "sent")
+        assert [each["MessageId"] for each in await waiting] == [sent]
+        await sqs.delete("jobs", message)
+
+    run(lambda: Connecting(lambda: client_on(directory, clock=clock)), main)
+
+
+def test_groups_of_messages_share_a_fair_queue(url: str) -> None:
+    """Who comes behind the backlog of another group does not wait for it; none waits for a message
+    of its own group that is not deleted."""
+
+    async def main(sqs: Asker) -> None:
+        await sqs.ask("CreateQueue", QueueName="jobs", tags={"cassq:fair": "true"})
+        for name in "aaab":
+            entries = [
+                {"Id": str(n), "MessageBody": f"{name}{n}", "MessageGroupId": name}
+                for n in range(10)
+            ]
+            await sqs.ask("SendMessageBatch", "jobs", Entries=entries)
+        found = [message for _ in range(2) for message in await sqs.receive("jobs", 10)]
+        groups = Counter(message["Attributes"]["MessageGroupId"] for message in found)
+        assert groups == {"a": 10, "b": 10}
+        await sqs.delete("jobs", *found)
+        late = await sqs.send("jobs", "c", MessageGroupId="c", DelaySeconds=0)
+        next_ten = await sqs.receive("jobs", 10, WaitTimeSeconds=20)
+        assert late in {message["MessageId"] for message in next_ten}
+        assert len(next_ten) == 10
+
+    served(url, main)
+
+
+def test_a_group_of_messages_is_kept_by_a_queue_that_is_not_fair(
+    url: str, connect: Connect
+) -> None:
+    async def main(sqs: Asker) -> None:
+        await sqs.create("jobs")
+        await sqs.send("jobs", "1", MessageGroupId="a")
+        (message,) = await sqs.receive("jobs", VisibilityTimeout=0)
+        assert message["Attributes"]["MessageGroupId"] == "a"
+
+    served(url, main)
+    (message,) = connect().queue("jobs").popper().pop(1)
+    assert message.key == b"a"
 
 
 def test_a_paused_queue_gives_nothing_and_a_full_one_takes_nothing(

@@ -8,6 +8,9 @@ import json
 import pytest
 
 import cassq
+from cassq.gateway.plain.request import PlainRequest
+from cassq.gateway.plain.service import PlainService
+from cassq.gateway.request import Caller
 from tests.integration.gateway.asking import ACCOUNT_URL, ARN, Asker, bodies, served
 from tests.integration.stage import Connect
 
@@ -302,5 +305,59 @@ def test_an_action_that_is_unknown_is_refused(url: str) -> None:
     async def main(sqs: Asker) -> None:
         await sqs.refused("InvalidAction", "SendMassage")
         await sqs.refused("InvalidAddress", "PurgeQueue", QueueUrl="http://localhost:9324/")
+
+    served(url, main)
+
+
+def test_each_group_of_a_queue_may_be_a_queue_for_clients(url: str, connect: Connect) -> None:
+    queue = connect().create_queue("jobs")
+    queue.create_group("mail")
+
+    async def main(sqs: Asker) -> None:
+        urls = (await sqs.ask("ListQueues"))["QueueUrls"]
+        assert urls == [f"{ACCOUNT_URL}/jobs", f"{ACCOUNT_URL}/jobs--mail"]
+        assert (await sqs.ask("ListQueues", QueueNamePrefix="jobs--"))["QueueUrls"] == urls[1:]
+        for action in ("GetQueueUrl", "CreateQueue"):
+            assert (await sqs.ask(action, QueueName="jobs--mail"))["QueueUrl"] == urls[1]
+        await sqs.send("jobs", "1")
+        await sqs.send("jobs", "2")
+        for name in ("jobs", "jobs--mail"):  # each gets all
+            found = await sqs.receive(name, 10)
+            assert bodies(found) == ["1", "2"]
+            await sqs.delete(name, found[0])
+        assert (await sqs.attributes("jobs--mail"))["QueueArn"] == f"{ARN}:jobs--mail"
+        assert (await sqs.attributes("jobs--mail"))["ApproximateNumberOfMessagesNotVisible"] == "1"
+        handle = found[1]["ReceiptHandle"]
+        await sqs.refused("ReceiptHandleIsInvalid", "DeleteMessage", "jobs", ReceiptHandle=handle)
+        await sqs.ask("PurgeQueue", "jobs--mail")
+        for action, parameters in {
+            "SendMessage": {"MessageBody": "3"},
+            "SetQueueAttributes": {"Attributes": {}},
+            "DeleteQueue": {},
+            "ListQueueTags": {},
+        }.items():
+            message = await sqs.refused("UnsupportedOperation", action, "jobs--mail", **parameters)
+            assert "ask for it with jobs" in message
+        for name in ("jobs--none", "jobs--default"):
+            await sqs.refused("QueueDoesNotExist", "ReceiveMessage", name)
+        await sqs.refused("QueueDoesNotExist", "ReceiveMessage", "none--mail")
+        asked = PlainRequest(
+            "GET", ("queues", "jobs--mail", "messages"), {}, b"", Caller("key"), "", ""
+        )
+        answer = await PlainService(sqs.service.host).answer(asked)
+        assert (answer.status, b"is a group" in answer.body) == (404, True)
+        queue.delete_group("mail")
+        assert (await sqs.ask("ListQueues"))["QueueUrls"] == urls[:1]
+
+    served(url, main, groups=True)
+    assert queue.stats().groups["default"].pending == 1
+
+
+def test_groups_are_no_queues_unless_asked_for(url: str, connect: Connect) -> None:
+    connect().create_queue("jobs").create_group("mail")
+
+    async def main(sqs: Asker) -> None:
+        assert (await sqs.ask("ListQueues"))["QueueUrls"] == [f"{ACCOUNT_URL}/jobs"]
+        await sqs.refused("QueueDoesNotExist", "ReceiveMessage", "jobs--mail")
 
     served(url, main)

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import threading
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import cassq
-from cassq.errors import ClosedError, InvalidPayloadError, QueueFullError, UsageError
+from cassq.errors import (
+    ClosedError,
+    InvalidPayloadError,
+    QueueFullError,
+    StorageFullError,
+    UsageError,
+)
+from cassq.message.frames import Place as At
 from cassq.message.message_ids import MessageId
 from cassq.producer.pusher import Push
 from tests.integration.deadlines import in_threads
+from tests.integration.fronts import Append, FrontStore, client_with
+from tests.integration.places import Place
 from tests.integration.stage import drain, numbers
 
 
@@ -80,6 +91,35 @@ def test_what_has_no_room_is_refused_and_the_rest_is_pushed(client: cassq.Client
     assert isinstance(refused, ClosedError)
 
 
+@pytest.mark.embedded_only(reason="an append fails")
+@pytest.mark.parametrize("more", [{}, {"dedup_id": None, "importance": "low"}])
+def test_of_those_of_which_some_fill_a_pipe_and_the_next_fails_each_learns_its_own(
+    place: Place, more: dict[str, Any]
+) -> None:
+    """Whether they are appended as one batch, or have more than payloads, headers and keys."""
+    appends = count(1)
+
+    def around(append: Append) -> At:
+        if next(appends) == 2:
+            raise StorageFullError("no room")
+        return append()
+
+    with client_with(place, store=lambda store: FrontStore(store, around)) as client:
+        queue = client.create_queue("jobs", max_pushes_per_pipe=3)
+        pusher = queue.pusher()
+        outcomes = pusher.push_each([Push(payload, **more) for payload in numbers(5)])
+        failed = [each for each in outcomes[3:] if isinstance(each, StorageFullError)]
+        assert [(each.fields["pushed"], each.outcome_unknown) for each in failed] == [
+            (0, False)
+        ] * 2
+        assert pusher.tally.pushed == 3
+        assert pusher.tally.push_failures == {"StorageFullError": 2}
+        pusher.close()
+        found = drain(queue.popper())
+        assert [message.id for message in found] == outcomes[:3]
+        assert [message.payload for message in found] == numbers(3)
+
+
 def test_pushes_with_dedup_ids_share_one_append(
     client: cassq.Client,
 ) -> None:
@@ -100,6 +140,7 @@ def test_pushes_with_dedup_ids_share_one_append(
     assert len(drain(queue.popper())) == 45
 
 
+@pytest.mark.embedded_only(reason="a file of it is removed")
 def test_an_id_whose_message_cannot_be_read_fails_alone(client: cassq.Client) -> None:
     queue = client.create_queue("jobs", dedup_window=3600)
     with queue.pusher() as pusher:

@@ -41,7 +41,8 @@ def cast(world: World) -> Iterator[tuple[str, Role]]:
             for i in range(roles["popper"]):
                 yield f"popper{i}:{name}", partial(pop_all, world, name, group)
         for i in range(roles.get("receiver", 0)):
-            yield f"receiver{i}:{name}", partial(receive_all, world, name)
+            group = "keyed" if world.scenario.keys else "default"
+            yield f"receiver{i}:{name}", partial(receive_all, world, name, group)
         for i in range(roles["founder"]):
             yield f"founder{i}:{name}", partial(found_groups, world, name)
         strict = world.scenario.policy[name]["consistency"] == "cp"

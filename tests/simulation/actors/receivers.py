@@ -10,7 +10,9 @@ from functools import partial
 from cassq.catalog.port import Catalog
 from cassq.client.receiving import open_receiver
 from cassq.consumer.claiming.claimer import Claimer
+from cassq.consumer.receiving import Receiver
 from cassq.errors import BackendError, ClaimLostError, OwnershipError, ReceiptError, UsageError
+from cassq.gateway.lane_receiver import LaneReceiver
 from cassq.model.rows import GroupRow
 from tests.simulation.actors.client import SteppedClient, met, open_client
 from tests.simulation.checks.model import NEVER, Delivery
@@ -29,34 +31,56 @@ class Hands:
     _catalog: Catalog
 
 
-def receive_all(world: World, name: str, process: Process) -> None:
-    """Receive for the group `default` for ever, and settle by receipt."""
+def receive_all(world: World, name: str, group: str, process: Process) -> None:
+    """Receive for a group for ever, and settle by receipt; from the group `keyed` as a gateway does
+    from a FIFO queue."""
     client, rng = open_client(world, process), process.rng
-    hands: Hands | None = None
+    receiver: Receiver | LaneReceiver | None = None
     while True:
         try:
-            if hands is None:
-                receiver = open_receiver(client.runtime, client.queue(name), "default")
-                claimer = receiver._claimer
-                hands = Hands(claimer, claimer._group, client.ports.catalog)
+            if receiver is None:
+                receiver = _opened(client, name, group)
             started_ms = process.scheduler.clock.boot_ms()
-            messages = receiver.receive(rng.choice((1, 1, 3, 10)), rng.choice((0, 200, 2000)))
+            most, ms = rng.choice((1, 1, 3, 10)), rng.choice((0, 200, 2000))
+            messages = receiver.receive(most, ms)
             if messages:
+                hands = _hands(client, receiver)
                 batch = world.checker.delivered(hands, process, messages, started_ms)
                 for delivery in batch:
                     delivery.dated = True
+                    if group == "keyed":
+                        delivery.due_ms = started_ms + ms
                 process.scheduler.note(
                     process, f"received {[(d.place, d.attempts) for d in batch]}"
                 )
                 leave(world, name, batch)
-            settle_some(world, process, client, name)
+            receiver.settled(settle_some(world, process, client, name))
             client.tend()
             if rng.random() < 0.03:
                 receiver.close()
-                hands = None
+                receiver = None
         except (BackendError, OwnershipError) as exc:
             met(process, "receiving", exc)
         process.sleep(rng.choice((0.0, 0.0, 0.01, 0.1, 0.3)))
+
+
+def _opened(client: SteppedClient, name: str, group: str) -> Receiver | LaneReceiver:
+    queue = client.queue(name)
+    if group == "default":
+        return open_receiver(client.runtime, queue, group)
+    rows = client.ports.catalog.queues.groups(queue.row.id)
+    row = next(each for each in rows if each.name == group)
+    return LaneReceiver(client.runtime, queue, row, lambda: 0)
+
+
+def _hands(client: SteppedClient, receiver: Receiver | LaneReceiver) -> Hands:
+    """Of a receiver that has just received."""
+    if isinstance(receiver, LaneReceiver):
+        assert receiver._popper is not None
+        claimer = receiver._popper._claimer
+    else:
+        claimer = receiver._claimer
+    return Hands(claimer, claimer._group, client.ports.catalog)
 
 
 def leave(world: World, name: str, deliveries: Sequence[Delivery]) -> None:
@@ -68,9 +92,10 @@ def leave(world: World, name: str, deliveries: Sequence[Delivery]) -> None:
     del left[:-RECEIPTS_KEPT]
 
 
-def settle_some(world: World, process: Process, client: SteppedClient, name: str) -> None:
+def settle_some(world: World, process: Process, client: SteppedClient, name: str) -> list[str]:
     """Do something with some receipts that were left, of this process and others, of late and long
-    ago."""
+    ago. Returns those by which something was acked."""
+    acked: list[str] = []
     left, rng, settle = world.receipts[name], process.rng, client.queue(name).settle
     for receipt, delivery in rng.sample(left, min(len(left), rng.randint(0, 3))):
         verb = rng.choice(("ack", "ack", "nack", "release", "extend", "extend"))
@@ -80,6 +105,7 @@ def settle_some(world: World, process: Process, client: SteppedClient, name: str
                     world.checker.settling([delivery], anew=True)
                     settle(receipt).ack()
                     world.checker.committed([delivery])
+                    acked.append(receipt)
                 case "extend":
                     _date(process, delivery, partial(settle(receipt).extend))
                 case _:
@@ -92,6 +118,7 @@ def settle_some(world: World, process: Process, client: SteppedClient, name: str
                 raise
             verb += ": its group is gone"
         process.scheduler.note(process, f"{verb} by receipt: {delivery.place} {delivery.attempts}")
+    return acked
 
 
 def _date(process: Process, delivery: Delivery, extend: Callable[[float], None]) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cassq.errors import UsageError
-from cassq.model.receipts import Receipt, parsed, parsed_all
+from cassq.model.receipts import _REMEMBERED, Receipt, _memory, parsed, parsed_all
 
 A = Receipt("group", "pipe", 7, "client.1/2")
 B = A._replace(seq=8)
@@ -39,6 +39,12 @@ def test_a_changed_receipt_is_none(at: int, other: str) -> None:
         except UsageError:
             return
         assert at == len(text) - 1
+
+
+def test_receipts_are_read_whether_or_not_they_are_remembered() -> None:
+    texts = [A._replace(seq=seq).text for seq in range(10_000)]
+    assert [parsed(text).seq for text in texts] == list(range(10_000))
+    assert len(_memory._new) + len(_memory._old) <= 2 * _REMEMBERED
 
 
 def test_several_are_read_each_once() -> None:
