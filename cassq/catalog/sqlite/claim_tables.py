@@ -196,19 +196,6 @@ def claim_row(row: Row) -> Claim:
     )
 
 
-def _fenced(
-    tx: sqlite3.Connection, keys: Iterable[tuple[str, str]], epoch: int | None
-) -> set[tuple[str, str]]:
-    """Of these groups and pipes, those that a popper of another epoch has. epoch: None: any may."""
-    out: set[tuple[str, str]] = set()
-    if epoch is not None:
-        for key in set(keys):
-            row = tx.execute(CURSOR, key).fetchone()
-            if row is None or row[6] != epoch:
-                out.add(key)
-    return out
-
-
 def _claim_values(claim: Claim) -> Row:
     return (
         claim.group_id,
@@ -363,7 +350,7 @@ class SqliteClaims(Claims):
     ) -> bool:
         with self._db.lock, self._db.write(synced=True) as tx:
             key = (old.group_id, old.pipe_id)
-            done = not _fenced(tx, [key], epoch) and self._put(tx, old, new)
+            done = not self._fenced(tx, [key], epoch) and self._put(tx, old, new)
             if done:
                 tx.executemany(ADD_REMOVED, map(_removed_values, removed))
                 tx.executemany(SETTLE, map(_move_key, settle))
@@ -403,7 +390,7 @@ class SqliteClaims(Claims):
         later = synced and shows and self._db.syncs_log
         with self._db.lock, self._db.write(synced=synced and not later) as tx:
             keys = [(old.group_id, old.pipe_id) for old, _ in changes]
-            out = _fenced(tx, keys, epoch)
+            out = self._fenced(tx, keys, epoch)
             done = [
                 key not in out and self._put(tx, old, new)
                 for key, (old, new) in zip(keys, changes, strict=True)
@@ -421,6 +408,18 @@ class SqliteClaims(Claims):
 
     def ensure_durable(self) -> None:
         self._db.sync(anyway=True)
+
+    def _fenced(
+        self, tx: sqlite3.Connection, keys: Iterable[tuple[str, str]], epoch: int | None
+    ) -> set[tuple[str, str]]:
+        """Of these groups and pipes, those that have another epoch. epoch: None: it does not
+        matter."""
+        out: set[tuple[str, str]] = set()
+        for key in set(keys) if epoch is not None else ():
+            row = tx.execute(CURSOR, key).fetchone()
+            if row is None or row[6] != epoch:
+                out.add(key)
+        return out
 
     def _put(self, tx: sqlite3.Connection, old: Claim, new: Iterable[Claim]) -> bool:
         key = (old.group_id, old.pipe_id, old.start)
