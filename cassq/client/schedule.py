@@ -369,7 +369,8 @@ def find_schedule(runtime: Runtime, name: str) -> Schedule:
     """The schedule with this name. Raises ScheduleNotFoundError."""
     row = runtime.ports.catalog.records.schedule(check_schedule_name(name))
     if row is None:
-        rebuilt = rebuilt_at(runtime.ports.catalog)
+        catalog = runtime.ports.catalog
+        rebuilt = None if catalog.records.schedules() else rebuilt_at(catalog)
         hint = {} if rebuilt is None else {"hint": without_schedules(rebuilt)}
         raise ScheduleNotFoundError(f"there is no schedule {name!r}", **hint)
     return Schedule(runtime, row)

@@ -198,7 +198,7 @@ def list_(call: Invocation, queue: str | None) -> None:
     """List the schedules, with the next tick and the last one."""
     with call.connect() as client:
         found = [each.info() for each in client.schedules(queue)]
-        rebuilt = None if found else client.rebuilt_at()
+        rebuilt = None if found or client.schedules() else client.rebuilt_at()
     if rebuilt is not None:
         output.note(without_schedules(rebuilt))
     if call.as_json:

@@ -166,7 +166,9 @@ def test_schedules_are_lost_and_the_list_says_so(client: cassq.Client, directory
     with cassq.connect(f"file://{directory}", create=False) as again:
         assert again.rebuilt_at() is not None
         again.create_schedule("nightly", "mail", cron="@daily")
-    assert told not in call("schedule", "list").stderr
+        again.create_queue("jobs")
+    for words in (("list",), ("list", "--queue", "jobs"), ("show", "nightyl")):
+        assert told not in call("schedule", *words).stderr
 
 
 def test_the_command_warns_on_standard_error(ids: list[str], directory: Path) -> None:
