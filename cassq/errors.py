@@ -107,7 +107,7 @@ class ScheduleNotFoundError(UsageError):
 class ScheduleExistsError(UsageError):
     """The schedule exists with other settings."""
 
-    default_hint = "delete it and create it again, or choose another name"
+    default_hint = "change it with `cassq schedule update NAME`, or choose another name"
 
 
 class MessageNotFoundError(UsageError):

@@ -1,4 +1,4 @@
-"""Types for the settings of queues and groups, and for choices in the arguments of other calls.
+"""Types for settings of queues, groups and schedules, and for choices in other calls' arguments.
 
 `cassq.model.queues` has their meaning and defaults; a test checks that names and types agree.
 Arguments accept any sequence where the policy has a tuple.
@@ -6,7 +6,8 @@ Arguments accept any sequence where the policy has a tuple.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Literal, TypedDict
 
 Consistency = Literal["ap", "cp"]
@@ -24,6 +25,22 @@ Step = Literal["minute", "hour", "day"]
 TaskState = Literal["waiting", "delayed", "running", "sleeping", "signal", "dead"]
 Missed = Literal["once", "all", "skip"]
 Overlap = Literal["allow", "skip"]
+
+
+class ScheduleSettings(TypedDict, total=False):
+    """What `Schedule.update` can change; see `Client.create_schedule`. headers, key: None for
+    none."""
+
+    queue: str
+    cron: str
+    every: float | timedelta
+    tz: str
+    payload: bytes
+    headers: Mapping[str, str] | None
+    key: bytes | None
+    missed: Missed
+    overlap: Overlap
+    priority: int
 
 
 class QueueSettings(TypedDict, total=False):

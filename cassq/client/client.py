@@ -8,7 +8,7 @@ import os
 import re
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Unpack
 
 from cassq.base import extras
@@ -16,6 +16,7 @@ from cassq.base.arguments import refuse_pickling
 from cassq.base.clock import Clock
 from cassq.client.backends.embedded import Embedded
 from cassq.client.backends.opening import row_named
+from cassq.client.backends.rebuilt import rebuilt_at
 from cassq.client.queue import Queue, create_queue, own_queue
 from cassq.client.runtime import Offline, Openable, Runtime
 from cassq.client.schedule import (
@@ -176,7 +177,7 @@ class Client:
             watched.refresh()  # pushers and poppers learn of it at their next call
             self.runtime.settings.remove(watched.refresh)
         for schedule in schedules_of(self.runtime, row.id):
-            schedule.drop()
+            schedule.drop(row.id)
         self.reaper.reap(only=("sweep",))
 
     # --- schedules ------------------------------------------------------------------------------
@@ -195,6 +196,7 @@ class Client:
         key: bytes | None = None,
         missed: Missed = "once",
         overlap: Overlap = "allow",
+        priority: int = 0,
     ) -> Schedule:
         """Have a message pushed to a queue at each tick, once, by whichever client or reaper runs
         then.
@@ -206,11 +208,11 @@ class Client:
         several in a row the last one ("once"), "all", or none ("skip"). overlap: "skip" leaves out
         a tick while a group is not done with the message of the tick before. payload, headers and
         key: of each message, 64 KiB together at most; the headers `cassq-schedule` and `cassq-tick`
-        are added.
+        are added. priority: of each message, as for `Pusher.push`.
 
         If the schedule exists with the same settings, returns it. Raises ScheduleExistsError if it
-        has others, QueueNotFoundError, and ConfigError, which names the argument or the field of
-        `cron`. Cost: two reads and a conditional write.
+        has others (`Schedule.update` changes them), QueueNotFoundError, and ConfigError, which
+        names the argument or the field of `cron`. Cost: two reads and a conditional write.
         """
         wanted = wanted_schedule(
             name,
@@ -222,6 +224,7 @@ class Client:
             key=key,
             missed=missed,
             overlap=overlap,
+            priority=priority,
         )
         return create_schedule(self.runtime, self._named(queue).row, wanted)
 
@@ -235,6 +238,14 @@ class Client:
     def schedules(self, queue: str | None = None) -> list[Schedule]:
         """The schedules, of all queues or of one, by name. Cost: one read of all of them."""
         return schedules_of(self.runtime, None if queue is None else self._named(queue).id)
+
+    @operation
+    def rebuilt_at(self) -> datetime | None:
+        """When the catalog was rebuilt from pipe files, because it was lost; None if it never was.
+
+        Policies, groups, commits and schedules from before are not in pipe files. Cost: one read.
+        """
+        return rebuilt_at(self.ports.catalog)
 
     @operation
     def serve_metrics(

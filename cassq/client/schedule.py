@@ -1,13 +1,15 @@
-"""The user's handle on a schedule: looks at it, pauses, resumes, runs and deletes it."""
+"""The user's handle on a schedule: looks at it, changes, pauses, resumes, runs and deletes it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import Any, NoReturn, get_args
+from typing import Any, NoReturn, Unpack, get_args
 
 from cassq.base.arguments import check_count, refuse_pickling
+from cassq.client.backends.opening import row_named
+from cassq.client.backends.rebuilt import rebuilt_at, without_schedules
 from cassq.client.queue import Queue
 from cassq.client.runtime import Runtime
 from cassq.errors import (
@@ -16,11 +18,13 @@ from cassq.errors import (
     MessageTooLargeError,
     ScheduleExistsError,
     ScheduleNotFoundError,
+    UsageError,
 )
 from cassq.lifecycle.ports import operation
 from cassq.message.batches import Batch
 from cassq.message.columns import encode_headers
 from cassq.message.message_ids import MessageId
+from cassq.model.priorities import check_allowed, check_priority
 from cassq.model.queues import as_text, check_schedule_name
 from cassq.model.rows import QueueRow
 from cassq.model.schedules import (
@@ -29,17 +33,19 @@ from cassq.model.schedules import (
     SCHEDULES_MAX,
     ScheduleRow,
     TickPlace,
+    moved,
     resumed,
+    retimed,
 )
 from cassq.model.ticks import checked_cron, interval_cron, ticks_of, zone_of
 from cassq.producer.admission import check_key, check_payload
 from cassq.producer.settled import unsettled_groups
-from cassq.settings import Missed, Overlap
+from cassq.settings import Missed, Overlap, ScheduleSettings
 
 CHANGE_TRIES = 50
 NEXT_MAX = 10_000
 # What a user chooses; a schedule is the same as another one if these are equal.
-_SETTINGS = ("cron", "tz", "payload", "headers", "key", "missed", "overlap")
+_SETTINGS = ("cron", "tz", "payload", "headers", "key", "priority", "missed", "overlap")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,7 @@ class ScheduleInfo:
     payload: bytes
     headers: Mapping[str, str]
     key: bytes | None
+    priority: int
     missed: Missed
     overlap: Overlap
     paused: bool
@@ -108,7 +115,7 @@ class Schedule:
         zone, last = zone_of(row.tz), row.last
         unsettled: list[str] = []
         if last is not None:
-            unsettled = unsettled_groups(self._runtime.ports, row.queue_id, last.pipe_id, last.seq)
+            unsettled = unsettled_groups(self._runtime.ports, last.pipe_id, last.seq)
         skipped = row.skipped
         return ScheduleInfo(
             name=row.name,
@@ -135,6 +142,30 @@ class Schedule:
         return upcoming(row, row.next_ms - 1, count)
 
     @operation
+    def update(self, **changes: Unpack[ScheduleSettings]) -> None:
+        """Change settings, named as for `Client.create_schedule`; the others stay as they are.
+
+        queue: the name of another queue. headers: all of them; None, or key=None: none. With
+        another `cron`, `every` or `tz` the next tick is the first one from now on by the new times,
+        and intervals are counted from now. A tick that is due, and that nobody has pushed yet,
+        stays due, and is pushed as changed; of several, the last one, if the times change. A push
+        that was begun is finished as it was, or as changed.
+
+        Raises as `Client.create_schedule`, UsageError for no change or an unknown one, and
+        ScheduleNotFoundError; then nothing is changed. Cost: two reads and a conditional write.
+        """
+        _check_changes(changes)
+        catalog = self._runtime.ports.catalog
+        queue = row_named(changes["queue"], catalog.queues.named) if "queue" in changes else None
+        now_ms = catalog.wall_ms()
+
+        def change(row: ScheduleRow) -> ScheduleRow:
+            place = queue or self._queue_of(row)
+            return changed(row, place, changes, now_ms)
+
+        self._change(change)
+
+    @operation
     def pause(self) -> None:
         """Push no ticks until `resume`; those that come meanwhile are never pushed."""
         self._change(lambda row: replace(row, paused=True))
@@ -151,11 +182,10 @@ class Schedule:
         id. It has the header `cassq-schedule`, but no `cassq-tick`, and is not considered by
         `overlap`. Raises as `Pusher.push` does."""
         row = self._load()
-        queue_row = self._runtime.ports.catalog.queues.by_id(row.queue_id)
-        if queue_row is None or queue_row.deleted:
-            raise ScheduleNotFoundError(f"the queue of schedule {row.name!r} was deleted")
+        queue_row = self._queue_of(row)
         header = encode_headers({**row.headers, SCHEDULE_HEADER: row.name})
         batch = Batch([row.payload], self._runtime.clock.wall_ms(), [header], [row.key])
+        batch = replace(batch, priority=row.priority)
         pusher = Queue(self._runtime, queue_row).tick_pusher()
         try:
             return pusher.push_intended(batch, None)[0]
@@ -168,14 +198,23 @@ class Schedule:
         self._load()
         self.drop()
 
-    def drop(self) -> None:
-        """Delete it unless it is gone, inside a call of the client."""
+    def drop(self, queue_id: str | None = None) -> None:
+        """Delete it unless it is gone, inside a call of the client. queue_id: unless it has got
+        another queue than this one."""
         records = self._runtime.ports.catalog.records
         for _ in range(CHANGE_TRIES):
             row = records.schedule(self.name)
-            if row is None or row.id != self._row.id or records.drop_schedule(row):
+            if row is None or row.id != self._row.id or queue_id not in (None, row.queue_id):
+                return
+            if records.drop_schedule(row):
                 return
         raise self._contended()
+
+    def _queue_of(self, row: ScheduleRow) -> QueueRow:
+        queue = self._runtime.ports.catalog.queues.by_id(row.queue_id)
+        if queue is None or queue.deleted:
+            raise ScheduleNotFoundError(f"the queue of schedule {row.name!r} was deleted")
+        return queue
 
     def _load(self) -> ScheduleRow:
         """The current row. Raises ScheduleNotFoundError if the schedule was deleted, even if
@@ -190,6 +229,7 @@ class Schedule:
             row = self._load()
             new = changed(row)
             if new == row or self._runtime.ports.catalog.records.change_schedule(row, new):
+                self._row = new
                 return
         raise self._contended()
 
@@ -222,6 +262,7 @@ def wanted_schedule(
     key: bytes | None,
     missed: Missed,
     overlap: Overlap,
+    priority: int,
 ) -> ScheduleRow:
     """A schedule of these settings, as yet of no queue. Arguments and errors: as for
     `Client.create_schedule`."""
@@ -247,14 +288,15 @@ def wanted_schedule(
             f"payload, headers and key of a schedule have {size} bytes, the limit is"
             f" {SCHEDULE_BYTES_MAX}"
         )
-    return ScheduleRow(
-        "", name, "", "", expression, tz, 0, 0, stored, dict(headers or {}), key, missed, overlap
-    )
+    row = ScheduleRow("", name, "", "", expression, tz, 0, 0, stored, dict(headers or {}), key)
+    return replace(row, missed=missed, overlap=overlap, priority=check_priority(priority))
 
 
 def create_schedule(runtime: Runtime, queue: QueueRow, wanted: ScheduleRow) -> Schedule:
-    """Create a schedule, or return one with the same settings. Raises ScheduleExistsError, and
-    ConfigError if it never comes due or there are too many."""
+    """Create a schedule, or return one with the same settings. Raises ScheduleExistsError,
+    ConfigError if it never comes due or there are too many, and UsageError for a priority that the
+    queue cannot keep to."""
+    check_allowed(wanted.priority, queue.policy)
     ports = runtime.ports
     now_ms = ports.catalog.wall_ms()
     row = begun(wanted, now_ms)
@@ -283,6 +325,31 @@ def begun(wanted: ScheduleRow, now_ms: int) -> ScheduleRow:
     return replace(row, next_ms=row.ticks.after(now_ms))
 
 
+def changed(
+    row: ScheduleRow, queue: QueueRow, changes: ScheduleSettings, now_ms: int
+) -> ScheduleRow:
+    """A schedule after changes at the wall time `now_ms`, with its next ticks in `queue`. Raises as
+    `wanted_schedule` and `create_schedule`."""
+    given = {name: value for name, value in changes.items() if name != "queue"}
+    if "every" in given or "cron" in given:
+        given = {"cron": None, "every": None} | given
+    wanted = wanted_schedule(row.name, **({"every": None} | _settings(row) | given))
+    check_allowed(wanted.priority, queue.policy)
+    timed = retimed(row, wanted.cron, wanted.tz, now_ms)
+    return moved(replace(timed, **_settings(wanted)), queue)
+
+
+def _check_changes(changes: ScheduleSettings) -> None:
+    known = ScheduleSettings.__annotations__
+    unknown = sorted(name for name in changes if name not in known)
+    if unknown:
+        raise UsageError(
+            f"a schedule has no setting {unknown[0]!r}", hint=f"it has {', '.join(known)}"
+        )
+    if not changes:
+        raise UsageError("there is nothing to change", hint="name a setting, as in missed='all'")
+
+
 def _same(existing: ScheduleRow, wanted: ScheduleRow) -> ScheduleRow:
     found = {
         name: (getattr(existing, name), getattr(wanted, name))
@@ -302,7 +369,10 @@ def find_schedule(runtime: Runtime, name: str) -> Schedule:
     """The schedule with this name. Raises ScheduleNotFoundError."""
     row = runtime.ports.catalog.records.schedule(check_schedule_name(name))
     if row is None:
-        raise ScheduleNotFoundError(f"there is no schedule {name!r}")
+        catalog = runtime.ports.catalog
+        rebuilt = None if catalog.records.schedules() else rebuilt_at(catalog)
+        hint = {} if rebuilt is None else {"hint": without_schedules(rebuilt)}
+        raise ScheduleNotFoundError(f"there is no schedule {name!r}", **hint)
     return Schedule(runtime, row)
 
 

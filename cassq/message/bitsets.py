@@ -52,6 +52,10 @@ class BitSet(RangeSet):
         """Find the ranges: the inherited attribute is not set until then."""
         if name != "ranges":
             raise AttributeError(name)
+        one = self.single
+        if one is not None:
+            self.ranges = ((one, one + 1),)
+            return self.ranges
         digits, base = bin(self._bits)[:1:-1], self._base
         found = [(base + run.start(), base + run.end()) for run in _RUN.finditer(digits)]
         self.ranges = tuple(found)

@@ -10,7 +10,8 @@ before the message, and the row goes on to the next tick only after it was estab
 message is there.
 
 Invariants:
-1. `next_ms` only grows: a tick that was passed never comes again, whatever a clock says.
+1. `next_ms` only grows, unless the schedule gets other times: a tick that was passed never comes
+   again, whatever a clock says.
 2. A tick whose push was begun is pushed before any other tick is considered.
 """
 
@@ -23,7 +24,8 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
-from cassq.model.ticks import Ticks, ticks_of
+from cassq.model.rows import QueueRow
+from cassq.model.ticks import EVERY, Ticks, ticks_of
 from cassq.settings import Missed, Overlap
 
 # A tick that nobody pushed within this time was missed.
@@ -35,6 +37,9 @@ SCHEDULE_HEADER = "cassq-schedule"
 TICK_HEADER = "cassq-tick"
 
 Skipping = Literal["missed", "overlap"]
+# Fields that rows of earlier versions lack. They are stored only where they say something, so that
+# these versions go on with a schedule that has none of it, and leave others alone.
+_LATER = ("priority", "since_ms", "firing_queue_id")
 
 
 class TickPlace(NamedTuple):
@@ -58,6 +63,8 @@ class ScheduleRow:
 
     id: differs from that of an earlier schedule of this name. next_ms: the earliest tick that was
     neither pushed nor skipped. firing: of the tick being pushed. last: of the last tick pushed.
+    since_ms: when it got its present times; 0: when it was created. firing_queue_id: of the queue
+    that has the place of `firing`; empty: its own.
     """
 
     id: str
@@ -77,11 +84,19 @@ class ScheduleRow:
     firing: TickPlace | None = None
     last: TickPlace | None = None
     skipped: SkippedTick | None = None
+    priority: int = 0
+    since_ms: int = 0
+    firing_queue_id: str = ""
 
     @property
     def ticks(self) -> Ticks:
         """Its ticks."""
-        return ticks_of(self.cron, self.tz, self.created_ms)
+        return ticks_of(self.cron, self.tz, self.since_ms or self.created_ms)
+
+    @property
+    def message(self) -> tuple[object, ...]:
+        """What it pushes, and where."""
+        return (self.queue_id, self.payload, dict(self.headers), self.key, self.priority)
 
     def headers_at(self, tick_ms: int) -> dict[str, str]:
         """The headers of the message of a tick."""
@@ -112,7 +127,7 @@ def next_step(row: ScheduleRow, now_ms: int) -> Step | None:
 
 def fired(row: ScheduleRow, place: TickPlace) -> ScheduleRow:
     """The row when the message of a tick is there: for the next tick."""
-    return replace(_past(row, place.tick_ms), firing=None, last=place)
+    return replace(_past(row, place.tick_ms), firing=None, firing_queue_id="", last=place)
 
 
 def passed_by(row: ScheduleRow, tick_ms: int, why: Skipping) -> ScheduleRow:
@@ -125,8 +140,35 @@ def resumed(row: ScheduleRow, now_ms: int) -> ScheduleRow:
     return replace(row, paused=False, next_ms=max(row.next_ms, row.ticks.after(now_ms)))
 
 
+def retimed(row: ScheduleRow, cron: str, tz: str, now_ms: int) -> ScheduleRow:
+    """The row with other times from now on. A tick that is due already stays due; of several, the
+    last one. Raises ConfigError if it never comes due."""
+    if (cron, tz) == (row.cron, row.tz):
+        return row
+    if cron == row.cron and cron.startswith(EVERY):
+        return replace(row, tz=tz)  # intervals are the same everywhere
+    known = [each.tick_ms for each in (row.firing, row.last, row.skipped) if each is not None]
+    since_ms = max([now_ms, *known])
+    new = replace(row, cron=cron, tz=tz, since_ms=since_ms)
+    next_ms = new.ticks.after(since_ms)
+    due_ms = row.next_ms if row.firing is None else row.ticks.after(row.firing.tick_ms)
+    if due_ms <= now_ms and not row.paused:
+        next_ms = row.ticks.latest(due_ms, now_ms)
+    return replace(new, next_ms=next_ms)
+
+
+def moved(row: ScheduleRow, queue: QueueRow) -> ScheduleRow:
+    """The row with its next ticks in another queue."""
+    where = "" if row.firing is None else row.firing_queue_id or row.queue_id
+    if where == queue.id:
+        where = ""
+    return replace(row, queue_id=queue.id, queue=queue.name, firing_queue_id=where)
+
+
 def _past(row: ScheduleRow, tick_ms: int) -> ScheduleRow:
-    return replace(row, next_ms=max(row.next_ms, row.ticks.after(tick_ms)))
+    if row.next_ms > tick_ms:
+        return row
+    return replace(row, next_ms=row.ticks.after(tick_ms))
 
 
 # --- as stored ------------------------------------------------------------------------------------
@@ -135,7 +177,11 @@ def _past(row: ScheduleRow, tick_ms: int) -> ScheduleRow:
 def encoded(row: ScheduleRow) -> str:
     """A row as stored. Equal rows are equal texts: rows are changed only by those who know their
     text, so a client of an earlier version leaves alone what it does not understand."""
-    values: dict[str, Any] = {each.name: getattr(row, each.name) for each in fields(row)}
+    values: dict[str, Any] = {
+        each.name: getattr(row, each.name)
+        for each in fields(row)
+        if each.name not in _LATER or getattr(row, each.name) != each.default
+    }
     values["payload"] = b64encode(row.payload).decode()
     values["key"] = None if row.key is None else b64encode(row.key).decode()
     values["headers"] = dict(row.headers)

@@ -90,14 +90,15 @@ class EveryTicks(Ticks):
 
 
 class CronTicks(Ticks):
-    """Ticks of a cron expression in a time zone. Raises ConfigError, which names the wrong
-    field."""
+    """Ticks of a cron expression in a time zone, later than `since_ms`. Raises ConfigError, which
+    names the wrong field."""
 
-    def __init__(self, cron: str, zone: tzinfo) -> None:
+    def __init__(self, cron: str, zone: tzinfo, since_ms: int) -> None:
         from cronsim import CronSim, CronSimError  # for users of schedules alone
 
         self._cron = cron
         self._zone = zone
+        self._since_ms = since_ms
         self._simulate = CronSim
         if len(cron.split()) != len(_FIELDS):
             raise ConfigError(
@@ -109,6 +110,7 @@ class CronTicks(Ticks):
             raise _wrong_field(cron, str(exc)) from exc
 
     def after(self, at_ms: int) -> int:
+        at_ms = max(at_ms, self._since_ms)
         start = datetime.fromtimestamp(at_ms // 1000, self._zone)
         # In the hour that comes twice, the first ticks found may be those of its first time.
         for tick in self._simulate(self._cron, start):
@@ -120,14 +122,15 @@ class CronTicks(Ticks):
         )
 
 
-def ticks_of(cron: str, tz: str, anchor_ms: int) -> Ticks:
-    """The ticks of an expression that `checked_cron` returned. anchor_ms: where intervals begin.
+def ticks_of(cron: str, tz: str, since_ms: int) -> Ticks:
+    """The ticks, later than `since_ms`, of an expression that `checked_cron` returned; intervals
+    are counted from there.
 
     Raises ConfigError for an invalid expression or time zone.
     """
     if cron.startswith(EVERY):
-        return EveryTicks(_interval_ms(cron), anchor_ms)
-    return CronTicks(ALIASES.get(cron, cron), zone_of(tz))
+        return EveryTicks(_interval_ms(cron), since_ms)
+    return CronTicks(ALIASES.get(cron, cron), zone_of(tz), since_ms)
 
 
 def checked_cron(cron: str) -> str:

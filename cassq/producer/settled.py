@@ -7,9 +7,9 @@ from cassq.lifecycle.sealing import live_pipe
 from cassq.model.ledger import done_of
 
 
-def unsettled_groups(ports: Ports, queue_id: str, pipe_id: str, seq: int) -> list[str]:
-    """The names of the groups that have neither committed a message nor lost it to their dead
-    letters, a purge or an expiry; groups that start after it are left out.
+def unsettled_groups(ports: Ports, pipe_id: str, seq: int) -> list[str]:
+    """The names of the groups of its queue that have neither committed a message nor lost it to
+    their dead letters, a purge or an expiry; groups that start after it are left out.
 
     A message that came back from the dead letters is settled in its first place. Cost: a read of
     the pipe's row; for each group two more, of the row that covers the message.
@@ -18,7 +18,7 @@ def unsettled_groups(ports: Ports, queue_id: str, pipe_id: str, seq: int) -> lis
     if pipe is None:
         return []  # retired: every group is done with it
     names: list[str] = []
-    for group in ports.catalog.queues.groups(queue_id):
+    for group in ports.catalog.queues.groups(pipe.queue_id):
         if not pipe.is_for(group.id):
             continue
         cursor = ports.catalog.claims.find_cursor(group.id, pipe_id)

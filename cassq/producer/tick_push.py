@@ -5,8 +5,8 @@ message is about to get is noted in the schedule's own row, by compare-and-set. 
 `dedup_window`, and the note lasts until the row goes on to the next tick.
 
 Invariants:
-1. Nothing is written for a tick unless the schedule's row names the place, and the tick was neither
-   passed nor paused or deleted before.
+1. Nothing is written for a tick unless the schedule's row names the place; until then the tick was
+   not passed, and the schedule not paused, deleted or given another message.
 2. The row goes on only when the message is known to be in its place.
 """
 
@@ -44,6 +44,7 @@ class TickPush(DedupPush):
         self.row = row
         self._records = ports.catalog.records
         self._tick_ms = tick_ms
+        self._message = row.message
         headers = row.headers_at(tick_ms)
         self._marks = {name: headers[name] for name in (SCHEDULE_HEADER, TICK_HEADER)}
         self.batch = Batch(
@@ -51,6 +52,7 @@ class TickPush(DedupPush):
             ports.clock.wall_ms(),
             [encode_headers(headers)],
             [row.key],
+            priority=row.priority,
         )
 
     @property
@@ -71,7 +73,7 @@ class TickPush(DedupPush):
                 return []
             if there is not None and (before is None or there[1:] != (before.pipe_id, before.seq)):
                 return [replace(wanted, pipe_id=there.pipe_id, seq=there.seq)]
-            new = replace(self.row, firing=mine)
+            new = replace(self.row, firing=mine, firing_queue_id="")
             if self._records.change_schedule(self.row, new):
                 self.row = new
                 return []
@@ -89,7 +91,12 @@ class TickPush(DedupPush):
             raise OwnershipError(f"another process has pushed this tick of schedule {name!r}")
         if row.paused:
             raise OwnershipError(f"schedule {name!r} is paused")
+        if row.message != self._message:
+            raise OwnershipError(f"schedule {name!r} was changed")  # the next pass pushes that
         return row
+
+    def _target_id(self) -> str:
+        return self.row.firing_queue_id or super()._target_id()
 
     def _is_over(self, row: Dedup) -> bool:
         return False  # the note stays until the tick is settled

@@ -133,4 +133,4 @@ class Schedule(PlannedPass[Sequence[ScheduleRow]]):
         """Whether some group is not done with the message of the last tick, and that matters."""
         if row.overlap == "allow" or row.last is None or row.firing is not None:
             return False
-        return bool(unsettled_groups(self._ports, row.queue_id, row.last.pipe_id, row.last.seq))
+        return bool(unsettled_groups(self._ports, row.last.pipe_id, row.last.seq))

@@ -193,6 +193,7 @@ class App:
         queue: str | None = None,
         retries: Sequence[float] | None = None,
         timeout: float | None = None,
+        priority: int = 0,
     ) -> Callable[[Callable[[], R] | Callable[[Context], R]], Task[[], R]]:
         """Make a function without parameters, but for a `Context`, a task that is pushed at each
         tick, once, however many workers run. A worker of the app creates the schedule, which has
@@ -203,7 +204,9 @@ class App:
         ticks_of(checked_cron(cron), tz, 0)
 
         def declared(function: Callable[[], R] | Callable[[Context], R]) -> Task[[], R]:
-            declaring = self.task(name=name, queue=queue, retries=retries, timeout=timeout)
+            declaring = self.task(
+                name=name, queue=queue, retries=retries, timeout=timeout, priority=priority
+            )
             task: Task[[], R] = declaring(function)
             try:
                 task.bind((), {})
@@ -435,7 +438,7 @@ class App:
         for entry in self._crons:
             task = self.tasks[entry.name]
             payload = self.codec.call(Call(task.name))
-            put_schedule(client, task.settings.queue, entry, payload)
+            put_schedule(client, task.settings.queue, entry, payload, task.settings.priority)
         return groups
 
     def run(self, *queues: str, **settings: Unpack[WorkerSettings]) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import NamedTuple
 
 from cassq.client.client import Client
-from cassq.errors import ScheduleExistsError, ScheduleNotFoundError
+from cassq.errors import ScheduleExistsError
 from cassq.settings import Missed, Overlap
 
 
@@ -20,24 +19,30 @@ class CronEntry(NamedTuple):
     overlap: Overlap
 
 
-def put_schedule(client: Client, queue: str, entry: CronEntry, payload: bytes) -> None:
-    """Have the schedule as the program declares it. One with other settings is replaced, and its
-    ticks count from now."""
+def put_schedule(
+    client: Client, queue: str, entry: CronEntry, payload: bytes, priority: int
+) -> None:
+    """Have the schedule as the program declares it: one with other settings is changed."""
     try:
-        _create(client, queue, entry, payload)
+        client.create_schedule(
+            entry.name,
+            queue,
+            cron=entry.cron,
+            tz=entry.tz,
+            payload=payload,
+            missed=entry.missed,
+            overlap=entry.overlap,
+            priority=priority,
+        )
     except ScheduleExistsError:
-        with suppress(ScheduleNotFoundError):  # another process was faster
-            client.schedule(entry.name).delete()
-        _create(client, queue, entry, payload)
-
-
-def _create(client: Client, queue: str, entry: CronEntry, payload: bytes) -> None:
-    client.create_schedule(
-        entry.name,
-        queue,
-        cron=entry.cron,
-        tz=entry.tz,
-        payload=payload,
-        missed=entry.missed,
-        overlap=entry.overlap,
-    )
+        client.schedule(entry.name).update(
+            queue=queue,
+            cron=entry.cron,
+            tz=entry.tz,
+            payload=payload,
+            headers=None,
+            key=None,
+            missed=entry.missed,
+            overlap=entry.overlap,
+            priority=priority,
+        )

@@ -17,7 +17,7 @@ def test_each_tick_is_one_message(seed: int) -> None:
     world = ScheduleWorld(seed)
     failure = run_world(world)
     assert failure is None, str(failure)
-    assert world.seen, "there were no ticks"
+    assert world.seen or world.scenario.jump_rate, "there were no ticks"
 
 
 @pytest.mark.parametrize("plant", params(SCHEDULE_PLANTS))

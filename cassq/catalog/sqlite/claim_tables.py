@@ -349,7 +349,8 @@ class SqliteClaims(Claims):
         removed: Sequence[Removed] = (),
     ) -> bool:
         with self._db.lock, self._db.write(synced=True) as tx:
-            done = self._put(tx, old, new, epoch)
+            key = (old.group_id, old.pipe_id)
+            done = not self._fenced(tx, [key], epoch) and self._put(tx, old, new)
             if done:
                 tx.executemany(ADD_REMOVED, map(_removed_values, removed))
                 tx.executemany(SETTLE, map(_move_key, settle))
@@ -388,7 +389,12 @@ class SqliteClaims(Claims):
         shows = epoch is None or all(old.tried is not None for old, _ in changes)
         later = synced and shows and self._db.syncs_log
         with self._db.lock, self._db.write(synced=synced and not later) as tx:
-            done = [self._put(tx, old, new, epoch) for old, new in changes]
+            keys = [(old.group_id, old.pipe_id) for old, _ in changes]
+            out = self._fenced(tx, keys, epoch)
+            done = [
+                key not in out and self._put(tx, old, new)
+                for key, (old, new) in zip(keys, changes, strict=True)
+            ]
             for group_id, pipe_id in {
                 (row.group_id, row.pipe_id)
                 for _, new in changes
@@ -403,14 +409,20 @@ class SqliteClaims(Claims):
     def ensure_durable(self) -> None:
         self._db.sync(anyway=True)
 
-    def _put(
-        self, tx: sqlite3.Connection, old: Claim, new: Iterable[Claim], epoch: int | None
-    ) -> bool:
-        key = (old.group_id, old.pipe_id, old.start)
-        if epoch is not None:
-            row = tx.execute(CURSOR, key[:2]).fetchone()
+    def _fenced(
+        self, tx: sqlite3.Connection, keys: Iterable[tuple[str, str]], epoch: int | None
+    ) -> set[tuple[str, str]]:
+        """Of these groups and pipes, those that have another epoch. epoch: None: it does not
+        matter."""
+        out: set[tuple[str, str]] = set()
+        for key in set(keys) if epoch is not None else ():
+            row = tx.execute(CURSOR, key).fetchone()
             if row is None or row[6] != epoch:
-                return False
+                out.add(key)
+        return out
+
+    def _put(self, tx: sqlite3.Connection, old: Claim, new: Iterable[Claim]) -> bool:
+        key = (old.group_id, old.pipe_id, old.start)
         pieces = list(new)
         whole = len(pieces) == 1 and pieces[0].state is ClaimState.DONE
         if len(pieces) == 1 and claims.has_only_other_marks(old, pieces[0]):

@@ -1,18 +1,19 @@
-"""`cassq schedule`: create, list, show, pause, resume, run and delete schedules."""
+"""`cassq schedule`: create, list, show, update, pause, resume, run and delete schedules."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
-from typing import Any, BinaryIO, cast, get_args
+from typing import Any, BinaryIO, TypeVar, cast, get_args
 
 import click
 from click.shell_completion import CompletionItem
 
-from cassq.cli.queues.push import header_option
+from cassq.cli.queues.push import header, header_option
 from cassq.cli.ui import output
 from cassq.cli.verb import Invocation, Verb, complete_queue, seconds, sure_to
+from cassq.client.backends.rebuilt import without_schedules
 from cassq.client.schedule import (
     NEXT_MAX,
     Schedule,
@@ -24,9 +25,10 @@ from cassq.client.schedule import (
 )
 from cassq.errors import CassqError, UsageError
 from cassq.message.decoding import text_or_base64
-from cassq.settings import Missed, Overlap
+from cassq.settings import Missed, Overlap, ScheduleSettings
 
 NEXT = 5
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @click.group()
@@ -59,6 +61,74 @@ _next = click.option(
 )
 
 
+def _settings(*, defaults: bool) -> Callable[[F], F]:
+    """Options for what `create` and `update` have in common. defaults: without them, an option that
+    is not given says nothing."""
+
+    def chosen(default: object) -> dict[str, Any]:
+        return {"default": default, "show_default": True} if defaults else {}
+
+    options = [
+        click.option(
+            "--cron",
+            metavar="SPEC",
+            help="Five fields: minute, hour, day of month, month, day of week; or @hourly, @daily,"
+            " @weekly, @monthly, @yearly, or @every 5m.",
+        ),
+        click.option(
+            "--every", type=seconds, help="Instead of --cron: an interval, as in 30s, 5m or 1h."
+        ),
+        click.option("--tz", metavar="ZONE", help="The time zone.", **chosen("UTC")),
+        click.option("--payload", metavar="TEXT", help="The payload of each message."),
+        click.option(
+            "--payload-file",
+            type=click.File("rb"),
+            metavar="FILE",
+            help="Instead of --payload: a file with the payload; - is standard input.",
+        ),
+        click.option("--key", help="The key of each message."),
+        click.option(
+            "--priority",
+            type=int,
+            metavar="N",
+            help="The priority of each message, from 0 to 9, the most urgent; not in a cp queue.",
+            **chosen(0),
+        ),
+        click.option(
+            "--missed",
+            type=click.Choice(get_args(Missed)),
+            help="Of ticks that nobody pushed within a minute, push the last one, all, or none.",
+            **chosen("once"),
+        ),
+        click.option(
+            "--overlap",
+            type=click.Choice(get_args(Overlap)),
+            help="skip: leave out a tick while a group is not done with the message of the tick"
+            " before.",
+            **chosen("allow"),
+        ),
+    ]
+
+    def decorate(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+def _payload(payload: str | None, payload_file: BinaryIO | None) -> bytes | None:
+    if payload is not None and payload_file is not None:
+        raise UsageError("--payload and --payload-file exclude each other", hint="give one of them")
+    if payload_file is not None:
+        return payload_file.read()
+    return None if payload is None else os.fsencode(payload)
+
+
+def _key(key: str | None) -> bytes | None:
+    return None if key is None else os.fsencode(key)
+
+
 @schedule.command(
     "create",
     cls=Verb,
@@ -76,37 +146,8 @@ _next = click.option(
     shell_complete=complete_queue,
     help="The queue that gets the messages.",
 )
-@click.option(
-    "--cron",
-    metavar="SPEC",
-    help="Five fields: minute, hour, day of month, month, day of week; or @hourly, @daily, @weekly,"
-    " @monthly, @yearly, or @every 5m.",
-)
-@click.option("--every", type=seconds, help="Instead of --cron: an interval, as in 30s, 5m or 1h.")
-@click.option("--tz", default="UTC", show_default=True, metavar="ZONE", help="The time zone.")
-@click.option("--payload", default="", metavar="TEXT", help="The payload of each message.")
-@click.option(
-    "--payload-file",
-    type=click.File("rb"),
-    metavar="FILE",
-    help="Instead of --payload: a file with the payload; - is standard input.",
-)
+@_settings(defaults=True)
 @header_option
-@click.option("--key", help="The key of each message.")
-@click.option(
-    "--missed",
-    type=click.Choice(get_args(Missed)),
-    default="once",
-    show_default=True,
-    help="Of ticks that nobody pushed within a minute, push the last one, all, or none.",
-)
-@click.option(
-    "--overlap",
-    type=click.Choice(get_args(Overlap)),
-    default="allow",
-    show_default=True,
-    help="skip: leave out a tick while a group is not done with the message of the tick before.",
-)
 @_next
 @click.option("--dry-run", is_flag=True, help="Check, show the next ticks, and create nothing.")
 @click.pass_obj
@@ -115,7 +156,7 @@ def create(
     /,
     name: str,
     queue: str,
-    payload: str,
+    payload: str | None,
     payload_file: BinaryIO | None,
     headers: tuple[tuple[str, str], ...],
     key: str | None,
@@ -129,15 +170,12 @@ def create(
     rules for daylight saving time: a time that a change to summer time leaves out runs right after
     it, a time that comes twice runs once, and with * in the minutes or hours the pace is kept. If
     the schedule exists with the same settings, nothing happens; with other settings the command
-    fails and names the differences.
+    fails and names the differences: `cassq schedule update` changes it.
     """
-    if payload and payload_file is not None:
-        raise UsageError("--payload and --payload-file exclude each other", hint="give one of them")
-    stored = os.fsencode(payload) if payload_file is None else payload_file.read()
     settings |= {
-        "payload": stored,
+        "payload": _payload(payload, payload_file) or b"",
         "headers": dict(headers),
-        "key": None if key is None else os.fsencode(key),
+        "key": _key(key),
     }
     with call.connect() as client:
         if dry_run:
@@ -160,15 +198,19 @@ def list_(call: Invocation, queue: str | None) -> None:
     """List the schedules, with the next tick and the last one."""
     with call.connect() as client:
         found = [each.info() for each in client.schedules(queue)]
+        rebuilt = None if found or client.schedules() else client.rebuilt_at()
+    if rebuilt is not None:
+        output.note(without_schedules(rebuilt))
     if call.as_json:
         output.document([_described(info) for info in found])
         return
     output.table(
-        ("SCHEDULE", "QUEUE", "CRON", "TZ", "NEXT", "LAST"),
+        ("SCHEDULE", "QUEUE", "PRIORITY", "CRON", "TZ", "NEXT", "LAST"),
         [
             (
                 info.name,
                 info.queue,
+                str(info.priority),
                 info.cron,
                 info.tz,
                 "paused" if info.paused else _time(info.next_at),
@@ -191,6 +233,70 @@ def show(call: Invocation, name: str, count: int | None) -> None:
     """Show a schedule: its settings, its last and next ticks, what was skipped."""
     with call.connect() as client:
         _show(call, client.schedule(name), count)
+
+
+@schedule.command(
+    "update",
+    cls=Verb,
+    examples=[
+        'cassq schedule update nightly --cron "0 4 * * *" --next 3',
+        "cassq schedule update poll --queue urgent --priority 9 --no-key",
+    ],
+)
+@_named
+@click.option(
+    "--queue",
+    metavar="QUEUE",
+    shell_complete=complete_queue,
+    help="The queue that gets the next messages.",
+)
+@_settings(defaults=False)
+@click.option(
+    "--header",
+    "headers",
+    type=header,
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A header of each message, instead of all that it had; may be given several times.",
+)
+@click.option("--no-headers", is_flag=True, help="No headers any more.")
+@click.option("--no-key", is_flag=True, help="No key any more.")
+@_next
+@click.pass_obj
+def update(
+    call: Invocation,
+    /,
+    name: str,
+    payload: str | None,
+    payload_file: BinaryIO | None,
+    headers: tuple[tuple[str, str], ...],
+    no_headers: bool,
+    key: str | None,
+    no_key: bool,
+    count: int | None,
+    **settings: Any,
+) -> None:
+    """Change settings of a schedule; the others stay as they are.
+
+    With another SPEC, interval or time zone the next tick is the first one from now on by the new
+    times. A tick that is due, and that nobody has pushed yet, stays due and is pushed as changed.
+    """
+    if (headers and no_headers) or (key is not None and no_key):
+        one = "header" if headers and no_headers else "key"
+        all_of = "--no-headers" if one == "header" else "--no-key"
+        raise UsageError(f"--{one} and {all_of} exclude each other", hint="give one of them")
+    settings["payload"] = _payload(payload, payload_file)
+    changes = {name: value for name, value in settings.items() if value is not None}
+    if headers or no_headers:
+        changes["headers"] = dict(headers)
+    if key is not None or no_key:
+        changes["key"] = _key(key)
+    if not changes:
+        raise UsageError("there is nothing to change", hint="name a setting; see --help")
+    with call.connect() as client:
+        found = client.schedule(name)
+        found.update(**cast(ScheduleSettings, changes))
+        _show(call, found, count)
 
 
 @schedule.command("pause", cls=Verb, examples=["cassq schedule pause nightly"])
@@ -275,6 +381,7 @@ def _described(info: ScheduleInfo, ticks: Iterable[datetime] | None = None) -> d
         **text_or_base64("payload", info.payload),
         "headers": dict(info.headers),
         **text_or_base64("key", info.key),
+        "priority": info.priority,
         "missed": info.missed,
         "overlap": info.overlap,
         "paused": info.paused,
@@ -312,6 +419,7 @@ def _lines(info: ScheduleInfo) -> list[tuple[str, str]]:
         ("payload", output.preview(info.payload)),
         ("headers", ", ".join(f"{name}={value}" for name, value in info.headers.items())),
         ("key", "-" if info.key is None else output.preview(info.key)),
+        ("priority", str(info.priority)),
         ("missed", info.missed),
         ("overlap", info.overlap),
         ("next", "paused" if info.paused else _time(info.next_at)),

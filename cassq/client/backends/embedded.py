@@ -23,6 +23,7 @@ from cassq.catalog.port import Catalog
 from cassq.catalog.schema_files import latest_version
 from cassq.catalog.sqlite import SqliteCatalog
 from cassq.catalog.sqlite.database import LOCK_WAIT_SECONDS, stored_version
+from cassq.client.backends.rebuilt import note_rebuild
 from cassq.client.backends.stores import FILES, SIDECAR, agree_on_store
 from cassq.doorbell import Doorbell, FifoDoorbell
 from cassq.errors import BackendError, BackendTimeoutError, ConfigError, CorruptionError
@@ -137,6 +138,8 @@ def _open(
             store: ExtentStore = FilesStore(
                 directory / PIPES, clock, durability=durability, disk=disk
             )
+            if lost:
+                note_rebuild(catalog)
             found = adopt(catalog, store, ids)
             if lost or found.messages:
                 logger.warning("%s", _told(directory, found, lost=lost))
@@ -340,7 +343,7 @@ def _told(directory: Path, found: Adopted, *, lost: bool) -> str:
     message = (
         f"the catalog of {directory} was gone, and was rebuilt from the pipe files. Messages that "
         f"were delivered are delivered again, to the group 'default': {listed or 'no messages'}. "
-        "Set policies, and create other groups, again"
+        "Set policies, and create other groups and schedules, again"
     )
     if found.in_use:
         message += (

@@ -191,7 +191,7 @@ class Line:
         if self._interval_ms or self.after_push_ms is not None or self._paced:
             taken = self._paced_out(limit, now_ms)
         else:
-            taken = [ready.popleft() for _ in range(min(limit, len(ready)))]
+            taken = _first(ready, limit)
         self.count -= len(taken)
         return taken
 
@@ -443,6 +443,15 @@ class Line:
                 self.settled(bundle.key_at(seq - bundle.base_seq))
             else:
                 segment.heads.append(entry)
+
+
+def _first(ready: deque[Entry] | ReadyByPriority | FairReady, limit: int) -> list[Entry]:
+    """Take the first ready messages, `limit` at most."""
+    if type(ready) is deque and len(ready) <= limit:
+        taken = list(ready)
+        ready.clear()
+        return taken
+    return [ready.popleft() for _ in range(min(limit, len(ready)))]
 
 
 class Says(NamedTuple):

@@ -108,8 +108,13 @@ def delivery_of(segment: Segment) -> Delivery:
 def runs_of(entries: Iterable[Entry]) -> list[tuple[Segment, Bundle, BitSet]]:
     """Messages as runs of their rows and bundles, in the order of the first of each run."""
     found: defaultdict[tuple[Segment, Bundle], list[int]] = defaultdict(list)
-    for segment, bundle, seq in entries:
-        found[segment, bundle].append(seq)
+    last: tuple[Segment | None, Bundle | None] = None, None
+    add = list[int]().append
+    for segment, bundle, seq in entries:  # mostly of the same as the one before
+        if segment is not last[0] or bundle is not last[1]:
+            last = segment, bundle
+            add = found[segment, bundle].append
+        add(seq)
     return [
         (segment, bundle, BitSet.of(seqs, segment.row.start))
         for (segment, bundle), seqs in found.items()

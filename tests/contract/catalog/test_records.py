@@ -320,6 +320,18 @@ def test_a_schedule_is_changed_only_by_a_reader_of_its_current_row(
     assert len(catalog.records.schedules()) == 1
 
 
+def test_all_settings_of_a_schedule_can_be_changed(catalog: Catalog, other: Catalog) -> None:
+    catalog.records.add_schedule(TIDY)
+    new = replace(
+        TIDY, queue_id="id of r", queue="r", cron="@every 5m", tz="Europe/Vienna", payload=b"new",
+        headers={"a": "ü"}, key=b"k\0", missed="all", overlap="skip", priority=9, since_ms=5,
+        next_ms=7, firing=TickPlace(7, "p", 3), firing_queue_id="id of q",
+    )  # fmt: skip
+    assert catalog.records.change_schedule(TIDY, new)
+    assert other.records.schedule("tidy") == new
+    assert not other.records.change_schedule(TIDY, TIDY)
+
+
 def test_a_schedule_is_removed_only_by_a_reader_of_its_current_row(
     catalog: Catalog, other: Catalog
 ) -> None:

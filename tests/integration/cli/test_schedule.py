@@ -35,6 +35,46 @@ def test_creating_it_again_with_other_settings_names_the_difference(cli: Cli) ->
     assert "schedule 'nightly' exists: payload is b'', not b'other'" in refused.err
 
 
+def test_an_update_changes_what_is_named(
+    cli: Cli, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("payload") / "payload.bin"
+    path.write_bytes(b"from a file")
+    cli("queue", "create", "jobs")
+    cli(*NIGHTLY, "--header", "a=b", "--key", "k", "--priority", 3)
+    words = ("--every", "5m", "--payload-file", path, "--header", "c=d", "--queue", "jobs")
+    shown = cli("schedule", "update", "nightly", *words, "--next", 2, "--json").json()
+    assert (shown["cron"], shown["payload"], shown["queue"]) == ("@every 5m", "from a file", "jobs")
+    assert (shown["headers"], shown["key"], shown["priority"]) == ({"c": "d"}, "k", 3)
+    assert len(shown["next"]) == 2
+    words = ("--no-headers", "--no-key", "--priority", 0, "--payload", "", "--missed", "all")
+    done = cli("schedule", "update", "nightly", *words).out.decode()
+    assert "@every 5m" in done
+    (listed,) = cli("schedule", "list", "--json").json()
+    assert (listed["headers"], listed["key"], listed["priority"]) == ({}, None, 0)
+    assert (listed["payload"], listed["missed"]) == ("", "all")
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ((), "there is nothing to change"),
+        (("--cron", "0 25 * * *"), "the hour '25' in cron '0 25 * * *' is not valid"),
+        (("--header", "a=b", "--no-headers"), "--header and --no-headers exclude each other"),
+        (("--key", "k", "--no-key"), "--key and --no-key exclude each other"),
+        (("--priority", "10"), "priority must be a whole number from 0 to 9"),
+        (("--queue", "nope"), "'nope'"),
+    ],
+)
+def test_a_wrong_update_is_named_and_changes_nothing(
+    cli: Cli, words: tuple[str, ...], complaint: str
+) -> None:
+    cli(*NIGHTLY)
+    before = cli("schedule", "list", "--json").json()
+    assert complaint in cli("schedule", "update", "nightly", *words, code=2).err
+    assert cli("schedule", "list", "--json").json() == before
+
+
 def test_a_dry_run_shows_the_next_ticks_and_creates_nothing(cli: Cli) -> None:
     words = ("schedule", "create", "night", "--queue", "mail", "--cron", "30 2 * * *", "--dry-run")
     assert len(cli(*words).out.decode().splitlines()) == 5
@@ -97,8 +137,9 @@ def test_a_queue_or_schedule_that_is_not_there_is_named(cli: Cli) -> None:
     words = ("schedule", "create", "x", "--queue", "nope", "--every", "5m")
     for more in ((), ("--dry-run",)):
         assert "'nope'" in cli(*words, *more, code=2).err
-    for verb in ("show", "pause", "resume", "run"):
-        done = cli("schedule", verb, "nope", code=2)
+    for verb in ("show", "pause", "resume", "run", "update"):
+        more = ("--payload", "x") if verb == "update" else ()
+        done = cli("schedule", verb, "nope", *more, code=2)
         assert "there is no schedule 'nope'" in done.err
         assert "cassq schedule list" in done.err
 

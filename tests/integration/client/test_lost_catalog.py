@@ -68,6 +68,7 @@ COMMANDS = [
     ("schedule resume nightly", 2),
     ("schedule run nightly", 2),
     ("schedule show nightly", 2),
+    ("schedule update nightly --payload x", 2),
     ("sidecar check", 2),  # there are none in a directory of files
     ("sidecar drain one", 2),
     ("sidecar forget one", 2),
@@ -143,6 +144,31 @@ def test_a_command_rebuilds_it(
     found = [record.getMessage() for record in caplog.records if "was gone" in record.getMessage()]
     assert len(found) == 1
     assert "3 of queue 'mail'" in found[0]
+
+
+def test_schedules_are_lost_and_the_list_says_so(client: cassq.Client, directory: Path) -> None:
+    client.create_queue("mail")
+    client.create_schedule("nightly", "mail", cron="@daily").run()
+    assert client.rebuilt_at() is None
+    client.close()
+    lose(directory)
+
+    def call(*words: str) -> Any:
+        return CliRunner(env={"CASSQ_URL": f"file://{directory}"}).invoke(main, words)
+
+    warned = call("schedule", "list", "--json")
+    assert warned.stdout == "[]\n"
+    listed = call("schedule", "list")
+    told = "the catalog was lost and rebuilt on"
+    for done in (warned, listed, call("schedule", "show", "nightly")):
+        assert told in done.stderr
+        assert "without schedules: create them again" in done.stderr
+    with cassq.connect(f"file://{directory}", create=False) as again:
+        assert again.rebuilt_at() is not None
+        again.create_schedule("nightly", "mail", cron="@daily")
+        again.create_queue("jobs")
+    for words in (("list",), ("list", "--queue", "jobs"), ("show", "nightyl")):
+        assert told not in call("schedule", *words).stderr
 
 
 def test_the_command_warns_on_standard_error(ids: list[str], directory: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -27,7 +28,8 @@ from cassq.errors import (
 )
 from cassq.model.schedules import SCHEDULE_BYTES_MAX, SCHEDULES_MAX, ScheduleRow
 from tests.catalog_parts import put_part
-from tests.integration.stage import drain
+from tests.integration.deadlines import in_threads
+from tests.integration.stage import Connect, drain
 from tests.integration.timed import clock, timed
 
 __all__ = ["clock", "timed"]
@@ -174,7 +176,7 @@ def test_a_deleted_schedule_is_gone_and_its_messages_stay(
     assert tick(timed) == []
     assert len(drain(jobs.popper())) == 1
     verbs = (schedule.info, schedule.next, schedule.pause, schedule.resume, schedule.run)
-    for verb in (*verbs, schedule.delete):
+    for verb in (*verbs, schedule.delete, lambda: schedule.update(payload=b"x")):
         with pytest.raises(ScheduleNotFoundError, match="schedule 'tidy' was deleted"):
             verb()
 
@@ -188,6 +190,117 @@ def test_a_handle_is_of_one_schedule_and_not_of_a_later_one_with_its_name(
     with pytest.raises(ScheduleNotFoundError):
         old.delete()
     assert len(timed.schedules()) == 1
+
+
+# --- changing one -------------------------------------------------------------------------------
+
+
+def test_an_update_changes_what_it_names_and_leaves_the_rest(
+    timed: cassq.Client, jobs: cassq.Queue, clock: ManualClock
+) -> None:
+    schedule = timed.create_schedule(
+        "tidy", "jobs", every=HOUR, payload=b"go", headers={"a": "b"}, key=b"k", overlap="skip"
+    )
+    schedule.pause()
+    before = schedule.info()
+    schedule.update(payload=b"new", priority=7)
+    assert schedule.info() == replace(before, payload=b"new", priority=7)
+    timed.schedule("tidy").update(headers=None, key=None, missed="all")
+    after = schedule.info()
+    assert (after.headers, after.key, after.missed) == ({}, None, "all")
+    assert (after.payload, after.priority, after.paused) == (b"new", 7, True)
+    schedule.resume()
+    clock.advance(HOUR)
+    assert tick(timed) == ["1 tick pushed"]
+    (message,) = jobs.peek(1)
+    assert (message.payload, message.key, message.priority) == (b"new", None, 7)
+
+
+def test_with_other_times_the_next_tick_is_the_first_from_now_on(
+    timed: cassq.Client, jobs: cassq.Queue, clock: ManualClock
+) -> None:
+    schedule = timed.create_schedule("tidy", "jobs", cron="0 3 * * *")
+    clock.advance(60)
+    schedule.update(every=timedelta(minutes=5))
+    assert schedule.cron == "@every 5m"
+    assert schedule.next(1) == [START + timedelta(minutes=6)]
+    schedule.update(cron="0 3 * * *", tz="Europe/Vienna")
+    vienna = ZoneInfo("Europe/Vienna")
+    assert schedule.next(1) == [datetime(2023, 11, 15, 3, tzinfo=vienna)]
+    schedule.update(tz="UTC")
+    assert schedule.next(1) == [datetime(2023, 11, 15, 3, tzinfo=UTC)]
+
+
+def test_a_tick_that_is_due_is_pushed_as_the_update_says(
+    timed: cassq.Client, jobs: cassq.Queue, clock: ManualClock
+) -> None:
+    mail = timed.create_queue("mail")
+    schedule = timed.create_schedule("tidy", "jobs", every=HOUR, payload=b"old", missed="all")
+    clock.advance(3 * HOUR)
+    schedule.update(queue="mail", payload=b"new")
+    assert schedule.queue == "mail"
+    assert tick(timed) == ["3 ticks pushed"], "its times have not changed"
+    clock.advance(2 * HOUR)
+    schedule.update(every=60)
+    assert tick(timed) == ["1 tick pushed"], "the last of those that were due"
+    clock.advance(60)
+    assert tick(timed) == ["1 tick pushed"]
+    assert jobs.peek(10) == []
+    messages = mail.peek(10)
+    assert {message.payload for message in messages} == {b"new"}
+    found = [message.headers["cassq-tick"][11:] for message in messages]
+    assert found == ["23:13:20Z", "00:13:20Z", "01:13:20Z", "03:13:20Z", "03:14:20Z"]
+
+
+def test_an_unfinished_message_in_the_queue_before_counts_for_overlap(
+    timed: cassq.Client, jobs: cassq.Queue, clock: ManualClock
+) -> None:
+    timed.create_queue("mail").create_group("second")
+    schedule = timed.create_schedule("tidy", "jobs", every=HOUR, overlap="skip")
+    clock.advance(HOUR)
+    tick(timed)
+    schedule.update(queue="mail")
+    assert schedule.info().unsettled == ("default",)
+    clock.advance(HOUR)
+    assert tick(timed) == ["1 skipped"]
+    drain(jobs.popper())
+    clock.advance(HOUR)
+    assert tick(timed) == ["1 tick pushed"]
+    assert schedule.info().unsettled == ("default", "second")
+
+
+def test_of_two_who_change_it_at_once_neither_change_is_lost(
+    client: cassq.Client, connect: Connect
+) -> None:
+    client.create_queue("jobs")
+    client.create_schedule("tidy", "jobs", every=HOUR)
+    others = [connect() for _ in range(2)]
+
+    def change(number: int) -> None:
+        schedule = others[number].schedule("tidy")
+        for count in range(1, 11):
+            if number:
+                schedule.update(priority=count % 10)
+            else:
+                schedule.update(payload=b"%d" % count)
+
+    in_threads(2, change)
+    info = client.schedule("tidy").info()
+    assert (info.payload, info.priority) == (b"10", 0)
+
+
+def test_deleting_a_queue_leaves_a_schedule_that_has_another_by_now(
+    timed: cassq.Client, jobs: cassq.Queue
+) -> None:
+    timed.create_queue("mail")
+    schedule = timed.create_schedule("tidy", "jobs", every=HOUR)
+    stale = timed.schedule("tidy")
+    schedule.update(queue="mail")
+    timed.delete_queue("jobs")
+    stale.drop(jobs.id)
+    assert stale.info().queue == "mail"
+    timed.delete_queue("mail")
+    assert timed.schedules() == []
 
 
 # --- what is refused ----------------------------------------------------------------------------
@@ -207,6 +320,7 @@ def test_a_handle_is_of_one_schedule_and_not_of_a_later_one_with_its_name(
         ({"every": "5m"}, ConfigError, "every must be a number of seconds"),
         ({"every": 5, "missed": "never"}, ConfigError, "missed must be one of once, all, skip"),
         ({"every": 5, "overlap": True}, ConfigError, "overlap must be one of allow, skip"),
+        ({"every": 5, "priority": True}, UsageError, "priority must be a whole number"),
         ({"every": 5, "payload": "text"}, InvalidPayloadError, "a payload must be bytes"),
         ({"every": 5, "key": "text"}, InvalidPayloadError, "a key must be bytes"),
         ({"every": 5, "headers": {"a": 1}}, InvalidPayloadError, "header 'a' = 1"),
@@ -219,6 +333,45 @@ def test_a_wrong_setting_is_named_and_nothing_is_created(
     with pytest.raises(error) as caught:
         timed.create_schedule("tidy", "jobs", **wrong)
     assert complaint in str(caught.value)
+    assert timed.schedules() == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "complaint"),
+    [
+        ({"cron": "0 25 * * *"}, ConfigError, "the hour '25'"),
+        ({"cron": "0 0 30 2 *"}, ConfigError, "the day-of-month '30'"),
+        ({"tz": "Mars"}, ConfigError, "tz 'Mars' is not a known time zone"),
+        ({"cron": "@daily", "every": 5}, ConfigError, "either cron or every"),
+        ({"cron": None}, ConfigError, "either cron or every"),
+        ({"every": 0.9}, ConfigError, "every must be between"),
+        ({"missed": "never"}, ConfigError, "missed must be one of once, all, skip"),
+        ({"payload": "text"}, InvalidPayloadError, "a payload must be bytes"),
+        ({"key": b"x" * SCHEDULE_BYTES_MAX}, MessageTooLargeError, "65540"),
+        ({"priority": 10}, UsageError, "priority must be a whole number from 0 to 9"),
+        ({"priority": 1, "queue": "strict"}, UsageError, "none can have a priority"),
+        ({"queue": "nope"}, QueueNotFoundError, "'nope'"),
+        ({"queue": None}, InvalidNameError, "a queue's name must be a str"),
+        ({"name": "x"}, UsageError, "a schedule has no setting 'name'"),
+        ({}, UsageError, "there is nothing to change"),
+    ],
+)
+def test_a_wrong_change_is_named_and_changes_nothing(
+    timed: cassq.Client, jobs: cassq.Queue, wrong: dict[str, Any], error: type, complaint: str
+) -> None:
+    timed.create_queue("strict", consistency="cp")
+    schedule = timed.create_schedule("tidy", "jobs", cron="0 3 * * *", payload=b"go")
+    before = schedule.info()
+    with pytest.raises(error) as caught:
+        schedule.update(**({"payload": b"gone"} | wrong if wrong else {}))
+    assert complaint in str(caught.value)
+    assert schedule.info() == before
+
+
+def test_a_strict_queue_takes_no_schedule_with_a_priority(timed: cassq.Client) -> None:
+    timed.create_queue("strict", consistency="cp")
+    with pytest.raises(UsageError, match="none can have a priority"):
+        timed.create_schedule("tidy", "strict", every=5, priority=1)
     assert timed.schedules() == []
 
 

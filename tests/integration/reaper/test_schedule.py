@@ -205,6 +205,58 @@ def test_between_any_two_steps_another_may_do_it_all(
         assert len(ticks_of(queue)) == 1
 
 
+@pytest.mark.parametrize("change", [{"payload": b"new"}, {"queue": "mail"}, {"priority": 3}])
+def test_a_tick_is_pushed_as_an_update_says_that_came_before_it_was_noted(
+    place: Place, other: cassq.Client, change: Any
+) -> None:
+    queue, mail = other.create_queue("jobs"), other.create_queue("mail")
+    schedule = other.create_schedule("tidy", "jobs", every=HOUR, payload=b"old")
+    seen: list[str] = []
+
+    def after(done: str) -> None:
+        if done == "queues.by_id" and not seen:
+            seen.append(done)
+            schedule.update(**change)
+
+    with client_with(place, catalog=lambda catalog: front_catalog(catalog, after)) as mine:
+        due_now_once(other)
+        assert mine.reaper.reap([queue.row], only=("schedule",)) == [], "not with the old message"
+        assert seen
+        mine.reaper.reap([queue.row, mail.row], only=("schedule",))
+    ((name, message),) = [(each.name, it) for each in (queue, mail) for it in each.peek(10)]
+    found = {"queue": name, "payload": message.payload, "priority": message.priority}
+    assert found == {"queue": "jobs", "payload": b"old", "priority": 0} | change
+
+
+@pytest.mark.parametrize("written", [True, False])
+@pytest.mark.parametrize("retired", [True, False])
+def test_a_push_that_was_begun_before_the_schedule_got_another_queue_is_one_message(
+    connect: Connect, other: cassq.Client, written: bool, retired: bool
+) -> None:
+    """Its place is in the queue before; whether the message is there is found by that queue."""
+    queue, mail = other.create_queue("jobs"), other.create_queue("mail")
+    schedule = other.create_schedule("tidy", "jobs", every=HOUR)
+    row = due_now_once(other)
+    with connect() as dying:
+        dying.reaper.reap([queue.row], only=("schedule",))
+    records = other.ports.catalog.records
+    settled = records.schedule("tidy")
+    assert settled is not None
+    assert settled.last is not None
+    # As if it had died before it settled the tick, or before it wrote the message.
+    place = settled.last if written else settled.last._replace(seq=1)
+    assert records.change_schedule(settled, replace(row, firing=place))
+    schedule.update(queue="mail", priority=2)
+    if retired:
+        drain(queue.popper())
+        others = [each for each in other.reaper.names if each != "schedule"]
+        for _ in range(3):  # until the pipe's row is gone
+            other.reaper.reap([queue.row], only=others)
+    other.reaper.reap([mail.row], only=("schedule",))
+    assert schedule.info().pushing is None
+    assert [message.priority for message in mail.peek(10)] == ([] if written else [2])
+
+
 @pytest.mark.parametrize("act", ["pause", "delete"])
 def test_a_tick_is_not_pushed_any_more_when_the_schedule_was_ended_before_it_was_noted(
     place: Place, other: cassq.Client, act: str

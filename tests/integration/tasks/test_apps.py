@@ -310,18 +310,21 @@ def test_an_error_of_one_queue_ends_all(client: cassq.Client, app: App) -> None:
 
 
 def test_a_schedule_is_as_the_program_declares_it(client: cassq.Client, ran: Ran) -> None:
-    def declared(cron: str) -> App:
+    def declared(cron: str, priority: int = 0) -> App:
         app = App()
         app.use(client)
-        app.cron(cron, tz="Europe/Vienna", name="nightly")(lambda: ran.append(("ran",)))
+        declaring = app.cron(cron, tz="Europe/Vienna", name="nightly", priority=priority)
+        declaring(lambda: ran.append(("ran",)))
         app.prepare()
         app.prepare()
         return app
 
     declared("0 3 * * *")
     assert client.schedule("nightly").info().cron == "0 3 * * *"
-    app = declared("0 4 * * *")
-    assert client.schedule("nightly").info().cron == "0 4 * * *"
+    created_at = client.schedule("nightly").info().created_at
+    app = declared("0 4 * * *", priority=5)
+    info = client.schedule("nightly").info()
+    assert (info.cron, info.priority, info.created_at) == ("0 4 * * *", 5, created_at)
     client.schedule("nightly").run()
     run(app, 1)
     assert ran == [("ran",)]

@@ -267,21 +267,27 @@ class TakesOverUncounted(SqliteClaims):
 class IgnoresVersions(SqliteClaims):
     """An ack or a give-back applies to whatever row is there."""
 
-    def _put(self, tx: Any, old: Claim, new: Any, epoch: int | None) -> bool:
+    def _put(self, tx: Any, old: Claim, new: Any) -> bool:
         row = tx.execute(
             f"SELECT version FROM claims WHERE {_KEY} AND end_seq = ?",
             (old.group_id, old.pipe_id, old.start, old.end),
         ).fetchone()
-        return super()._put(tx, replace(old, version=row[0]) if row else old, new, epoch)
+        return super()._put(tx, replace(old, version=row[0]) if row else old, new)
 
 
 class IgnoresFences(IgnoresVersions):
     """In exclusive groups an ack applies whoever holds the pipe by now."""
 
-    def _put(self, tx: Any, old: Claim, new: Any, epoch: int | None) -> bool:
-        if epoch is None:
-            return SqliteClaims._put(self, tx, old, new, epoch)
-        return super()._put(tx, old, new, None)
+    _exclusive = False
+
+    def _fenced(self, tx: Any, keys: Any, epoch: int | None) -> set[tuple[str, str]]:
+        self._exclusive = epoch is not None
+        return set()
+
+    def _put(self, tx: Any, old: Claim, new: Any) -> bool:
+        if not self._exclusive:
+            return SqliteClaims._put(self, tx, old, new)
+        return super()._put(tx, old, new)
 
 
 class OverwritesEnds(SqlitePipes):

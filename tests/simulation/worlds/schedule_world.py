@@ -1,5 +1,6 @@
-"""A world whose processes push the ticks of a schedule, and pop their messages, while they crash,
-stop, and meet faults, power cuts and jumps of the wall clock. Each tick must be one message.
+"""A world whose processes push the ticks of a schedule, change it, and pop their messages, while
+they crash, stop, and meet faults, power cuts and jumps of the wall clock. Each tick must be one
+message, and no update may be lost.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from dataclasses import replace
 
 from cassq.errors import BackendError, OwnershipError
 from cassq.model.schedules import TICK_HEADER, iso_time, next_step
+from cassq.settings import ScheduleSettings
 from tests.simulation.actors.client import SteppedClient, close_client, met, open_client
 from tests.simulation.checks.checker import Checker
 from tests.simulation.checks.ledger import BrokenPromiseError
@@ -47,6 +49,8 @@ class ScheduleWorld(World):
         self.interval = INTERVAL_OF_JUMPS_SECONDS if jumps else INTERVAL_SECONDS
         self.first_ms = 0
         self.seen: dict[str, str] = {}  # tick → the id of its message
+        self.change = self.changed = 0  # the last update that was begun, and that returned
+        self.leveled = self.scenario.queues == ["ap"]
 
     def _set_up(self) -> None:
         client = self.open_client(CalmProcess(self.scheduler, "setup"))
@@ -60,6 +64,7 @@ class ScheduleWorld(World):
             self.scheduler.start(f"reaper{number}", self._push_ticks)
         for number in range(2):
             self.scheduler.start(f"popper{number}", self._pop_ticks)
+        self.scheduler.start("changer", self._change)
 
     # --- who does it ----------------------------------------------------------------------------
 
@@ -76,6 +81,22 @@ class ScheduleWorld(World):
             except (BackendError, OwnershipError) as exc:
                 met(process, "reaping", exc)
             process.sleep(process.rng.choice((0.02, 0.3, 1.0)))
+        close_client(self, process, client)
+
+    def _change(self, process: Process) -> None:
+        """Change what is pushed for a while, now and then."""
+        client = open_client(self, process)
+        for _ in range(process.rng.randint(1, 20)):
+            self.change += 1
+            settings: ScheduleSettings = {"payload": b"%d" % self.change}
+            if self.leveled:
+                settings["priority"] = process.rng.choice((0, 0, 5))
+            try:
+                client.schedule(NAME).update(**settings)
+                self.changed = self.change
+            except BackendError as exc:
+                met(process, "changing", exc)
+            process.sleep(process.rng.choice((0.3, 1.0, 3.0)))
         close_client(self, process, client)
 
     def _pop_ticks(self, process: Process) -> None:
@@ -137,6 +158,8 @@ class ScheduleWorld(World):
         row = client.ports.catalog.records.schedule(NAME)
         if row is None or row.firing is not None:
             raise BrokenPromiseError(f"the schedule is left as {row}")
+        if not self.changed <= int(row.payload or b"0") <= self.change:
+            raise BrokenPromiseError(f"update {self.changed} is lost: the schedule is {row}")
         passed = range(self.first_ms, row.next_ms, round(self.interval * 1000))
         expected = {iso_time(tick_ms) for tick_ms in passed}
         if set(self.seen) != expected:

@@ -39,7 +39,7 @@ def test_every_noun_is_there() -> None:
         spill-status spill-forward outbox-create outbox-relay outbox-status
         pipe-list pipe-show pipe-skip
         schedule-create schedule-list schedule-show schedule-pause schedule-resume schedule-run
-        schedule-delete
+        schedule-update schedule-delete
         task-list task-show task-signal task-retry task-cancel
         dead-list dead-peek dead-merge dead-purge dead-export dead-import
     """

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cassq.model.queues import QueuePolicy
+from cassq.model.rows import QueueRow
 from cassq.model.schedules import (
     GRACE_MS,
     ScheduleRow,
@@ -18,9 +21,11 @@ from cassq.model.schedules import (
     encoded,
     fired,
     iso_time,
+    moved,
     next_step,
     passed_by,
     resumed,
+    retimed,
 )
 from cassq.settings import Missed
 
@@ -100,6 +105,73 @@ def test_the_next_tick_never_goes_back_when_an_old_one_is_settled() -> None:
     assert fired(row, PLACE).next_ms == 9 * HOUR_MS
 
 
+# --- other times --------------------------------------------------------------------------------
+
+DAY_MS = 24 * HOUR_MS
+DAILY = replace(HOURLY, cron="@daily", next_ms=DAY_MS)
+
+
+@pytest.mark.parametrize(
+    ("cron", "next_ms"), [("@every 5m", 95 * MINUTE_MS), ("*/15 * * * *", 105 * MINUTE_MS)]
+)
+def test_with_other_times_the_next_tick_is_the_first_from_now_on(cron: str, next_ms: int) -> None:
+    now_ms = 90 * MINUTE_MS
+    row = retimed(DAILY, cron, "UTC", now_ms)
+    assert (row.cron, row.next_ms) == (cron, next_ms)
+    assert next_step(row, next_ms - 1) is None
+    assert next_step(row, next_ms) == Step(next_ms)
+    paused = retimed(replace(DAILY, paused=True), cron, "UTC", now_ms)
+    assert paused.next_ms == next_ms
+
+
+def test_the_same_times_change_nothing_and_the_zone_of_an_interval_not_its_pace() -> None:
+    assert retimed(HOURLY, HOURLY.cron, "UTC", 90 * MINUTE_MS) is HOURLY
+    every = replace(HOURLY, cron="@every 1h")
+    vienna = retimed(every, "@every 1h", "Europe/Vienna", 90 * MINUTE_MS)
+    assert vienna == replace(every, tz="Europe/Vienna")
+    assert retimed(DAILY, "@daily", "Europe/Vienna", MINUTE_MS).next_ms == 23 * HOUR_MS
+
+
+@pytest.mark.parametrize("missed", ["once", "all", "skip"])
+def test_a_tick_that_is_due_stays_due_with_other_times_and_of_several_the_last(
+    missed: Missed,
+) -> None:
+    now_ms = 3 * HOUR_MS + 10_000
+    for due, kept in ((3, 3), (1, 3)):
+        row = replace(HOURLY, missed=missed, next_ms=due * HOUR_MS)
+        row = retimed(row, "* * * * *", "UTC", now_ms)
+        assert next_step(row, now_ms) == Step(kept * HOUR_MS)
+        late_ms = now_ms + GRACE_MS - 5_000
+        skipped = "missed" if missed == "skip" else None
+        assert next_step(row, late_ms) == Step(3 * HOUR_MS, skipped), "no new one was before now"
+        row = fired(row, TickPlace(3 * HOUR_MS, "p", 0))
+        assert row.next_ms == 3 * HOUR_MS + MINUTE_MS
+
+
+def test_a_push_that_was_begun_is_finished_when_the_times_change() -> None:
+    begun = replace(HOURLY, firing=PLACE, missed="all")
+    row = retimed(begun, "@daily", "UTC", HOUR_MS + 1)
+    assert next_step(row, HOUR_MS + 1) == Step(HOUR_MS)
+    assert fired(row, PLACE).next_ms == DAY_MS
+    row = retimed(begun, "@daily", "UTC", 3 * HOUR_MS + 1)
+    assert fired(row, PLACE).next_ms == 3 * HOUR_MS, "the last that is due"
+
+
+def test_other_times_bring_no_tick_again_by_a_clock_that_was_set_back() -> None:
+    row = fired(HOURLY, TickPlace(HOUR_MS, "p", 0))
+    assert retimed(row, "*/30 * * * *", "UTC", MINUTE_MS).next_ms == 90 * MINUTE_MS
+
+
+def test_a_place_that_was_noted_keeps_its_queue_when_the_schedule_gets_another() -> None:
+    first, second = (QueueRow(name, name, QueuePolicy(), 0, 0) for name in ("q1", "q2"))
+    row = moved(HOURLY, second)
+    assert (row.queue_id, row.queue, row.firing_queue_id) == ("q2", "q2", "")
+    row = moved(replace(HOURLY, firing=PLACE), second)
+    assert (row.queue_id, row.firing_queue_id) == ("q2", "q1")
+    assert moved(row, first) == replace(HOURLY, firing=PLACE, queue="q1")
+    assert fired(row, PLACE).firing_queue_id == ""
+
+
 @given(
     st.sampled_from(["once", "all", "skip"]),
     st.lists(st.integers(0, 100 * HOUR_MS), max_size=30),
@@ -119,11 +191,35 @@ def test_by_whatever_clock_no_tick_comes_twice(missed: Missed, clocks: list[int]
         assert pushed == list(range(HOUR_MS, max(clocks) + 1, HOUR_MS))
 
 
+TIMES = ["@hourly", "@daily", "*/30 * * * *", "@every 7m"]
+
+
+@given(
+    st.sampled_from(["once", "all", "skip"]),
+    st.lists(st.tuples(st.sampled_from(TIMES), st.integers(0, 30 * HOUR_MS)), max_size=12),
+)
+def test_with_whatever_times_and_clocks_no_tick_comes_twice(
+    missed: Missed, changes: list[tuple[str, int]]
+) -> None:
+    row, passed = replace(HOURLY, missed=missed), list[int]()
+    for cron, now_ms in changes:
+        row = retimed(row, cron, "UTC", now_ms)
+        assert row.next_ms > max(passed, default=0)
+        for _ in range(100):
+            if (step := next_step(row, now_ms)) is None:
+                break
+            passed.append(step.tick_ms)
+            place = TickPlace(step.tick_ms, "p", 0)
+            row = passed_by(row, step.tick_ms, step.skip) if step.skip else fired(row, place)
+    assert passed == sorted(set(passed))
+
+
 # --- as stored ----------------------------------------------------------------------------------
 
 FULL = replace(
     HOURLY, payload=b"\xff\0", headers={"b": "ü", "a": "1"}, key=b"k", firing=PLACE, last=PLACE,
-    skipped=SkippedTick(5, "missed"), paused=True, overlap="skip", missed="all",
+    skipped=SkippedTick(5, "missed"), paused=True, overlap="skip", missed="all", priority=7,
+    since_ms=5, firing_queue_id="q0",
 )  # fmt: skip
 
 
@@ -132,6 +228,12 @@ def test_a_row_is_read_as_it_was_stored(row: ScheduleRow) -> None:
     assert decoded(encoded(row)) == row
     assert encoded(decoded(encoded(row))) == encoded(row)
     assert type(decoded(encoded(FULL)).firing) is TickPlace
+
+
+def test_a_row_that_uses_nothing_new_is_stored_as_by_earlier_versions() -> None:
+    """They would not touch it otherwise."""
+    assert set(json.loads(encoded(HOURLY))) & {"priority", "since_ms", "firing_queue_id"} == set()
+    assert set(json.loads(encoded(FULL))) == set(ScheduleRow.__dataclass_fields__)
 
 
 def test_a_row_of_a_later_version_is_read_but_not_taken_for_ours() -> None:
