@@ -95,7 +95,8 @@ class Clerk:
         letters = self._queue_of(self._name).dead_letters(group)
         text = self._process.rng.choice((b"", b"", b"poison", b"7"))
         how: dict[str, Any] = {"text": text.decode()} if text else {"everything": True}
-        errand = self._asked(Errand("purge", self._groups(f"{letters.name}/default"), text=text))
+        # By its name: the queue of dead letters may be made while it is purged.
+        errand = self._asked(Errand("purge", frozenset(), queue=letters.name, text=text))
         self._note(f"purges the dead letters of {group}: {how}")
         outcome = letters.purge(**how)
         self._checker.purged(errand, outcome.messages)

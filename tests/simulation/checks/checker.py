@@ -93,6 +93,8 @@ class Checker(Lookout):
         alone = roles["pusher"] == 1 and not (scenario.writers or roles.get("clerk", 0))
         if limit is None or policy["overflow"] != "reject" or not alone or self.is_rebuilt:
             return
+        if self.cut_off - self.ends.keys() - self.consumed:
+            return  # what a power cut left of those is not counted before they are sealed
         for group in self.groups.values():
             if group.alive and group.queue == queue and not group.begun:
                 left = sum(self._is_left(group, sent) for sent in self.acked[queue])
@@ -553,6 +555,8 @@ class Checker(Lookout):
 
     def power_cut(self, kept: int) -> None:
         """Commits past `kept` were forgotten: first deliveries in them do not count."""
+        places = {place_of(sent.id)[0] for sent in self.sent.values() if sent.acked != NEVER}
+        self.cut_off |= places - self.ends.keys() - self.consumed
         for sent in self.sent.values():
             sent.reached_ms = self.reached_ms
         for group in self.groups.values():

@@ -41,6 +41,7 @@ class Ledger:
         self.at: dict[Place, Sent] = {}
         self.groups: dict[str, GroupView] = {}
         self.consumed: set[str] = set()
+        self.cut_off: set[str] = set()  # pipes that were not sealed when the power was cut
         self.facts: dict[str, dict[Place, Fact]] = defaultdict(dict)
         self.homes: dict[str, list[tuple[str, str]]] = {}
         self.content: dict[str, list[bytes]] = {}
@@ -128,9 +129,7 @@ class Ledger:
             raise BrokenPromiseError(f"{place} of {group.queue} was merged, nobody asked for it")
         if kind != "purged":
             return
-        meant = errand is not None and (
-            group.id in errand.groups or (group.queue == errand.queue and not group.is_letters)
-        )
+        meant = errand is not None and (group.id in errand.groups or group.queue == errand.queue)
         if not meant or errand is None or errand.kind == "merge":
             raise BrokenPromiseError(
                 f"{place} of {group.queue}/{group.name} was purged, nobody asked for it"
