@@ -12,7 +12,7 @@ from cassq.errors import MessageNotFoundError, UsageError
 from cassq.tasks import App, Context, Handle, TaskFailedError
 from cassq.tasks.steps import listing
 from tests.integration.deadlines import eventually
-from tests.integration.tasks.test_steps import state
+from tests.integration.tasks.test_steps import run, state
 from tests.integration.worker.running import Running
 
 Ran = list[int]
@@ -22,11 +22,6 @@ Ran = list[int]
 def ran() -> Ran:
     """What tasks noted."""
     return []
-
-
-def run(app: App, count: int) -> None:
-    """Run so many messages of the app's only queue, and end."""
-    app.run(max_tasks=count, concurrency=1)
 
 
 def note_task(app: App, ran: Ran) -> cassq.tasks.Task[[int], None]:
