@@ -28,7 +28,7 @@ from cassq.producer.pusher import Pusher
 
 logger: logging.Logger = logging.getLogger("cassq")
 
-_brokers: dict[tuple[str, int], Broker] = {}
+_brokers: dict[str, Broker] = {}  # by URL; one of a parent is replaced: see `is_open`
 _lock = threading.Lock()
 
 
@@ -131,13 +131,12 @@ class Broker:
 
 def broker_of(url: str) -> Broker:
     """The broker of a URL in this process."""
-    key = url, os.getpid()
-    broker = _brokers.get(key)
+    broker = _brokers.get(url)
     if broker is None or not broker.is_open:
         with _lock:
-            broker = _brokers.get(key)
+            broker = _brokers.get(url)
             if broker is None or not broker.is_open:
-                broker = _brokers[key] = Broker(url)
+                broker = _brokers[url] = Broker(url)
     return broker
 
 

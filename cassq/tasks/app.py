@@ -48,9 +48,11 @@ from cassq.tasks.groups import group_of, have_keyed_group
 from cassq.tasks.handles import Handle
 from cassq.tasks.pushing import Pushing
 from cassq.tasks.schedules import CronEntry, put_schedule
+from cassq.tasks.steps.cancelling import cancel_call
 from cassq.tasks.steps.context import Context
 from cassq.tasks.steps.moving import Desk
 from cassq.tasks.steps.overview import send_signal
+from cassq.tasks.steps.records import CANCELLED
 from cassq.tasks.task import Pushed, Task, TaskSettings
 from cassq.tasks.workers import Workers
 from cassq.worker.handler import AsyncHandler, Handler
@@ -307,6 +309,21 @@ class App:
         return send_signal(
             self.desk(), self.client, queue or self._default, message_id, name, value
         )
+
+    def cancel(self, message_id: str, queue: str | None = None) -> bool:
+        """Have a call never run, or not go on, by the id of its message. queue: as for `signal`.
+
+        It is cancelled while it waits for a worker, is delayed, sleeps, waits for a signal, or is
+        to be tried again; then True, also if it was cancelled before. False if a worker has it, or
+        it is over; then nothing was changed. Durable on return. Other groups of the queue still
+        receive its message.
+
+        Raises UsageError for an invalid id, and where calls have a key or the queue is `cp`, for
+        one that waits behind others; MessageNotFoundError. Cost: as of `Queue.explain`, and one to
+        four synced writes.
+        """
+        state = cancel_call(self.desk(), self.client, queue or self._default, message_id)
+        return state == CANCELLED
 
     def desk(self) -> Desk:
         """What steps of its tasks need. Cost: none once the client is open."""

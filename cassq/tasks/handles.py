@@ -37,6 +37,8 @@ class Place(Protocol):
 
     def signal(self, message_id: str, name: str, value: object, queue: str | None) -> bool: ...
 
+    def cancel(self, message_id: str, queue: str | None) -> bool: ...
+
 
 class Handle(Generic[T]):
     """A call that was pushed. id: of its message. queue: the name of the queue that it is in. T:
@@ -94,6 +96,12 @@ class Handle(Generic[T]):
                 "a call that ran inline takes no signals", hint="inline(signals={...})"
             )
         return self._place.signal(self.id, name, value, self.queue)
+
+    def cancel(self) -> bool:
+        """Have the call not run, or not go on: see `App.cancel`."""
+        if self._place is None:
+            raise UsageError("a call that ran inline cannot be cancelled")
+        return self._place.cancel(self.id, self.queue)
 
     def _waiting(self, timeout: float | None) -> Iterator[float]:
         """The pauses between looks, until the time is over."""

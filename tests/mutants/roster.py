@@ -23,6 +23,7 @@ from tests.simulation.plants.plants import PLANTS
 from tests.simulation.plants.schedule_plants import SCHEDULE_PLANTS
 from tests.simulation.plants.sidecar_plants import SIDECAR_PLANTS
 from tests.simulation.plants.spill_plants import SPILL_PLANTS
+from tests.simulation.tasks.step_plants import STEP_PLANTS
 
 _PLANTS = Path(__file__).with_name("plants")
 _PLANT = re.compile(
@@ -57,4 +58,5 @@ SIMULATED = [
     *(Simulated(p.name, p.what, "tests/simulation/test_sidecars.py") for p in SIDECAR_PLANTS),
     *(Simulated(p.name, p.what, "tests/simulation/test_spilling.py") for p in SPILL_PLANTS),
     *(Simulated(p.name, p.what, "tests/simulation/test_schedules.py") for p in SCHEDULE_PLANTS),
+    *(Simulated(p.name, p.what, "tests/simulation/test_steps.py") for p in STEP_PLANTS),
 ]

@@ -11,6 +11,8 @@ from tests.simulation.plants.schedule_plants import SCHEDULE_PLANTS
 from tests.simulation.plants.sidecar_plants import SIDECAR_PLANTS
 from tests.simulation.plants.spill_plants import SPILL_PLANTS
 from tests.simulation.run import run_seed
+from tests.simulation.tasks.step_plants import STEP_PLANTS
+from tests.simulation.tasks.step_world import StepWorld
 from tests.simulation.worlds.schedule_world import ScheduleWorld
 from tests.simulation.worlds.sidecar_world import SidecarWorld
 from tests.simulation.worlds.spill_world import SpillWorld
@@ -22,6 +24,7 @@ KINDS: dict[str, tuple[type[World], int]] = {
     "sidecars": (SidecarWorld, 5),  # whose pipes are on them
     "spilling": (SpillWorld, 10),  # whose pushers are cut off now and then
     "schedules": (ScheduleWorld, 10),  # where nothing but a schedule's ticks is pushed
+    "steps": (StepWorld, 10),  # where there are tasks with steps, and nothing else
 }
 
 
@@ -30,7 +33,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=500, metavar="N", help="how many")
     parser.add_argument("--from", type=int, default=0, metavar="S", dest="first", help="the first")
-    everybody = (*PLANTS, *SIDECAR_PLANTS, *SPILL_PLANTS, *SCHEDULE_PLANTS)
+    everybody = (*PLANTS, *SIDECAR_PLANTS, *SPILL_PLANTS, *SCHEDULE_PLANTS, *STEP_PLANTS)
     plants = {plant.name: plant for plant in everybody}
     parser.add_argument("--plant", choices=list(plants), help="with this bug planted")
     parser.add_argument("--only", choices=list(KINDS), help="worlds of one kind, of each seed")

@@ -176,20 +176,22 @@ def retry(ctx: click.Context, task_id: str) -> None:
 @task.command(
     "cancel",
     cls=Verb,
-    short_help="Have a call that is delayed, sleeps or waits not run.",
+    short_help="Have a call not run, or not go on.",
     examples=[f"cassq task cancel {EXAMPLE_ID}"],
 )
 @_id_argument
 @click.pass_context
 def cancel(ctx: click.Context, task_id: str) -> None:
-    """Have a call not run that is delayed, or not go on that sleeps or waits for a signal. If it
-    runs, or is over, the exit code is 1."""
+    """Have a call never run that waits for a worker, is delayed, or waits to be tried again; or not
+    go on that sleeps or waits for a signal. If a worker has it, or it is over, it is too late: the
+    output says so, and the exit code is 1."""
     from cassq.tasks.steps import listing
 
     call = ctx.ensure_object(Invocation)
     with call.connect() as client:
-        done = listing.cancel(client, task_id)
-    _tell(ctx, call, task_id, "cancelled", done, "not cancelled: it runs, or is over")
+        state = listing.cancel(client, task_id)
+    found = "a worker has it" if state == "running" else f"it is {state}"
+    _tell(ctx, call, task_id, "cancelled", state == "cancelled", f"not cancelled: {found}")
 
 
 def _tell(

@@ -22,7 +22,8 @@ from cassq.tasks.calls import (
     result_key,
 )
 from cassq.tasks.groups import group_of
-from cassq.tasks.steps.moving import Desk, cancel_place, letter_at, moves_of
+from cassq.tasks.steps.cancelling import cancel_call
+from cassq.tasks.steps.moving import Desk, letter_at, moves_of
 from cassq.tasks.steps.overview import (
     SIGNAL,
     SLEEPING,
@@ -173,14 +174,7 @@ def shown(client: Client, task_id: str) -> TaskShown:
     """All that is known of a call. Raises UsageError for an invalid id, MessageNotFoundError. Cost:
     as of `explain`, and two reads."""
     found = whereabouts(client, None, task_id)
-    now = found.now
-    letter = letter_at(client.ports, (now.pipe_id, now.seq), task_id)
-    call = None
-    if letter is not None:
-        try:
-            call = decode(letter.payload)
-        except NotACallError as exc:
-            raise UsageError(f"message {task_id} is not a call of a task: {exc}") from exc
+    now, call = found.now, _call_of(client, found, task_id)
     raw = client.ports.catalog.results.get(result_key(task_id))
     result, failed = (None, "") if raw is None else decode_result(raw)
     records = records_in(found.rows)
@@ -204,6 +198,16 @@ def shown(client: Client, task_id: str) -> TaskShown:
         failed or now.failure.get("error", ""),
         (*now.happened, *now.next),
     )
+
+
+def _call_of(client: Client, found: Whereabouts, task_id: str) -> Call | None:
+    """The call in a message; None if it is not stored any more. Raises UsageError if the message is
+    not a call."""
+    letter = letter_at(client.ports, (found.now.pipe_id, found.now.seq), task_id)
+    try:
+        return None if letter is None else decode(letter.payload)
+    except NotACallError as exc:
+        raise UsageError(f"message {task_id} is not a call of a task: {exc}") from exc
 
 
 def _queue_of(found: Whereabouts) -> str:
@@ -241,23 +245,10 @@ def retry(client: Client, task_id: str) -> bool:
     return client.queue(queue).dead_letters(group).merge(ids=[task_id]).messages == 1
 
 
-def cancel(client: Client, task_id: str) -> bool:
-    """Have a call never run, or not go on from its sleep or wait; False if it runs, or is over.
-
-    Raises UsageError for a call that was pushed without a delay and has not begun: only its worker
-    can take it. Cost: as of `explain` and `Queue.cancel`.
-    """
-    found = whereabouts(client, None, task_id)
-    if found.state in (SLEEPING, SIGNAL):
-        return cancel_place(_desk(client), task_id)
-    if found.state == "delayed":
-        return client.queue(_queue_of(found)).cancel(f"{found.now.pipe_id}:{found.now.seq}")
-    if found.state == "waiting":
-        raise UsageError(
-            f"task {task_id} may begin at any moment, and cannot be cancelled",
-            hint="a task can be cancelled while it is delayed, sleeps or waits for a signal",
-        )
-    return False
+def cancel(client: Client, task_id: str) -> str:
+    """`cancel_call` for a call of any queue. Raises UsageError for a message that is not one."""
+    _call_of(client, whereabouts(client, None, task_id), task_id)
+    return cancel_call(_desk(client), client, None, task_id)
 
 
 def _desk(client: Client) -> Desk:

@@ -221,8 +221,8 @@ def settle_move(desk: Desk, letter: Letter, place: Place) -> None:
 
 
 def cancel_place(desk: Desk, task_id: str) -> bool:
-    """Have a call that sleeps or waits not run any more; False if it does neither. Cost: a read,
-    three synced writes, and the cancelling of its message."""
+    """Have a call that sleeps or waits not run any more; False if it does neither. Cost: a read, a
+    synced write, and the cancelling of its message."""
     steps = desk.ports.catalog.steps
     rows = desk.rows(task_id)
     place = place_in(rows)
@@ -231,11 +231,16 @@ def cancel_place(desk: Desk, task_id: str) -> bool:
     cancelled = place._replace(state=CANCELLED).encoded()
     if not steps.change(task_id, PLACE, rows[PLACE], cancelled, KEPT_SECONDS):
         return False
-    steps.add(task_id, OVER, over_at(desk.wall_ms), CANCELLED_KEPT_SECONDS)
-    steps.keep(task_id, CANCELLED_KEPT_SECONDS)
     _take_back(desk, place)
     _take_back(desk, place._replace(came_from=place.spot))
     return True
+
+
+def note_cancelled(desk: Desk, task_id: str) -> None:
+    """Record that a task is over, as it was cancelled. Cost: two synced writes."""
+    steps = desk.ports.catalog.steps
+    steps.add(task_id, OVER, over_at(desk.wall_ms), CANCELLED_KEPT_SECONDS)
+    steps.keep(task_id, CANCELLED_KEPT_SECONDS)
 
 
 # --- signals --------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NoReturn
 
 from cassq.consumer.delivery import Message
 from cassq.errors import CassqError, UsageError
@@ -30,6 +30,8 @@ from cassq.tasks.steps.records import (
 # When the records of a task are this old, all are kept for longer as it sleeps or waits.
 RENEWED_MS = 300 * 86_400_000
 EXTEND_SECONDS = 60.0
+# What is left of a sleep, if its call was delivered too early, is slept in the worker up to this.
+MOVED_ABOVE_MS = 100
 
 
 class Suspended(BaseException):
@@ -118,38 +120,39 @@ class Run:
 
     def sleep(self, label: str, at: int, seconds: float) -> None:
         """Return if the sleep is over; else record when it will be, and raise Suspended."""
-        record = self._history.records.get(label)
-        if record is None:
-            record = self._begin_pause(SLEEP, label, at, seconds)
-        elif record.ended_ms is not None:
+        record = self._pause(SLEEP, label, at, seconds)
+        if record.ended_ms is not None:
             return
-        elif self._is_awake(label):
-            self._end_pause(label, record)
-            return
-        self._suspend(label, record)
+        if not self._is_awake(label, record):
+            self._suspend(label, record)
+        self._end_pause(label, record)
 
     def wait(self, label: str, at: int, name: str, seconds: float) -> Any:
         """The value of a signal, or None if its time is over; else as `sleep`."""
         record = self._history.records.get(label)
-        if record is not None and record.ended_ms is not None:
-            return self._signal_of(record)
-        self._rows = self._desk.rows(self._id)
-        signal = free_signal(self._rows, name)
-        if record is None:
-            record = self._begin_pause(WAIT, label, at, seconds)
-        if signal is not None or self._is_awake(label):
-            return self._signal_of(self._end_pause(label, record, signal or ""))
-        return self._suspend(label, record)
-
-    def _signal_of(self, record: Record) -> Any:
+        if record is None or record.ended_ms is None:
+            self._rows = self._desk.rows(self._id)
+            record = self._pause(WAIT, label, at, seconds)
+        if record.ended_ms is None:
+            signal = free_signal(self._rows, name)
+            if signal is None and not self._is_awake(label, record):
+                self._suspend(label, record)
+            record = self._end_pause(label, record, signal or "")
         return decode_record(self._rows[record.signal])["value"] if record.signal else None
 
-    def _begin_pause(self, kind: str, label: str, at: int, seconds: float) -> Record:
-        now_ms = self.now_ms()
-        until_ms = now_ms + round(seconds * 1000)
-        record = Record(kind, at, None, "", self._history.failed, until_ms, "", now_ms)
-        self._add(label, self._encoded(record), seconds)
-        return self._history.records.setdefault(label, record)
+    def _pause(self, kind: str, label: str, at: int, seconds: float) -> Record:
+        """The record of a sleep or wait, which is begun now unless it was before: by this process,
+        or by another that has the call since."""
+        key = STEP_PREFIX + label
+        if key not in self._rows:
+            now_ms = self.now_ms()
+            until_ms = now_ms + round(seconds * 1000)
+            record = Record(kind, at, None, "", self._history.failed, until_ms, "", now_ms)
+            raw = self._encoded(record)
+            if self._add(label, raw, seconds) != raw:
+                self._rows = self._desk.rows(self._id)
+        self._history.records[label] = record_of(self._rows[key])
+        return self._history.records[label]
 
     def _end_pause(self, label: str, record: Record, signal: str = "") -> Record:
         """Record that a sleep or wait is over; the record as it is then, as another process that
@@ -165,12 +168,21 @@ class Run:
         self._history.records[label] = ended
         return ended
 
-    def _is_awake(self, label: str) -> bool:
-        """Whether this message was delivered because a sleep or wait is over."""
-        place = place_in(self._rows)
-        return place is not None and place.moves == self._moves and place.label == label
+    def _is_awake(self, label: str, record: Record) -> bool:
+        """Whether this message was delivered because a sleep or wait is over.
 
-    def _suspend(self, label: str, record: Record) -> None:
+        Messages are due by the catalog's time, which may be ahead of the wall clock after the
+        machine was booted anew, by the deadline of a claim. Then there is some time left.
+        """
+        place = place_in(self._rows)
+        if place is None or place.moves != self._moves or place.label != label:
+            return False
+        left_ms = (record.until_ms or 0) - self.now_ms()
+        if 0 < left_ms <= MOVED_ABOVE_MS:
+            self._desk.ports.clock.sleep(left_ms / 1000)
+        return left_ms <= MOVED_ABOVE_MS
+
+    def _suspend(self, label: str, record: Record) -> NoReturn:
         if self._desk.queue(self._queue).policy.strict:
             raise UsageError(
                 f"task {self._task!r} cannot sleep or wait in cp queue {self._queue!r}, which keeps"

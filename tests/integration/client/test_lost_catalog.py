@@ -76,7 +76,7 @@ COMMANDS = [
     ("sidecar show one", 2),
     ("stats", 0),
     ("stats mail", 0),
-    ("task cancel {id}", 2),  # it may begin at any moment
+    ("task cancel {id}", 2),  # it is no call
     ("task list", 0),
     ("task retry {id}", 1),
     ("task show {id}", 2),  # it is no call

@@ -174,6 +174,32 @@ def test_a_signal_that_comes_just_before_it_waits_wakes_a_task(app: App) -> None
     running.stop()
 
 
+def test_a_worker_that_lost_its_claim_takes_no_signal_of_a_wait_that_is_over(
+    client: cassq.Client, app: App
+) -> None:
+    """While it is in a step, another worker runs that, too, and goes on to the second wait."""
+    left = ["another worker"]
+
+    def step() -> None:
+        if left:
+            left.pop()
+            app(message)
+            assert handle.signal("go", 2)
+
+    @app.task(results=True)
+    def order(ctx: Context) -> list[Any]:
+        ctx.step("slow", step)
+        return [ctx.wait("go"), ctx.wait("go")]
+
+    handle = order.push()
+    assert handle.signal("go", 1)
+    with client.queue("tasks").popper() as popper:
+        (message,) = popper.pop()
+        app(message)
+        popper.commit([message])
+    assert handle.result(timeout=10) == [1, 2]
+
+
 def test_a_wait_is_over_after_its_timeout_and_each_signal_ends_one_wait(app: App) -> None:
     @app.task(results=True)
     def order(ctx: Context) -> list[Any]:
@@ -221,8 +247,8 @@ def test_a_cancelled_task_does_not_go_on(client: cassq.Client, app: App, ran: Ra
 
     handle, other = order.push(), order.push()
     run(app, 2)
-    assert listing.cancel(client, handle.id)
-    assert not listing.cancel(client, handle.id)
+    assert listing.cancel(client, handle.id) == "cancelled"
+    assert listing.cancel(client, handle.id) == "cancelled"
     run(app, 1)
     assert ran == ["ran"]
     assert other.result(timeout=10) is None

@@ -13,6 +13,7 @@ from tests.simulation.plants.plants import PLANTS
 from tests.simulation.plants.schedule_plants import SCHEDULE_PLANTS
 from tests.simulation.plants.sidecar_plants import SIDECAR_PLANTS
 from tests.simulation.plants.spill_plants import SPILL_PLANTS
+from tests.simulation.tasks.step_plants import STEP_PLANTS
 
 ROOT = Path(__file__).resolve().parents[3]
 # What is asked of each page begins at a heading.
@@ -70,7 +71,7 @@ def test_every_sentence_ends_with_what_checks_it() -> None:
 def test_every_check_that_is_named_exists(check: str) -> None:
     kind, colon, name = check.partition(":")
     if kind == "plant" and colon:
-        plants = (*PLANTS, *SIDECAR_PLANTS, *SPILL_PLANTS, *SCHEDULE_PLANTS)
+        plants = (*PLANTS, *SIDECAR_PLANTS, *SPILL_PLANTS, *SCHEDULE_PLANTS, *STEP_PLANTS)
         assert name in {plant.name for plant in plants}
         return
     path, _, function = check.partition("::")
