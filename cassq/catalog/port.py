@@ -19,6 +19,7 @@ from cassq.catalog.step_port import Steps
 from cassq.catalog.write_port import Writes
 from cassq.message.frames import Place
 from cassq.model.queues import GroupPolicy, QueuePolicy
+from cassq.model.reservations import reserved
 from cassq.model.rows import (
     Claim,
     Cursor,
@@ -231,7 +232,12 @@ class Pipes(abc.ABC):
 
 
 class Claims(abc.ABC):
-    """Cursors, claims and moves: how far each group is in each pipe."""
+    """Cursors, claims and moves: how far each group is in each pipe.
+
+    reserves: whether poppers spare writes by reserving what comes next, as each takes round trips.
+    """
+
+    reserves: bool = False
 
     @abc.abstractmethod
     def cursors_in(self, group_id: str, pipe_ids: Sequence[str]) -> list[Cursor | None]:
@@ -250,7 +256,6 @@ class Claims(abc.ABC):
         """The cursor that a group has in one pipe, if any; see `cursors`."""
         return next(iter(self.cursors(group_id, [pipe_id])), None)
 
-    @abc.abstractmethod
     def claim(
         self,
         cursor: Cursor,
@@ -259,11 +264,34 @@ class Claims(abc.ABC):
         *,
         removed: Sequence[Removed] = (),
         synced: bool = False,
+        reserve: Claim | None = None,
     ) -> bool:
         """Claim `[cursor.chain, chain)`: move the chain if the row still has the cursor's chain and
         epoch, and insert the rows, which cover it. Survives a crash of the process; with `synced`,
         also of the machine.
+
+        reserve: the message at `chain` is reserved in the same step (`cassq.model.reservations`).
+        If the cursor holds a reservation, that becomes a claim row instead, and the result is
+        False; its popper passes the cursor without its owner.
         """
+        theirs = reserved(cursor)
+        if theirs is not None:
+            self.advance(cursor, Place(theirs.end, theirs.pos), [theirs])
+            return False
+        return self.advance(cursor, chain, rows, removed=removed, synced=synced, reserve=reserve)
+
+    @abc.abstractmethod
+    def advance(
+        self,
+        cursor: Cursor,
+        chain: Place,
+        rows: Sequence[Claim],
+        *,
+        removed: Sequence[Removed] = (),
+        synced: bool = False,
+        reserve: Claim | None = None,
+    ) -> bool:
+        """`claim`, whatever the cursor's owner."""
 
     @abc.abstractmethod
     def fence(self, cursor: Cursor, owner: str) -> Cursor | None:

@@ -20,6 +20,7 @@ from cassq.message.frames import Place
 from cassq.message.ranges import EMPTY
 from cassq.model import claims
 from cassq.model.priorities import PRIORITIES
+from cassq.model.reservations import as_owner
 from cassq.model.rows import Claim, ClaimState, Cursor, GroupRow, Move, Reason, Removed
 
 _CURSOR = "group_id, pipe_id, ack_seq, ack_pos, chain_seq, chain_pos, epoch, owner, start_seq"
@@ -41,6 +42,8 @@ MOVE_CHAIN = (
     "UPDATE cursors SET chain_seq = ?, chain_pos = ?"
     " WHERE group_id = ? AND pipe_id = ? AND chain_seq = ? AND epoch = ?"
 )
+# The same, with a reservation of what comes next.
+MOVE_AND_RESERVE = MOVE_CHAIN.replace(" WHERE", ", epoch = epoch + 1, owner = ? WHERE")
 ADD_CLAIM = (
     f"INSERT INTO claims ({CLAIM_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
@@ -258,7 +261,7 @@ class SqliteClaims(Claims):
             rows = [row for each in pipe_ids for row in self._db.read(CURSOR, (group_id, each))]
         return [_cursor_row(row) for row in rows]
 
-    def claim(
+    def advance(
         self,
         cursor: Cursor,
         chain: Place,
@@ -266,12 +269,14 @@ class SqliteClaims(Claims):
         *,
         removed: Sequence[Removed] = (),
         synced: bool = False,
+        reserve: Claim | None = None,
     ) -> bool:
+        was = (cursor.group_id, cursor.pipe_id, cursor.chain.seq, cursor.epoch)
         with self._db.lock, self._db.write(synced=synced) as tx:
-            moved = tx.execute(
-                MOVE_CHAIN,
-                (*chain, cursor.group_id, cursor.pipe_id, cursor.chain.seq, cursor.epoch),
-            )
+            if reserve is None:
+                moved = tx.execute(MOVE_CHAIN, (*chain, *was))
+            else:
+                moved = tx.execute(MOVE_AND_RESERVE, (*chain, as_owner(reserve), *was))
             if moved.rowcount != 1:
                 return False
             try:

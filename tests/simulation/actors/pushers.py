@@ -71,6 +71,7 @@ def _push(world: World, process: Process, client: SteppedClient, name: str, push
     count = rng.choice((1, 1, 1, 2, 5, 12))
     if world.scenario.frame_messages and rng.random() < SEVERAL_FRAMES:
         count = world.scenario.frame_messages * rng.choice((2, 3, 8))
+    count = 1 if world.scenario.singly else count
     batch = []
     begun = checker.tick()
     wall_ms = process.scheduler.clock.wall_ms()
