@@ -152,7 +152,6 @@ class NewClaims:
                 return
             if lock is not None:
                 return  # fenced
-            self._reserving.met_another()
             view.cursor = None
 
     def _hand_out_reserved(
@@ -201,9 +200,9 @@ class NewClaims:
         chain, reserve = places[-1], None
         if how.reserves and len(requests) == 1 and requests[0].may_reserve:
             reserve = self._reserving.next_of(cursor, chain, how.priority)
-        if not self._catalog.claims.claim(cursor, chain, rows, synced=how.synced, reserve=reserve):
+        after = self._reserving.advance(cursor, chain, rows, reserve, synced=how.synced)
+        if after is None:
             return None
-        after = self._reserving.written(cursor, chain, reserve)
         epoch = cursor.epoch if how.lock else None
         for (request, part, _), row in zip(served, rows, strict=True):
             delivery = Delivery(request.acknowledger, [row], now_ms, how.lock, epoch)

@@ -27,6 +27,7 @@ from cassq.model.rows import Claim, ClaimState, Cursor
 
 logger: logging.Logger = logging.getLogger("cassq")
 
+UNUSED_MS = 1_000  # how long it reserves nothing after it did so in vain
 ALONE_MS = 10_000  # how long it reserves nothing after another popper took from the pipe
 # After which a reservation expires, if that is sooner than other claims: what was handed out under
 # it is soon extended.
@@ -53,7 +54,8 @@ class Reserving:
         extends: bool | None,
     ) -> None:
         self._catalog, self._version = ports.catalog, ports.ids.version
-        self._name, self._in_hand = name, set[str]()  # the holders of what was handed out
+        self._name = name
+        self._in_hand: dict[str, Delivery] = {}  # what was handed out last, by pipe
         self._window, self._new_holder, self._rules = window, new_holder, rules
         self._due_ms = DUE_MS if extends else inf
         self.off: bool = extends is None or not ports.catalog.claims.reserves
@@ -118,7 +120,8 @@ class Reserving:
         found = reserved(cursor)
         if found is None or claims.consumer_of(found.holder) != self._name:
             return False
-        return found.holder not in self._in_hand
+        delivery = self._reserved_in(cursor.pipe_id)
+        return delivery is None or delivery.holder != found.holder
 
     def use(self, cursor: Cursor, chain: Place, acknowledger: Acknowledger) -> Delivery | None:
         """What is reserved at the end of this cursor's chain as a delivery, if that ends at `chain`
@@ -130,9 +133,33 @@ class Reserving:
             return None  # it may expire before its consumer is done
         delivery = Delivery(acknowledger, [mine], self._made_ms, None, None)
         delivery.reserved = Reserved(replace(cursor, owner=""), chain)
-        self._in_hand.add(mine.holder)
+        self._in_hand[mine.pipe_id] = delivery
         self._forget()
         return delivery
+
+    def _reserved_in(self, pipe_id: str) -> Delivery | None:
+        """What is in hand of a pipe, while its claim is a reservation."""
+        delivery = self._in_hand.get(pipe_id)
+        return delivery if delivery is not None and delivery.reserved is not None else None
+
+    def advance(
+        self, cursor: Cursor, chain: Place, rows: Sequence[Claim], reserve: Claim | None, *,
+        synced: bool,
+    ) -> Cursor | None:  # fmt: skip
+        """`Claims.claim`, together with what is in hand just before, if that is only reserved;
+        returns the cursor as it is stored then, without its owner, or None."""
+        stored, delivery = cursor, self._reserved_in(cursor.pipe_id)
+        just_before = delivery is not None and delivery.reserved
+        if delivery and just_before and just_before.chain.seq == cursor.chain.seq:
+            stored, rows = just_before.cursor, [*delivery.rows, *rows]
+        if not self._catalog.claims.claim(stored, chain, rows, synced=synced, reserve=reserve):
+            if stored is not cursor:
+                del self._in_hand[cursor.pipe_id]
+            self.met_another()
+            return None
+        if delivery and stored is not cursor:
+            delivery.reserved = None
+        return self.written(cursor, chain, reserve)
 
     def _forget(self) -> None:
         self.held = self._cursor = None
@@ -148,7 +175,7 @@ class Reserving:
         last = view is not None and view.row.end is None and view.end_seq <= chain.seq
         reserve = self.next_of(cursor, chain, delivery.priority) if done and last else None
         written = self._catalog.claims.claim(cursor, chain, rows, synced=True, reserve=reserve)
-        self._in_hand.discard(delivery.holder)
+        self._in_hand.pop(delivery.pipe_id, None)
         if not written:
             self.met_another()
             return False
@@ -168,6 +195,7 @@ class Reserving:
             if left_ms > 0 and not leave:
                 return left_ms / 1000
             self.give_back()
+            self._alone_ms = max(self._alone_ms, now_ms + UNUSED_MS)
         return TURN_MS / 1000 if now_ms - self._claimed_ms <= 2 * TURN_MS else NEVER
 
     def give_back(self) -> None:

@@ -183,6 +183,23 @@ def test_a_message_that_takes_long_is_seen_to_be_held_and_is_extended(
     assert queue.stats().groups["default"].committed == 5
 
 
+def test_a_popper_that_has_a_reserved_message_claims_the_next_in_one_write(
+    queue: cassq.Queue, pusher: cassq.Pusher, popper: cassq.Popper, clock: ManualClock,
+    writes: Writes,
+) -> None:  # fmt: skip
+    turns(pusher, popper, clock, *numbers(4))
+    pusher.push(b"first")
+    first = popper.pop()
+    pusher.push(b"second")
+    before = writes.count
+    second = popper.pop()
+    assert payloads(second) == [b"second"]
+    assert writes.count == before + 1
+    assert queue.stats().groups["default"].pending == 2
+    popper.commit([*second, *first])
+    assert queue.stats().groups["default"].committed == 6
+
+
 def test_a_receipt_of_a_reserved_message_is_good_at_once(
     queue: cassq.Queue, pusher: cassq.Pusher, popper: cassq.Popper, clock: ManualClock
 ) -> None:

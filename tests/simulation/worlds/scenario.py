@@ -220,10 +220,12 @@ def with_reserving(scenario: Scenario, rng: random.Random) -> Scenario:
     return replace(
         scenario,
         policy={name: settings | longer for name, settings in scenario.policy.items()},
-        roles=scenario.roles | {"pusher": rng.randint(1, 3), "popper": rng.choice((1, 1, 2, 3))},
+        roles=scenario.roles | {"pusher": 1, "popper": rng.choice((1, 1, 2, 3))},
         reserving=True,
         singly=True,
         frame_messages=0,
+        threads=0,
+        waiting=0.9,
         delayed=0.0,
         popping_threads=0,
         clumsiness=rng.choice((0.0, 0.1, 0.5)),
