@@ -33,6 +33,7 @@ from cassq.base.counters import Tally
 from cassq.base.housekeeper import Tend
 from cassq.consumer.claiming.claimer import Claimer
 from cassq.consumer.delivery import (
+    TURN_MS,
     Acknowledger,
     DeliveredRun,
     Delivery,
@@ -109,8 +110,7 @@ class Popper:
         self._consumer: threading.Thread | None = None  # the thread that called `pop` last
         self._shared = shared  # several threads do, or will: nothing is prefetched
         self._pace = self._settler.pace
-        self._closed = self._stopping = False
-        self._hurried = False  # whether the wait of a `pop` is to end
+        self._closed = self._stopping = self._hurried = False  # hurried: a `pop` must not wait
         self._heard: set[int] = set()  # threads whose pop returned nothing because of `stop`
 
     @property
@@ -291,12 +291,12 @@ class Popper:
             self._settler.take(delivery, pieces, delivery.claimed_ms + took_ms)
             delivery.taken_by(threading.current_thread())
         if found and (self._keep_alive_ms or found[0][0].reserved):
-            look_ms = found[0][0].look_ms(rules.claim_timeout_ms)
+            look_ms = TURN_MS if found[0][0].reserved else rules.claim_timeout_ms / 3
             keep_at_ms = found[0][0].claimed_ms + look_ms
             if keep_at_ms < self._keep_at_ms:
                 self._keep_at_ms = keep_at_ms
                 self._run_within(self.tend, look_ms / 1000)
-        within = self._claimer.tend_within() if found else None
+        within = self._claimer.tend_within() if found and self._claimer.tended else None
         if within is not None:
             self._run_within(self.tend, within)
         return Messages(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from cassq.catalog.record_port import Records
 from cassq.catalog.result_port import Results
@@ -256,6 +257,7 @@ class Claims(abc.ABC):
         """The cursor that a group has in one pipe, if any; see `cursors`."""
         return next(iter(self.cursors(group_id, [pipe_id])), None)
 
+    @abc.abstractmethod
     def claim(
         self,
         cursor: Cursor,
@@ -274,24 +276,15 @@ class Claims(abc.ABC):
         If the cursor holds a reservation, that becomes a claim row instead, and the result is
         False; its popper passes the cursor without its owner.
         """
-        theirs = reserved(cursor)
-        if theirs is not None:
-            self.advance(cursor, Place(theirs.end, theirs.pos), [theirs])
-            return False
-        return self.advance(cursor, chain, rows, removed=removed, synced=synced, reserve=reserve)
 
-    @abc.abstractmethod
-    def advance(
-        self,
-        cursor: Cursor,
-        chain: Place,
-        rows: Sequence[Claim],
-        *,
-        removed: Sequence[Removed] = (),
-        synced: bool = False,
-        reserve: Claim | None = None,
-    ) -> bool:
-        """`claim`, whatever the cursor's owner."""
+    def turn_into_row(self, cursor: Cursor) -> bool:
+        """If a cursor holds a reservation, turn that into a claim row, unless another process was
+        faster; whether it does. Called first by `claim`, if the cursor has an owner."""
+        theirs = reserved(cursor)
+        if theirs is None:
+            return False
+        self.claim(replace(cursor, owner=""), Place(theirs.end, theirs.pos), [theirs])
+        return True
 
     @abc.abstractmethod
     def fence(self, cursor: Cursor, owner: str) -> Cursor | None:

@@ -155,10 +155,6 @@ class Delivery:
         self.hold: Hold | None = None
         self.reserved: Reserved | None = None
 
-    def look_ms(self, timeout_ms: int) -> float:
-        """How long after it was claimed to see whether it must be extended."""
-        return timeout_ms / 3 if self.reserved is None else min(timeout_ms / 3, TURN_MS)
-
     def taken_by(self, thread: Thread) -> None:
         """Note that a thread received some of its messages."""
         if thread not in self.consumers:

@@ -595,7 +595,7 @@ class Settler:
 
     def look_ms(self, timeout_ms: int) -> float:
         """In how many milliseconds to look for such claims again."""
-        return min((each.look_ms(timeout_ms) for each in self.deliveries), default=timeout_ms / 3)
+        return TURN_MS if any(each.reserved for each in self.deliveries) else timeout_ms / 3
 
     def keep_alive(self, wanted: dict[Delivery, int]) -> None:
         """Extend claims, each to the given time from now. The consumer of a lost one learns of it

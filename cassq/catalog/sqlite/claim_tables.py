@@ -261,7 +261,7 @@ class SqliteClaims(Claims):
             rows = [row for each in pipe_ids for row in self._db.read(CURSOR, (group_id, each))]
         return [_cursor_row(row) for row in rows]
 
-    def advance(
+    def claim(
         self,
         cursor: Cursor,
         chain: Place,
@@ -271,6 +271,8 @@ class SqliteClaims(Claims):
         synced: bool = False,
         reserve: Claim | None = None,
     ) -> bool:
+        if cursor.owner and self.turn_into_row(cursor):
+            return False
         was = (cursor.group_id, cursor.pipe_id, cursor.chain.seq, cursor.epoch)
         with self._db.lock, self._db.write(synced=synced) as tx:
             if reserve is None:

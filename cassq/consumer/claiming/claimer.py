@@ -89,9 +89,9 @@ class Claimer:
         given = ports, self.name, self.window, self.new_holder, lambda: self.rules
         one_by_one = in_order or group().policy.keyed
         self.reserving: Reserving = Reserving(*given, extends=None if one_by_one else extends)
-        self.new_claims: NewClaims = NewClaims(
-            ports, group, self.window, self._expiry, self.reserving
-        )
+        self.tended: bool = self.exclusive or not self.reserving.off  # see `tend_within`
+        reserving = None if self.reserving.off else self.reserving
+        self.new_claims: NewClaims = NewClaims(ports, group, self.window, self._expiry, reserving)
         self._leveled = False  # whether messages with a priority were seen
         self._since_least = 0  # claims since the last one that began at the least priority
         # Whether one is in hand: no other must be, as it would be lost with it in a crash. None:
@@ -587,9 +587,9 @@ class Claimer:
 
     def tend_within(self) -> float | None:
         """In how many seconds `tend_turns`, or `reserving.tend`, is due after a claim; None if no
-        locks are kept, and nothing is reserved."""
+        locks are kept."""
         if self._turns is None:
-            return None if self.reserving.off else TURN_MS / 1000
+            return None if self.exclusive else TURN_MS / 1000
         return self._turns.due_seconds(self.name)
 
     def overstays(self) -> bool:

@@ -24,7 +24,7 @@ from cassq.message.frames import Place
 from cassq.message.ranges import RangeSet
 from cassq.model import claims
 from cassq.model.queues import Rules
-from cassq.model.rows import Cursor, GroupRow
+from cassq.model.rows import Claim, Cursor, GroupRow
 
 TRIES_MAX = 32
 SHARE = 16  # a popper may prefetch 1/SHARE of what waits in a pipe
@@ -77,7 +77,7 @@ class NewClaims:
         group: Callable[[], GroupRow],
         window: CandidatePipes,
         expiry: Expiry,
-        reserving: Reserving,
+        reserving: Reserving | None = None,
     ) -> None:
         self._ports = ports
         self._catalog = ports.catalog
@@ -95,7 +95,7 @@ class NewClaims:
 
             def serve(requests: list[ClaimRequest], last: Cursor | None) -> Cursor | None:
                 if last is not None and view.cursor is not None:
-                    if last.chain.seq > view.cursor.chain.seq:
+                    if self._reserving and last.chain.seq > view.cursor.chain.seq:
                         self._reserving.met_another()
                     view.cursor = max(last, view.cursor, key=_progress)
                 self.claim_for(requests, view)
@@ -104,7 +104,8 @@ class NewClaims:
             self._ports.sharing.together((self._group().id, view.row.id), request, serve)
         if request.found is None:
             return []
-        self._reserving.claimed()
+        if self._reserving is not None:
+            self._reserving.claimed()
         return [request.found]
 
     def claim_for(
@@ -118,7 +119,7 @@ class NewClaims:
             if cursor is None:
                 self._window.forget(view)
                 return
-            if self._reserving.is_ours(cursor):
+            if self._reserving is not None and self._reserving.is_ours(cursor):
                 cursor = view.cursor = replace(cursor, owner="")
             if tried or end_seq <= cursor.chain.seq:
                 end_seq = self._window.end_seq(view)
@@ -139,12 +140,13 @@ class NewClaims:
             places = [cursor.chain]
             for part in parts:
                 places.append(reader.place_after(places[-1], part))
-            if self._hand_out_reserved(cursor, places[-1], requests, parts):
+            if self._reserving and self._is_reserved(cursor, places[-1], requests, parts):
                 view.cursor = replace(cursor, chain=places[-1])
                 return
             # Synced, so that messages that keep crashing the machine are counted.
             # Nothing else waits, and more may come.
-            reserves = view.row.end is None and places[-1].seq == end_seq
+            reserves = requests[0].may_reserve and view.row.end is None
+            reserves = reserves and places[-1].seq == end_seq
             how = AdvanceOptions(lock, view.row.priority, reader.earlier_boot, reserves)
             after = self._advance(cursor, places, requests, parts, how)
             if after is not None:
@@ -154,7 +156,7 @@ class NewClaims:
                 return  # fenced
             view.cursor = None
 
-    def _hand_out_reserved(
+    def _is_reserved(
         self,
         cursor: Cursor,
         chain: Place,
@@ -163,7 +165,7 @@ class NewClaims:
     ) -> bool:
         """Give a request what was reserved for it, without a write; False if nothing was, or it
         does not end at `chain`."""
-        if len(requests) != 1 or not requests[0].may_reserve:
+        if self._reserving is None or len(requests) != 1 or not requests[0].may_reserve:
             return False
         delivery = self._reserving.use(cursor, chain, requests[0].acknowledger)
         if delivery is None:
@@ -197,10 +199,7 @@ class NewClaims:
             )
             for request, _, (start, end) in served
         ]
-        chain, reserve = places[-1], None
-        if how.reserves and len(requests) == 1 and requests[0].may_reserve:
-            reserve = self._reserving.next_of(cursor, chain, how.priority)
-        after = self._reserving.advance(cursor, chain, rows, reserve, synced=how.synced)
+        after = self._claimed(cursor, places[-1], rows, how, alone=len(requests) == 1)
         if after is None:
             return None
         epoch = cursor.epoch if how.lock else None
@@ -208,6 +207,22 @@ class NewClaims:
             delivery = Delivery(request.acknowledger, [row], now_ms, how.lock, epoch)
             request.found = delivery, pieces_of(part)
         return after
+
+    def _claimed(
+        self, cursor: Cursor, chain: Place, rows: Sequence[Claim], how: AdvanceOptions, *,
+        alone: bool,
+    ) -> Cursor | None:  # fmt: skip
+        """Write claims; returns the cursor then, or None if others were faster. alone: they are of
+        one popper."""
+        reserving = self._reserving
+        if reserving is not None:
+            reserve = None
+            if how.reserves and alone:
+                reserve = reserving.next_of(cursor, chain, how.priority)
+            return reserving.advance(cursor, chain, rows, reserve, synced=how.synced)
+        if self._catalog.claims.claim(cursor, chain, rows, synced=how.synced):
+            return replace(cursor, chain=chain)
+        return None
 
 
 def pieces_of(slices: Sequence[Slice]) -> list[BundleSlice]:

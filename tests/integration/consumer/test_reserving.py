@@ -29,7 +29,7 @@ class Writes:
         self.unanswered = False  # the next one has an effect, but no answer
         claims = client.ports.catalog.claims
         monkeypatch.setattr(claims, "reserves", True)
-        for name in ("advance", "replace_many", "fence"):
+        for name in ("claim", "replace_many", "fence"):
             monkeypatch.setattr(claims, name, self._counting(getattr(claims, name)))
 
     def _counting(self, write: Any) -> Any:

@@ -67,7 +67,7 @@ class CassandraClaims(Claims):
 
     reserves = True
 
-    def advance(
+    def claim(
         self,
         cursor: Cursor,
         chain: Place,
@@ -79,6 +79,8 @@ class CassandraClaims(Claims):
     ) -> bool:
         """Cost: one conditional batch. `synced` changes nothing: a quorum has it either way.
         After a refusal it backs off, so that competing claimers do not keep colliding."""
+        if cursor.owner and self.turn_into_row(cursor):
+            return False
 
         def plan(known: PartitionCache, fresh: bool) -> PlannedBatch | None:
             return plan_claim(known, cursor, chain, rows, removed, reserve, fresh=fresh)
