@@ -374,11 +374,11 @@ class Settler:
             self._catalog.claims.ensure_durable()
         while self._unsure:
             delivery, old, new = self._unsure[-1]
+            seqs = range(old.start, old.end)
+            rows = self._catalog.claims.rows(old.group_id, old.pipe_id, seqs)
             if self._is_reserved(delivery):
                 self._unsure.pop()
                 continue  # nothing was written
-            seqs = range(old.start, old.end)
-            rows = self._catalog.claims.rows(old.group_id, old.pipe_id, seqs)
             versions = {row.version for row in rows}
             if old.version not in versions and old in delivery.rows:
                 written = any(row.version in versions for row in new)
@@ -391,7 +391,8 @@ class Settler:
             self._unsure.pop()
 
     def _is_reserved(self, delivery: Delivery) -> bool:
-        """Whether a claim is still a reservation, after a write of unknown outcome."""
+        """Whether a claim is still a reservation, after a write of unknown outcome, and a read of
+        its rows, before which that write may still have been under way."""
         if delivery.reserved is None:
             return False
         then = delivery.reserved.cursor

@@ -24,7 +24,7 @@ from cassq.message.frames import Place
 from cassq.message.ranges import RangeSet
 from cassq.model import claims
 from cassq.model.queues import Rules
-from cassq.model.rows import Claim, Cursor, GroupRow
+from cassq.model.rows import Cursor, GroupRow
 
 TRIES_MAX = 32
 SHARE = 16  # a popper may prefetch 1/SHARE of what waits in a pipe
@@ -143,10 +143,10 @@ class NewClaims:
             if self._reserving and self._is_reserved(cursor, places[-1], requests, parts):
                 view.cursor = replace(cursor, chain=places[-1])
                 return
+            reserves = self._reserving is not None and requests[0].may_reserve
+            if view.row.end is not None or places[-1].seq < end_seq:
+                reserves = False  # something else waits, or nothing will come
             # Synced, so that messages that keep crashing the machine are counted.
-            # Nothing else waits, and more may come.
-            reserves = requests[0].may_reserve and view.row.end is None
-            reserves = reserves and places[-1].seq == end_seq
             how = AdvanceOptions(lock, view.row.priority, reader.earlier_boot, reserves)
             after = self._advance(cursor, places, requests, parts, how)
             if after is not None:
@@ -199,30 +199,22 @@ class NewClaims:
             )
             for request, _, (start, end) in served
         ]
-        after = self._claimed(cursor, places[-1], rows, how, alone=len(requests) == 1)
-        if after is None:
+        chain, reserving = places[-1], self._reserving
+        if reserving is not None:
+            alone = how.reserves and len(requests) == 1
+            reserve = reserving.next_of(cursor, chain, how.priority) if alone else None
+            after = reserving.advance(cursor, chain, rows, reserve, synced=how.synced)
+            if after is None:
+                return None
+        elif not self._catalog.claims.claim(cursor, chain, rows, synced=how.synced):
             return None
+        else:
+            after = replace(cursor, chain=chain)
         epoch = cursor.epoch if how.lock else None
         for (request, part, _), row in zip(served, rows, strict=True):
-            delivery = Delivery(request.acknowledger, [row], now_ms, how.lock, epoch)
-            request.found = delivery, pieces_of(part)
+            pieces = pieces_of(part)
+            request.found = Delivery(request.acknowledger, [row], now_ms, how.lock, epoch), pieces
         return after
-
-    def _claimed(
-        self, cursor: Cursor, chain: Place, rows: Sequence[Claim], how: AdvanceOptions, *,
-        alone: bool,
-    ) -> Cursor | None:  # fmt: skip
-        """Write claims; returns the cursor then, or None if others were faster. alone: they are of
-        one popper."""
-        reserving = self._reserving
-        if reserving is not None:
-            reserve = None
-            if how.reserves and alone:
-                reserve = reserving.next_of(cursor, chain, how.priority)
-            return reserving.advance(cursor, chain, rows, reserve, synced=how.synced)
-        if self._catalog.claims.claim(cursor, chain, rows, synced=how.synced):
-            return replace(cursor, chain=chain)
-        return None
 
 
 def pieces_of(slices: Sequence[Slice]) -> list[BundleSlice]:
