@@ -32,6 +32,7 @@ ALONE_MS = 10_000  # how long it reserves nothing after another popper took from
 # After which a reservation expires, if that is sooner than other claims: what was handed out under
 # it is soon extended.
 DUE_MS = 10_000
+TIMEOUT_MS_MIN = 4 * TURN_MS  # with a shorter one it might expire before it is given back
 NEVER = 3600.0
 
 
@@ -76,7 +77,10 @@ class Reserving:
         now_ms = self._catalog.now_ms()
         if now_ms - self._claimed_ms > TURN_MS or now_ms < self._alone_ms:
             return None
-        due_ms = now_ms + int(min(self._rules().claim_timeout_ms, self._due_ms))
+        timeout_ms = self._rules().claim_timeout_ms
+        if timeout_ms < TIMEOUT_MS_MIN:
+            return None
+        due_ms = now_ms + int(min(timeout_ms, self._due_ms))
         return reservation(cursor, chain, self._new_holder(), due_ms, self._version, priority)
 
     def written(self, cursor: Cursor, chain: Place, claim: Claim | None) -> Cursor:

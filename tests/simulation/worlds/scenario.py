@@ -216,7 +216,9 @@ def with_keys(scenario: Scenario, rng: random.Random) -> Scenario:
 
 def with_reserving(scenario: Scenario, rng: random.Random) -> Scenario:
     """The scenario with messages that come one by one, so that poppers often reserve the next."""
-    longer = {"max_pushes_per_pipe": rng.choice((7, 20, 100))}
+    longer: dict[str, Any] = {"max_pushes_per_pipe": rng.choice((7, 20, 100))}
+    if scenario.calm:
+        longer["claim_timeout"] = 30.0  # no process gives back in time what it has reserved
     return replace(
         scenario,
         policy={name: settings | longer for name, settings in scenario.policy.items()},
@@ -280,7 +282,8 @@ def broad(drawn: Scenario, seed: int) -> Scenario:
     at_desks = with_desk(drawn, random.Random(f"desk {seed}"))
     found = with_breadth(at_desks, random.Random(f"breadth {seed}"))
     turns = random.Random(f"turns {seed}").random() < 0.5
-    reserving = random.Random(f"reserving {seed}").random() < 0.5
+    # A process that is busy has no thread that gives back in time what it has reserved.
+    reserving = random.Random(f"reserving {seed}").random() < 0.5 and not found.calm
     return replace(found, turns=turns and not found.threaded, reserving=reserving)
 
 
