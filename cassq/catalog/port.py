@@ -19,8 +19,8 @@ from cassq.catalog.sidecar_port import Sidecars
 from cassq.catalog.step_port import Steps
 from cassq.catalog.write_port import Writes
 from cassq.message.frames import Place
+from cassq.model import claims
 from cassq.model.queues import GroupPolicy, QueuePolicy
-from cassq.model.reservations import reserved
 from cassq.model.rows import (
     Claim,
     Cursor,
@@ -272,7 +272,7 @@ class Claims(abc.ABC):
         epoch, and insert the rows, which cover it. Survives a crash of the process; with `synced`,
         also of the machine.
 
-        reserve: the message at `chain` is reserved in the same step (`cassq.model.reservations`).
+        reserve: the message at `chain` is reserved in the same step (`claims.reservation`).
         If the cursor holds a reservation, that becomes a claim row instead, and the result is
         False; its popper passes the cursor without its owner.
         """
@@ -280,7 +280,7 @@ class Claims(abc.ABC):
     def turn_into_row(self, cursor: Cursor) -> bool:
         """If a cursor holds a reservation, turn that into a claim row, unless another process was
         faster; whether it does. Called first by `claim`, if the cursor has an owner."""
-        theirs = reserved(cursor)
+        theirs = claims.reserved(cursor)
         if theirs is None:
             return False
         self.claim(replace(cursor, owner=""), Place(theirs.end, theirs.pos), [theirs])

@@ -28,8 +28,7 @@ from cassq.model.rows import Claim, ClaimState, Cursor
 
 # A popper that reserves comes back for more within this time; what it has for longer gets a row.
 TURN_MS = 250
-# How long a claim lasts from when a receipt for a reserved message is asked for.
-RECEIPT_SECONDS = 10.0
+RECEIPT_SECONDS = 10.0  # until a reserved message whose receipt is asked for expires
 
 # Why a message failed: a text, or the exception itself.
 Error = str | BaseException | None
@@ -53,7 +52,7 @@ class NackOptions(NamedTuple):
 
 
 class Reserved(NamedTuple):
-    """A delivery whose claim is a reservation, and no row yet (`cassq.model.reservations`).
+    """A delivery whose claim is a reservation, and no row yet (`claims.reservation`).
 
     cursor: as stored, without its owner. chain: where the chain ends once there is a row.
     """

@@ -20,7 +20,6 @@ from cassq.message.frames import Place
 from cassq.message.ranges import EMPTY
 from cassq.model import claims
 from cassq.model.priorities import PRIORITIES
-from cassq.model.reservations import as_owner
 from cassq.model.rows import Claim, ClaimState, Cursor, GroupRow, Move, Reason, Removed
 
 _CURSOR = "group_id, pipe_id, ack_seq, ack_pos, chain_seq, chain_pos, epoch, owner, start_seq"
@@ -278,7 +277,7 @@ class SqliteClaims(Claims):
             if reserve is None:
                 moved = tx.execute(MOVE_CHAIN, (*chain, *was))
             else:
-                moved = tx.execute(MOVE_AND_RESERVE, (*chain, as_owner(reserve), *was))
+                moved = tx.execute(MOVE_AND_RESERVE, (*chain, claims.as_owner(reserve), *was))
             if moved.rowcount != 1:
                 return False
             try:

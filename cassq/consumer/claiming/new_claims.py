@@ -60,12 +60,12 @@ class ClaimRequest:
 
 class AdvanceOptions(NamedTuple):
     """lock: of an exclusive group. priority: of the pipe. synced: as in `Claims.claim`.
-    reserves: whether its popper may reserve what comes next in the pipe."""
+    is_last: whether nothing else waits in the pipe, and more may come."""
 
     lock: Lock | None
     priority: int
     synced: bool
-    reserves: bool
+    is_last: bool = False
 
 
 class NewClaims:
@@ -143,11 +143,10 @@ class NewClaims:
             if self._reserving and self._is_reserved(cursor, places[-1], requests, parts):
                 view.cursor = replace(cursor, chain=places[-1])
                 return
-            reserves = self._reserving is not None and requests[0].may_reserve
-            if view.row.end is not None or places[-1].seq < end_seq:
-                reserves = False  # something else waits, or nothing will come
             # Synced, so that messages that keep crashing the machine are counted.
-            how = AdvanceOptions(lock, view.row.priority, reader.earlier_boot, reserves)
+            how = AdvanceOptions(lock, view.row.priority, synced=reader.earlier_boot)
+            if view.row.end is None and places[-1].seq == end_seq:
+                how = how._replace(is_last=True)
             after = self._advance(cursor, places, requests, parts, how)
             if after is not None:
                 view.cursor = after
@@ -201,7 +200,7 @@ class NewClaims:
         ]
         chain, reserving = places[-1], self._reserving
         if reserving is not None:
-            alone = how.reserves and len(requests) == 1
+            alone = len(requests) == 1 and requests[0].may_reserve and how.is_last
             reserve = reserving.next_of(cursor, chain, how.priority) if alone else None
             after = reserving.advance(cursor, chain, rows, reserve, synced=how.synced)
             if after is None:

@@ -1,7 +1,7 @@
 """Reserving: a popper that takes one message after another claims the next one before it is pushed.
 
 So a message pushed, popped and committed in turn costs one conditional write instead of two: the
-commit of one message also reserves the next (`cassq.model.reservations`). A popper does so only
+commit of one message also reserves the next (`claims.reservation`). A popper does so only
 while it comes back for more within a moment, nothing else waits, and no other popper takes from the
 pipe; what it does not use soon is given back.
 """
@@ -22,7 +22,6 @@ from cassq.message.ranges import EMPTY
 from cassq.model import claims
 from cassq.model.claims import GiveBack
 from cassq.model.queues import Rules
-from cassq.model.reservations import reservation, reserved
 from cassq.model.rows import Claim, ClaimState, Cursor
 
 logger: logging.Logger = logging.getLogger("cassq")
@@ -81,7 +80,9 @@ class Reserving:
         if timeout_ms < TIMEOUT_MS_MIN:
             return None
         due_ms = now_ms + int(min(timeout_ms, self._due_ms))
-        return reservation(cursor, chain, self._new_holder(), due_ms, self._version, priority)
+        return claims.reservation(
+            cursor, chain, self._new_holder(), due_ms, self._version, priority
+        )
 
     def written(self, cursor: Cursor, chain: Place, claim: Claim | None) -> Cursor:
         """Note that the chain was moved from `cursor` to `chain`, with this reservation if any;
@@ -121,7 +122,7 @@ class Reserving:
         not in hand; also if that was written without an answer, so that it is not known."""
         if self.off or not cursor.owner:
             return False
-        found = reserved(cursor)
+        found = claims.reserved(cursor)
         if found is None or claims.consumer_of(found.holder) != self._name:
             return False
         delivery = self._reserved_in(cursor.pipe_id)

@@ -8,7 +8,7 @@ import pytest
 
 from cassq.catalog.port import Catalog
 from cassq.model import claims
-from cassq.model.reservations import as_owner, reservation, reserved
+from cassq.model.claims import as_owner, reservation, reserved
 from cassq.model.rows import Claim, ClaimState, Cursor
 from tests.contract.rows import DUE_MS, Consumer, make_queue, pipe_row, place, version
 

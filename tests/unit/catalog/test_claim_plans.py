@@ -8,7 +8,7 @@ from cassq.catalog.cassandra.partition import claim_rows as cql
 from cassq.catalog.cassandra.partition.claim_plans import plan_claim, plan_fence, plan_replace
 from cassq.catalog.cassandra.partition.partition_cache import PartitionCache
 from cassq.message.frames import Place
-from cassq.model.reservations import as_owner, reservation, reserved
+from cassq.model.claims import as_owner, reservation, reserved
 from cassq.model.rows import Claim, ClaimState, Cursor
 
 KEY = ("g", "p")

@@ -22,7 +22,7 @@ from cassq.cassandra.session import Row, Statement
 from cassq.catalog.cassandra.partition import claim_rows as cql
 from cassq.catalog.cassandra.partition.partition_cache import PartitionCache
 from cassq.message.frames import Place
-from cassq.model.reservations import as_owner
+from cassq.model.claims import as_owner
 from cassq.model.rows import Claim, ClaimState, Cursor, Move, Removed
 
 TOUCHING_MAX = 16  # adjacent done rows, before some are joined in passing
