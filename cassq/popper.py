@@ -33,6 +33,7 @@ from cassq.base.counters import Tally
 from cassq.base.housekeeper import Tend
 from cassq.consumer.claiming.claimer import Claimer
 from cassq.consumer.delivery import (
+    TURN_MS,
     Acknowledger,
     DeliveredRun,
     Delivery,
@@ -87,7 +88,7 @@ class Popper:
         self._catalog, self._clock = ports.catalog, ports.clock
         self._life = ports.life
         self._queue, self._group = queue, group
-        self._claimer = Claimer(ports, queue, group, dead_letter)
+        self._claimer = Claimer(ports, queue, group, dead_letter, extends=bool(keep_alive))
         self.name: str = self._claimer.name
         self._settler = Settler(ports, self._claimer, self._finished, group().name)
         self._acknowledger = Acknowledger(self.ack_held, self.give_held, self.extend_held)
@@ -109,8 +110,7 @@ class Popper:
         self._consumer: threading.Thread | None = None  # the thread that called `pop` last
         self._shared = shared  # several threads do, or will: nothing is prefetched
         self._pace = self._settler.pace
-        self._closed = self._stopping = False
-        self._hurried = False  # whether the wait of a `pop` is to end
+        self._closed = self._stopping = self._hurried = False  # hurried: a `pop` must not wait
         self._heard: set[int] = set()  # threads whose pop returned nothing because of `stop`
 
     @property
@@ -290,13 +290,13 @@ class Popper:
         for delivery, pieces in found:
             self._settler.take(delivery, pieces, delivery.claimed_ms + took_ms)
             delivery.taken_by(threading.current_thread())
-        if found and self._keep_alive_ms:
-            look_ms = rules.claim_timeout_ms / 3
+        if found and (self._keep_alive_ms or found[0][0].reserved):
+            look_ms = TURN_MS if found[0][0].reserved else rules.claim_timeout_ms / 3
             keep_at_ms = found[0][0].claimed_ms + look_ms
             if keep_at_ms < self._keep_at_ms:
                 self._keep_at_ms = keep_at_ms
                 self._run_within(self.tend, look_ms / 1000)
-        within = self._claimer.tend_within() if found and self._claimer.exclusive else None
+        within = self._claimer.tend_within() if found and self._claimer.tended else None
         if within is not None:
             self._run_within(self.tend, within)
         return Messages(
@@ -551,8 +551,8 @@ class Popper:
             left_ms = self._settler.until_flush_ms(self._catalog.now_ms())
             again = left_ms / 1000 if self._settler.unwritten else TEND_SECONDS
             again = min(again, turns, self._give_back_unused(), self._keep_claims_alive())
-            lane = self._lane.tend(leave=self._stopping) if self._lane else _NEVER
-            return min(again, lane, self._limits.tend(self._claimer.rules))
+            more = (self._lane or self._claimer.reserving).tend(leave=self._stopping)
+            return min(again, more, self._limits.tend(self._claimer.rules))
 
     def _give_back_unused(self) -> float:
         """Give back what was prefetched if nobody takes from it; seconds until the next check."""
@@ -579,7 +579,7 @@ class Popper:
                 # The consumer is busy with a long task: other poppers may have time for the rest.
                 self._give_back_ahead(now_ms - 2 * timeout_ms / 3)
             self._settler.keep_alive(wanted)
-            self._keep_at_ms = now_ms + timeout_ms / 3
+            self._keep_at_ms = now_ms + self._settler.look_ms(timeout_ms)
         return min(_NEVER, max(0.0, (self._keep_at_ms - now_ms) / 1000))
 
     def stop(self) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from cassq.catalog.record_port import Records
 from cassq.catalog.result_port import Results
@@ -18,6 +19,7 @@ from cassq.catalog.sidecar_port import Sidecars
 from cassq.catalog.step_port import Steps
 from cassq.catalog.write_port import Writes
 from cassq.message.frames import Place
+from cassq.model import claims
 from cassq.model.queues import GroupPolicy, QueuePolicy
 from cassq.model.rows import (
     Claim,
@@ -231,7 +233,12 @@ class Pipes(abc.ABC):
 
 
 class Claims(abc.ABC):
-    """Cursors, claims and moves: how far each group is in each pipe."""
+    """Cursors, claims and moves: how far each group is in each pipe.
+
+    reserves: whether poppers spare writes by reserving what comes next, as each takes round trips.
+    """
+
+    reserves: bool = False
 
     @abc.abstractmethod
     def cursors_in(self, group_id: str, pipe_ids: Sequence[str]) -> list[Cursor | None]:
@@ -259,11 +266,25 @@ class Claims(abc.ABC):
         *,
         removed: Sequence[Removed] = (),
         synced: bool = False,
+        reserve: Claim | None = None,
     ) -> bool:
         """Claim `[cursor.chain, chain)`: move the chain if the row still has the cursor's chain and
         epoch, and insert the rows, which cover it. Survives a crash of the process; with `synced`,
         also of the machine.
+
+        reserve: the message at `chain` is reserved in the same step (`claims.reservation`).
+        If the cursor holds a reservation, that becomes a claim row instead, and the result is
+        False; its popper passes the cursor without its owner.
         """
+
+    def turn_into_row(self, cursor: Cursor) -> bool:
+        """If a cursor holds a reservation, turn that into a claim row, unless another process was
+        faster; whether it does. Called first by `claim`, if the cursor has an owner."""
+        theirs = claims.reserved(cursor)
+        if theirs is None:
+            return False
+        self.claim(replace(cursor, owner=""), Place(theirs.end, theirs.pos), [theirs])
+        return True
 
     @abc.abstractmethod
     def fence(self, cursor: Cursor, owner: str) -> Cursor | None:

@@ -19,11 +19,16 @@ from cassq.consumer.hold import Hold
 from cassq.errors import ClaimLostError, UsageError
 from cassq.locks.port import Lock
 from cassq.message.bundles import Bundle, BundleSlice
+from cassq.message.frames import Place
 from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model.claims import first_received_ms
 from cassq.model.priorities import PRIORITY_MAX
 from cassq.model.receipts import Receipt
-from cassq.model.rows import Claim, ClaimState
+from cassq.model.rows import Claim, ClaimState, Cursor
+
+# A popper that reserves comes back for more within this time; what it has for longer gets a row.
+TURN_MS = 250
+RECEIPT_SECONDS = 10.0  # until a reserved message whose receipt is asked for expires
 
 # Why a message failed: a text, or the exception itself.
 Error = str | BaseException | None
@@ -46,6 +51,16 @@ class NackOptions(NamedTuple):
     reason: str = "rejected"
 
 
+class Reserved(NamedTuple):
+    """A delivery whose claim is a reservation, and no row yet (`claims.reservation`).
+
+    cursor: as stored, without its owner. chain: where the chain ends once there is a row.
+    """
+
+    cursor: Cursor
+    chain: Place
+
+
 class Acknowledger(NamedTuple):
     """The callbacks by which the messages of a popper are acked, given back or extended. Each
     popper has one, so it also shows which popper a delivery belongs to."""
@@ -64,7 +79,8 @@ class Delivery:
     options. given and given_singly: all seqs given back. missed: those that a receipt took from
     us. last_nack: its arguments, and the options that they make. pieces: its messages, as handed
     out. consumers: the threads that received some of them. keyed: whether it is of a keyed group.
-    hold: what of it is in hand there, until the popper leaves the lane.
+    hold: what of it is in hand there, until the popper leaves the lane. reserved: while its claim
+    is a reservation.
     """
 
     __slots__ = (
@@ -91,6 +107,7 @@ class Delivery:
         "pieces",
         "pipe_id",
         "priority",
+        "reserved",
         "rows",
         "settled",
         "taken_ms",
@@ -135,6 +152,7 @@ class Delivery:
         self.consumers: tuple[Thread, ...] = ()
         self.keyed: bool = False
         self.hold: Hold | None = None
+        self.reserved: Reserved | None = None
 
     def taken_by(self, thread: Thread) -> None:
         """Note that a thread received some of its messages."""
@@ -406,6 +424,8 @@ class Message:
                 hint="settle them through the popper that delivered them, or use a group with"
                 " order='key', and a key for each message",
             )
+        if delivery.reserved is not None:
+            delivery.extend(RECEIPT_SECONDS, self.seq)  # which makes it a row that others can see
         if not delivery.rows:
             raise ClaimLostError(pipe_id=delivery.pipe_id)
         return Receipt(delivery.group_id, delivery.pipe_id, self.seq, delivery.holder).text

@@ -18,7 +18,7 @@ from random import random
 
 from cassq.base.counters import Tally
 from cassq.consumer.claiming.claimer import Claimer
-from cassq.consumer.delivery import Delivery, NackOptions
+from cassq.consumer.delivery import TURN_MS, Delivery, NackOptions
 from cassq.consumer.pace import ACK_INTERVAL_MS, PopperPace
 from cassq.errors import BackendError, BackendTimeoutError, ClaimLostError
 from cassq.lifecycle.ports import Ports
@@ -67,7 +67,8 @@ class Settler:
     def take(self, delivery: Delivery, pieces: Sequence[BundleSlice], now_ms: int) -> None:
         """Keep a new delivery. pieces: its messages."""
         delivery.pieces = pieces
-        delivery.taken_ms = now_ms
+        # What was reserved may have been claimed long before.
+        delivery.taken_ms = now_ms if delivery.reserved is None else self._catalog.now_ms()
         self.deliveries[delivery] = None
         if delivery.deliveries > 1:
             self.tally.redelivered += delivery.count
@@ -284,6 +285,10 @@ class Settler:
     ) -> list[Delivery]:
         """Write changes; add what is free now to `free`. Returns the deliveries of which rows were
         changed by receipts: those are to be written again."""
+        if any(delivery.reserved is not None for delivery, _, _ in changes):
+            changes = [each for each in changes if not self._write_reserved(each, free)]
+            if not changes:
+                return []
         pairs = [(old, new) for _, old, new in changes]
         # The outcome is unknown also when a signal handler raises in the middle of this.
         self._unsure += changes
@@ -297,18 +302,43 @@ class Settler:
         now_ms = self._catalog.now_ms()
         for (delivery, old, new), done in zip(changes, results, strict=True):
             if done:
-                delivery.replace(old, new)
-                given = [row for row in new if row.state is ClaimState.FREE]
-                if delivery.hold is not None:
-                    delivery.hold.written(given)
-                else:
-                    for row in given:
-                        self._claimer.redelivery.retained.keep(row, delivery.pieces, now_ms)
-                free += given
+                free += self._replaced(delivery, old, new, now_ms)
             elif self._find_again(delivery, old):
                 again[delivery] = None
         del self._unsure[len(self._unsure) - len(changes) :]
         return list(again)
+
+    def _replaced(
+        self, delivery: Delivery, old: Claim, new: list[Claim], now_ms: int
+    ) -> list[Claim]:
+        """Note that a row was replaced; returns what is free now."""
+        delivery.replace(old, new)
+        given = [row for row in new if row.state is ClaimState.FREE]
+        if delivery.hold is not None:
+            delivery.hold.written(given)
+        else:
+            for row in given:
+                self._claimer.redelivery.retained.keep(row, delivery.pieces, now_ms)
+        return given
+
+    def _write_reserved(self, change: Change, free: list[Claim]) -> bool:
+        """Write the first rows of a claim that was a reservation; False if it is none, or no
+        longer: then there may be a row to replace."""
+        delivery, old, new = change
+        if delivery.reserved is None:
+            return False
+        self._unsure.append(change)
+        try:
+            done = self._claimer.reserving.replace(delivery, new)
+        except BackendError as exc:
+            if not exc.outcome_unknown:
+                self._unsure.pop()
+            raise
+        self._unsure.pop()
+        delivery.reserved = None
+        if done:
+            free += self._replaced(delivery, old, new, self._catalog.now_ms())
+        return done
 
     def _find_again(self, delivery: Delivery, old: Claim) -> bool:
         """Whether a row that is not as it was last written was changed by receipts only; otherwise
@@ -346,6 +376,9 @@ class Settler:
             delivery, old, new = self._unsure[-1]
             seqs = range(old.start, old.end)
             rows = self._catalog.claims.rows(old.group_id, old.pipe_id, seqs)
+            if self._is_reserved(delivery):
+                self._unsure.pop()
+                continue  # nothing was written
             versions = {row.version for row in rows}
             if old.version not in versions and old in delivery.rows:
                 written = any(row.version in versions for row in new)
@@ -356,6 +389,18 @@ class Settler:
                 elif delivery.epoch is not None or not delivery.find_again(old, rows):
                     self._lose(delivery, old)
             self._unsure.pop()
+
+    def _is_reserved(self, delivery: Delivery) -> bool:
+        """Whether a claim is still a reservation, after a write of unknown outcome, and a read of
+        its rows, before which that write may still have been under way."""
+        if delivery.reserved is None:
+            return False
+        then = delivery.reserved.cursor
+        now = self._catalog.claims.find_cursor(delivery.group_id, delivery.pipe_id)
+        if now is not None and (now.chain.seq, now.epoch) == (then.chain.seq, then.epoch):
+            return True
+        delivery.reserved = None
+        return False
 
     def _is_done(self, old: Claim, delivery: Delivery, rows: list[Claim]) -> bool:
         """Whether all of `old` is done, by merged rows or an advanced ack offset."""
@@ -504,7 +549,7 @@ class Settler:
                 (delivery, row, claims.extended(row, due_ms[delivery], self._version))
                 for delivery in left
                 for row in delivery.rows
-                if row.due_ms != due_ms[delivery]
+                if row.due_ms != due_ms[delivery] or delivery.reserved is not None
             ]
             left = self._write(changes, epoch, []) if changes else []
             if not left:
@@ -539,9 +584,19 @@ class Settler:
                 continue  # `cassq.consumer.keyed.lane` keeps it
             rest_ms = delivery.due_ms - now_ms
             left_ms = min(timeout_ms, delivery.claimed_ms + cap_ms - now_ms)
-            if left_ms > rest_ms and rest_ms < EXTENDED_BELOW * timeout_ms and delivery.is_attended:
+            wanted = left_ms > rest_ms and rest_ms < EXTENDED_BELOW * timeout_ms
+            if delivery.reserved is not None:
+                if now_ms < delivery.taken_ms + TURN_MS:
+                    continue  # it will probably be acked in a moment
+                # To be extended it must get a row, in which others see that it is held.
+                left_ms, wanted = max(left_ms, rest_ms + 1), True
+            if wanted and delivery.is_attended:
                 found[delivery] = round(left_ms)
         return found
+
+    def look_ms(self, timeout_ms: int) -> float:
+        """In how many milliseconds to look for such claims again."""
+        return TURN_MS if any(each.reserved for each in self.deliveries) else timeout_ms / 3
 
     def keep_alive(self, wanted: dict[Delivery, int]) -> None:
         """Extend claims, each to the given time from now. The consumer of a lost one learns of it

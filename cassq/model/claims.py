@@ -36,6 +36,8 @@ DOOMED, MOVING, LEAVING = '"doomed":', '"moving":', '"leaving":'
 # deadline of its own, which its popper leaves alone.
 _NUMBER, _SINCE, DATED = "/", "@", "!"
 
+_NEXT = "next "  # begins the owner of a cursor with a reservation; no popper's name has a space
+
 Version = Callable[[], str]
 
 # The stored marks of a row begin with this letter and the length of the acked part, if it has
@@ -156,6 +158,37 @@ def unclaimed(cursor: Cursor, end: Place, version: Version, priority: int = 0) -
     was never delivered."""
     row = first(cursor, end, "", 0, version, priority=priority)
     return replace(row, state=ClaimState.FREE, deliveries=0)
+
+
+def reservation(
+    cursor: Cursor, chain: Place, holder: str, due_ms: int, version: Version, priority: int
+) -> Claim:
+    """The claim of the message at `chain`, to which this cursor's chain is about to move: claimed
+    before it is pushed, and kept in the cursor until others need to see it.
+
+    It neither moves the chain nor acks anything, so no claim is past a pipe's end. Others claim its
+    message only after they turned it into a row of its popper, with one delivery counted: so what
+    was handed out under it counts as delivered, and comes again when its time is over. Its popper
+    uses it only while the cursor is as that popper wrote it, and until its deadline.
+    """
+    end = Place(chain.seq + 1, chain.pos)
+    return first(replace(cursor, chain=chain), end, holder, due_ms, version, priority=priority)
+
+
+def as_owner(claim: Claim) -> str:
+    """A reservation as `Cursor.owner`. The epoch rises with it, so that a claim prepared without
+    knowing of it is refused."""
+    return f"{_NEXT}{claim.start} {claim.due_ms} {claim.priority} {claim.version} {claim.holder}"
+
+
+def reserved(cursor: Cursor) -> Claim | None:
+    """The reservation in a cursor; None if there is none, or the chain has moved since."""
+    if not cursor.owner.startswith(_NEXT):
+        return None
+    seq, due_ms, priority, version, holder = cursor.owner.removeprefix(_NEXT).split(" ")
+    if int(seq) != cursor.chain.seq:
+        return None
+    return reservation(cursor, cursor.chain, holder, int(due_ms), lambda: version, int(priority))
 
 
 def resolved(

@@ -20,6 +20,7 @@ from tests.simulation.worlds.scenario import (
     with_priorities,
     with_receipts,
     with_receivers,
+    with_reserving,
     with_writers,
 )
 from tests.simulation.worlds.world import World
@@ -33,6 +34,7 @@ SEEDS_OF_KEYS = seeds(18, 12)
 SEEDS_OF_RECEIPTS_OF_KEYS = seeds(4, 3)
 SEEDS_OF_HOLDING = seeds(12, 8)
 SEEDS_OF_LIMITS = seeds(10, 6)
+SEEDS_OF_RESERVING = seeds(12, 4)
 SEEDS_OF_CALM = seeds(15, 9)
 SEEDS_OF_PURGES = seeds(8, 6)
 SEEDS_OF_PRIORITIES = seeds(15, 9)
@@ -179,6 +181,18 @@ def test_no_message_passes_a_dead_one_that_holds_its_key(seed: int) -> None:
 @pytest.mark.parametrize("seed", [*SEEDS_OF_LIMITS, *FOUND_BY_LIMITS])
 def test_no_group_gets_more_than_its_limits_allow(seed: int) -> None:
     failure = run_world(world_of_limits(seed))
+    assert failure is None, str(failure)
+
+
+def world_of_reserving(seed: int) -> World:
+    rng = random.Random(f"reserving {seed}")
+    scenario = with_desk(draw_scenario(rng, rng.choice((["ap"], ["ap", "cp"]))), rng)
+    return World(seed, with_reserving(scenario, rng))
+
+
+@pytest.mark.parametrize("seed", SEEDS_OF_RESERVING)
+def test_what_a_popper_reserves_before_it_is_pushed_comes_as_anything_else(seed: int) -> None:
+    failure = run_world(world_of_reserving(seed))
     assert failure is None, str(failure)
 
 

@@ -41,6 +41,8 @@ MOVE_CHAIN = (
     "UPDATE cursors SET chain_seq = ?, chain_pos = ?"
     " WHERE group_id = ? AND pipe_id = ? AND chain_seq = ? AND epoch = ?"
 )
+# The same, with a reservation of what comes next.
+MOVE_AND_RESERVE = MOVE_CHAIN.replace(" WHERE", ", epoch = epoch + 1, owner = ? WHERE")
 ADD_CLAIM = (
     f"INSERT INTO claims ({CLAIM_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
@@ -266,12 +268,16 @@ class SqliteClaims(Claims):
         *,
         removed: Sequence[Removed] = (),
         synced: bool = False,
+        reserve: Claim | None = None,
     ) -> bool:
+        if cursor.owner and self.turn_into_row(cursor):
+            return False
+        was = (cursor.group_id, cursor.pipe_id, cursor.chain.seq, cursor.epoch)
         with self._db.lock, self._db.write(synced=synced) as tx:
-            moved = tx.execute(
-                MOVE_CHAIN,
-                (*chain, cursor.group_id, cursor.pipe_id, cursor.chain.seq, cursor.epoch),
-            )
+            if reserve is None:
+                moved = tx.execute(MOVE_CHAIN, (*chain, *was))
+            else:
+                moved = tx.execute(MOVE_AND_RESERVE, (*chain, claims.as_owner(reserve), *was))
             if moved.rowcount != 1:
                 return False
             try:

@@ -346,6 +346,10 @@ class CandidatePipes:
             self.broken.pop(view.row.id)
             self._again_ms.pop(view.row.id, None)
 
+    def view(self, pipe_id: str) -> PipeView | None:
+        """A listed pipe."""
+        return self._views.get(pipe_id)
+
     def forget(self, view: PipeView) -> None:
         """Drop a view whose pipe is gone."""
         view.cursor = None

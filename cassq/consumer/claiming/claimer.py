@@ -20,7 +20,8 @@ from cassq.catalog.port import pipe_lock
 from cassq.consumer.claiming.candidates import REFRESH_MS, UNREADABLE, CandidatePipes, PipeView
 from cassq.consumer.claiming.new_claims import TRIES_MAX, ClaimRequest, NewClaims
 from cassq.consumer.claiming.redelivery import Found, Redelivery, read_left
-from cassq.consumer.delivery import Acknowledger, Delivery
+from cassq.consumer.claiming.reserving import Reserving
+from cassq.consumer.delivery import TURN_MS, Acknowledger, Delivery
 from cassq.consumer.group_health import GroupHealth, freed
 from cassq.errors import CassqError, CorruptionError, GroupNotFoundError, QueueNotFoundError
 from cassq.extents.port import ExtentMissingError, ExtentUnavailableError
@@ -48,7 +49,8 @@ class Claimer:
     """Claims for one popper of one group.
 
     dead_letter: makes a spent message a dead letter of the group. singly: what it claims is settled
-    by receipts, each message by itself.
+    by receipts, each message by itself. extends: whether its popper reserves messages, and extends
+    what it has; None: it does not reserve.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Claimer:
         dead_letter: DeadLetterFn,
         *,
         singly: bool = False,
+        extends: bool | None = None,
     ) -> None:
         self._ports = ports
         self._catalog = ports.catalog
@@ -83,7 +86,12 @@ class Claimer:
             ports.catalog, self.window, self.new_holder, self._version, singly=singly
         )
         self._expiry = Expiry(ports, queue)
-        self.new_claims: NewClaims = NewClaims(ports, group, self.window, self._expiry)
+        given = ports, self.name, self.window, self.new_holder, lambda: self.rules
+        one_by_one = in_order or group().policy.keyed
+        self.reserving: Reserving = Reserving(*given, extends=None if one_by_one else extends)
+        self.tended: bool = self.exclusive or not self.reserving.off  # see `tend_within`
+        reserving = None if self.reserving.off else self.reserving
+        self.new_claims: NewClaims = NewClaims(ports, group, self.window, self._expiry, reserving)
         self._leveled = False  # whether messages with a priority were seen
         self._since_least = 0  # claims since the last one that began at the least priority
         # Whether one is in hand: no other must be, as it would be lost with it in a crash. None:
@@ -578,8 +586,11 @@ class Claimer:
         return self._claim_in_order(view, read, limit, acknowledger, turn)
 
     def tend_within(self) -> float | None:
-        """In how many seconds `tend_turns` is due after a claim; None if no locks are kept."""
-        return None if self._turns is None else self._turns.due_seconds(self.name)
+        """In how many seconds `tend_turns`, or `reserving.tend`, is due after a claim; None if no
+        locks are kept."""
+        if self._turns is None:
+            return None if self.exclusive else TURN_MS / 1000
+        return self._turns.due_seconds(self.name)
 
     def overstays(self) -> bool:
         """Whether another popper has waited for too long for what this one claimed ahead."""
@@ -677,7 +688,8 @@ class Claimer:
         self.timers.close_dropped()
 
     def close(self) -> None:
-        """Release kept locks, file handles and mappings."""
+        """Release kept locks, reservations, file handles and mappings."""
+        self.reserving.give_back()
         if self._turns is not None:
             self._turns.leave(self.name)
         self.window.close()

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from cassq.consumer.claiming.candidates import CandidatePipes, PipeView
 from cassq.consumer.claiming.redelivery import CLAIM_BYTES_MAX, Found
+from cassq.consumer.claiming.reserving import Reserving
 from cassq.consumer.delivery import Acknowledger, Delivery
 from cassq.extents.port import Slice
 from cassq.lifecycle.expiry import Expiry
@@ -46,6 +47,11 @@ class ClaimRequest:
     tried: RangeSet | None = None
     found: Found | None = None
 
+    @property
+    def may_reserve(self) -> bool:
+        """Whether its popper claims ahead, and alone: only then it reserves anything."""
+        return self.prefetch_limit > 0 and not self.joint
+
     def size(self, waiting: int) -> int:
         """How many to claim for it: whole calls' worth, so that no later call gets a remainder."""
         more = min(self.prefetch_limit, waiting // SHARE)
@@ -53,11 +59,13 @@ class ClaimRequest:
 
 
 class AdvanceOptions(NamedTuple):
-    """lock: of an exclusive group. priority: of the pipe. synced: as in `Claims.claim`."""
+    """lock: of an exclusive group. priority: of the pipe. synced: as in `Claims.claim`.
+    is_last: whether nothing else waits in the pipe, and more may come."""
 
     lock: Lock | None
     priority: int
     synced: bool
+    is_last: bool = False
 
 
 class NewClaims:
@@ -69,12 +77,14 @@ class NewClaims:
         group: Callable[[], GroupRow],
         window: CandidatePipes,
         expiry: Expiry,
+        reserving: Reserving | None = None,
     ) -> None:
         self._ports = ports
         self._catalog = ports.catalog
         self._group = group
         self._window = window
         self._expiry = expiry
+        self._reserving = reserving
 
     def claim(self, view: PipeView, request: ClaimRequest) -> list[Found]:
         """Claim a run from the chain's end on; empty if nothing waits, or others are always
@@ -85,12 +95,18 @@ class NewClaims:
 
             def serve(requests: list[ClaimRequest], last: Cursor | None) -> Cursor | None:
                 if last is not None and view.cursor is not None:
+                    if self._reserving and last.chain.seq > view.cursor.chain.seq:
+                        self._reserving.met_another()
                     view.cursor = max(last, view.cursor, key=_progress)
                 self.claim_for(requests, view)
                 return view.cursor
 
             self._ports.sharing.together((self._group().id, view.row.id), request, serve)
-        return [request.found] if request.found is not None else []
+        if request.found is None:
+            return []
+        if self._reserving is not None:
+            self._reserving.claimed()
+        return [request.found]
 
     def claim_for(
         self, requests: Sequence[ClaimRequest], view: PipeView, lock: Lock | None = None
@@ -103,6 +119,8 @@ class NewClaims:
             if cursor is None:
                 self._window.forget(view)
                 return
+            if self._reserving is not None and self._reserving.is_ours(cursor):
+                cursor = view.cursor = replace(cursor, owner="")
             if tried or end_seq <= cursor.chain.seq:
                 end_seq = self._window.end_seq(view)
             waiting = end_seq - cursor.chain.seq
@@ -122,14 +140,37 @@ class NewClaims:
             places = [cursor.chain]
             for part in parts:
                 places.append(reader.place_after(places[-1], part))
+            if self._reserving and self._is_reserved(cursor, places[-1], requests, parts):
+                view.cursor = replace(cursor, chain=places[-1])
+                return
             # Synced, so that messages that keep crashing the machine are counted.
             how = AdvanceOptions(lock, view.row.priority, synced=reader.earlier_boot)
-            if self._advance(cursor, places, requests, parts, how):
-                view.cursor = replace(cursor, chain=places[-1])
+            if view.row.end is None and places[-1].seq == end_seq:
+                how = how._replace(is_last=True)
+            after = self._advance(cursor, places, requests, parts, how)
+            if after is not None:
+                view.cursor = after
                 return
             if lock is not None:
                 return  # fenced
             view.cursor = None
+
+    def _is_reserved(
+        self,
+        cursor: Cursor,
+        chain: Place,
+        requests: Sequence[ClaimRequest],
+        parts: Sequence[list[Slice]],
+    ) -> bool:
+        """Give a request what was reserved for it, without a write; False if nothing was, or it
+        does not end at `chain`."""
+        if self._reserving is None or len(requests) != 1 or not requests[0].may_reserve:
+            return False
+        delivery = self._reserving.use(cursor, chain, requests[0].acknowledger)
+        if delivery is None:
+            return False
+        requests[0].found = delivery, pieces_of(parts[0])
+        return True
 
     def _advance(
         self,
@@ -138,8 +179,9 @@ class NewClaims:
         requests: Sequence[ClaimRequest],
         parts: Sequence[list[Slice]],
         how: AdvanceOptions,
-    ) -> bool:
-        """Write a claim for each part as its request's `found`; False if others were faster."""
+    ) -> Cursor | None:
+        """Write a claim for each part as its request's `found`; returns the cursor then, or None
+        if others were faster."""
         now_ms = self._catalog.now_ms()
         version = self._ports.ids.version
         served = list(zip(requests, parts, pairwise(places), strict=False))
@@ -156,16 +198,30 @@ class NewClaims:
             )
             for request, _, (start, end) in served
         ]
-        if not self._catalog.claims.claim(cursor, places[-1], rows, synced=how.synced):
-            return False
+        chain, reserving = places[-1], self._reserving
+        if reserving is not None:
+            alone = len(requests) == 1 and requests[0].may_reserve and how.is_last
+            reserve = reserving.next_of(cursor, chain, how.priority) if alone else None
+            after = reserving.advance(cursor, chain, rows, reserve, synced=how.synced)
+            if after is None:
+                return None
+        elif not self._catalog.claims.claim(cursor, chain, rows, synced=how.synced):
+            return None
+        else:
+            after = replace(cursor, chain=chain)
         epoch = cursor.epoch if how.lock else None
         for (request, part, _), row in zip(served, rows, strict=True):
-            pieces = [
-                BundleSlice(frame, RangeSet.run(frame.base_seq + first, frame.base_seq + last))
-                for frame, first, last in part
-            ]
-            request.found = (Delivery(request.acknowledger, [row], now_ms, how.lock, epoch), pieces)
-        return True
+            pieces = pieces_of(part)
+            request.found = Delivery(request.acknowledger, [row], now_ms, how.lock, epoch), pieces
+        return after
+
+
+def pieces_of(slices: Sequence[Slice]) -> list[BundleSlice]:
+    """Slices as the messages of a delivery."""
+    return [
+        BundleSlice(frame, RangeSet.run(frame.base_seq + first, frame.base_seq + last))
+        for frame, first, last in slices
+    ]
 
 
 def dealt(slices: Sequence[Slice], sizes: Sequence[int]) -> list[list[Slice]]:

@@ -20,6 +20,8 @@ from tests.simulation.worlds.world import World
 ORDERS_AT_HAND = 6
 TRIES_MAX = 5
 PRIORITIES = (1, 5, 9)
+PAUSES = (0.0, 0.0, 0.005, 0.05, 0.3)  # between pushes, in seconds
+SLOWLY = (0.02, 0.1, 0.2)  # the same, where poppers keep up
 SEVERAL_FRAMES = 0.4  # of the pushes, where frames are small
 
 
@@ -49,7 +51,7 @@ def push_all(world: World, name: str, process: Process) -> None:
             met(process, "pushing", exc)
             if rng.random() < 0.1:
                 pusher = None
-        process.sleep(rng.choice((0.0, 0.0, 0.005, 0.05, 0.3)))
+        process.sleep(rng.choice(SLOWLY if world.scenario.singly else PAUSES))
 
 
 def _push_along(
@@ -63,7 +65,7 @@ def _push_along(
                 _push(world, thread, client, name, shared[0])
         except (BackendError, OwnershipError) as exc:
             met(thread, "pushing", exc)
-        thread.owner.sleep(rng.choice((0.0, 0.0, 0.005, 0.05, 0.3)))
+        thread.owner.sleep(rng.choice(PAUSES))
 
 
 def _push(world: World, process: Process, client: SteppedClient, name: str, pusher: Pusher) -> None:
@@ -71,6 +73,7 @@ def _push(world: World, process: Process, client: SteppedClient, name: str, push
     count = rng.choice((1, 1, 1, 2, 5, 12))
     if world.scenario.frame_messages and rng.random() < SEVERAL_FRAMES:
         count = world.scenario.frame_messages * rng.choice((2, 3, 8))
+    count = 1 if world.scenario.singly else count
     batch = []
     begun = checker.tick()
     wall_ms = process.scheduler.clock.wall_ms()

@@ -63,6 +63,9 @@ class Lookout(Ledger):
     def _look_at_holders(self) -> None:
         now_ms = self._world.scheduler.clock.boot_ms()
         held = {id for (id,) in self._rows("SELECT DISTINCT group_id FROM claims WHERE state = 0")}
+        # Reservations: a process has no thread that gives them back while it is busy.
+        reserved = "SELECT group_id FROM cursors WHERE owner LIKE 'next ' || chain_seq || ' %'"
+        held |= {id for (id,) in self._rows(reserved)}
         for view in self.groups.values():
             if view.id not in held:
                 if view.held_ms is not None:

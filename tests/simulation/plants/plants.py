@@ -87,6 +87,12 @@ LIMITS: dict[str, Any] = {
 }  # fmt: skip
 URGENT: dict[str, Any] = {"priorities": 0.8, "catalog_lost": False}
 STRICT: dict[str, Any] = {"priorities": 0.8, "delayed": 0.0, "policy": {"priority_share": 0}}
+RESERVES: dict[str, Any] = {
+    "reserving": True, "singly": True, "waiting": 0.9, "delayed": 0.0, "clumsiness": 0.5,
+    "roles": {"pusher": 1, "popper": 3}, "groups": {"ap": []}, "cuts": 0, "catalog_lost": False,
+    "switches": 2000, "messages": 200, "poison": 0.0, "crash_rate": 0.0, "pause_rate": 0.0,
+    "policy": {"claim_timeout": 2.0, "max_pushes_per_pipe": 100, "sick_check": False},
+}  # fmt: skip
 WRITES: dict[str, Any] = {"writers": 3, "catalog_lost": False, "switches": 500}
 
 PLANTS = [
@@ -96,6 +102,8 @@ PLANTS = [
           WRITES, queues=["ap"], patch=writes.unfenced),
     Plant("losers-kept", "what is staged and not published stays", 20,
           WRITES, queues=["ap"], patch=writes.losers_kept),
+    Plant("reservation-ignored", "a popper claims what another has reserved", 40,
+          RESERVES, parts={"catalog_part": wrong.IgnoresReservations}, queues=["ap"]),
     Plant("ack-before-sync", "a push returns, its sync comes with the next append", 20,
           CUTS, parts={"disk_class": wrong.SyncsTooLate}),
     Plant("no-data-sync", "appends are never synced", 20,

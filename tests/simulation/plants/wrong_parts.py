@@ -245,6 +245,13 @@ class ClaimsBlindly(SqliteClaims):
             return True
 
 
+class IgnoresReservations(SqliteClaims):
+    """A claim takes what another popper has reserved."""
+
+    def claim(self, cursor: Cursor, chain: Place, rows: Sequence[Claim], **more: Any) -> bool:
+        return super().claim(replace(cursor, owner=""), chain, rows, **more)
+
+
 class TakesOverEarly(SqliteClaims):
     """Claims expire before their deadline."""
 

@@ -46,6 +46,8 @@ class Scenario:
     holding: bool = False  # whether its dead letters hold their keys
     priorities: float = 0.0  # share of the pushes to ap queues that have one
     turns: bool = False  # poppers keep their locks, as on Cassandra; not where threads share them
+    reserving: bool = False  # poppers reserve what comes next, as on Cassandra
+    singly: bool = False  # each push is of one message
 
     def age_limit(self, queue: str) -> float | None:
         """How many seconds old a message of a queue may become."""
@@ -212,6 +214,26 @@ def with_keys(scenario: Scenario, rng: random.Random) -> Scenario:
     )
 
 
+def with_reserving(scenario: Scenario, rng: random.Random) -> Scenario:
+    """The scenario with messages that come one by one, so that poppers often reserve the next."""
+    longer: dict[str, Any] = {"max_pushes_per_pipe": rng.choice((7, 20, 100))}
+    if scenario.calm:
+        longer["claim_timeout"] = 30.0  # no process gives back in time what it has reserved
+    return replace(
+        scenario,
+        policy={name: settings | longer for name, settings in scenario.policy.items()},
+        roles=scenario.roles | {"pusher": 1, "popper": rng.choice((1, 1, 2, 3))},
+        reserving=True,
+        singly=True,
+        frame_messages=0,
+        threads=0,
+        waiting=0.9,
+        delayed=0.0,
+        popping_threads=0,
+        clumsiness=rng.choice((0.0, 0.1, 0.5)),
+    )
+
+
 def unlimited(scenario: Scenario) -> Scenario:
     """The scenario with queues in which nothing expires or is dropped."""
     limits = {"max_length": None, "overflow": "reject", "message_ttl": None}
@@ -260,7 +282,9 @@ def broad(drawn: Scenario, seed: int) -> Scenario:
     at_desks = with_desk(drawn, random.Random(f"desk {seed}"))
     found = with_breadth(at_desks, random.Random(f"breadth {seed}"))
     turns = random.Random(f"turns {seed}").random() < 0.5
-    return replace(found, turns=turns and not found.threaded)
+    # A process that is busy has no thread that gives back in time what it has reserved.
+    reserving = random.Random(f"reserving {seed}").random() < 0.5 and not found.calm
+    return replace(found, turns=turns and not found.threaded, reserving=reserving)
 
 
 def with_desk(scenario: Scenario, rng: random.Random) -> Scenario:

@@ -111,6 +111,7 @@ class World:
         catalog = SqliteCatalog(Path("sim/catalog.sqlite"), clock, **parts)
         if self.catalog_part is not None:
             put_part(catalog, self.catalog_part)
+        catalog.claims.reserves = self.scenario.reserving
         return catalog
 
     def life_of(self, process: Process, catalog: SqliteCatalog) -> Life:

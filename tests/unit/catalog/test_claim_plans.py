@@ -8,6 +8,7 @@ from cassq.catalog.cassandra.partition import claim_rows as cql
 from cassq.catalog.cassandra.partition.claim_plans import plan_claim, plan_fence, plan_replace
 from cassq.catalog.cassandra.partition.partition_cache import PartitionCache
 from cassq.message.frames import Place
+from cassq.model.claims import as_owner, reservation, reserved
 from cassq.model.rows import Claim, ClaimState, Cursor
 
 KEY = ("g", "p")
@@ -37,6 +38,25 @@ def test_a_claim_is_conditional_on_the_chain_s_end_and_on_the_epoch() -> None:
     assert ("chain_seq =", 30) in step.batch.conditions
     assert ("epoch =", 7) in step.batch.conditions
     assert ("chain_seq", 40) in step.batch.sets
+
+
+def test_an_ack_of_a_reserved_message_moves_chain_and_ack_and_reserves_without_a_row() -> None:
+    cursor = replace(CURSOR, ack=CURSOR.chain, owner="")
+    here = PartitionCache(KEY)
+    here.load(cursor, [], 1)
+    mine = reservation(cursor, cursor.chain, "me/1", 99, lambda: "v", 0)
+    following = reservation(cursor, Place(31, 310), "me/2", 99, lambda: "w", 0)
+    step = plan_claim(here, cursor, Place(31, 310), done(mine), [], following, fresh=False)
+    assert step is not None
+    assert step.batch is not None
+    assert dict(step.batch.conditions) == {"chain_seq =": 30, "epoch =": 7, "ack_seq =": 30}
+    assert dict(step.batch.sets) == {
+        "chain_seq": 31, "chain_pos": 310, "ack_seq": 31, "ack_pos": 310,
+        "epoch": 8, "owner": as_owner(following),
+    }  # fmt: skip
+    assert step.batch.rows == [], "neither a row nor a tombstone"
+    assert step.cursor is not None
+    assert reserved(step.cursor) == following
 
 
 def test_a_claim_behind_one_that_is_known_is_not_written() -> None:

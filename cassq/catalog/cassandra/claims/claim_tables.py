@@ -65,6 +65,8 @@ class CassandraClaims(Claims):
 
     # --- claims -------------------------------------------------------------------------------
 
+    reserves = True
+
     def claim(
         self,
         cursor: Cursor,
@@ -73,12 +75,15 @@ class CassandraClaims(Claims):
         *,
         removed: Sequence[Removed] = (),
         synced: bool = False,
+        reserve: Claim | None = None,
     ) -> bool:
         """Cost: one conditional batch. `synced` changes nothing: a quorum has it either way.
         After a refusal it backs off, so that competing claimers do not keep colliding."""
+        if cursor.owner and self.turn_into_row(cursor):
+            return False
 
         def plan(known: PartitionCache, fresh: bool) -> PlannedBatch | None:
-            return plan_claim(known, cursor, chain, rows, removed, fresh=fresh)
+            return plan_claim(known, cursor, chain, rows, removed, reserve, fresh=fresh)
 
         step = self._partitions.change((cursor.group_id, cursor.pipe_id), plan)
         known = self._partitions.memory.of((cursor.group_id, cursor.pipe_id))

@@ -22,6 +22,7 @@ from cassq.cassandra.session import Row, Statement
 from cassq.catalog.cassandra.partition import claim_rows as cql
 from cassq.catalog.cassandra.partition.partition_cache import PartitionCache
 from cassq.message.frames import Place
+from cassq.model.claims import as_owner
 from cassq.model.rows import Claim, ClaimState, Cursor, Move, Removed
 
 TOUCHING_MAX = 16  # adjacent done rows, before some are joined in passing
@@ -195,7 +196,8 @@ class Edit:
             return False
         self.batch.conditions.append(("ack_seq =", ack))
         self.batch.sets += [("ack_seq", front.end), ("ack_pos", pos)]
-        self.batch.rows.append((cql.DROP_BELOW, (*self._known.key, front.end)))
+        if self.gone:  # else the row at the front was never written
+            self.batch.rows.append((cql.DROP_BELOW, (*self._known.key, front.end)))
         if front.end not in self.put and not self._is_new(front.end):
             self.batch.rows.append((cql.CHECK_OPEN, (*self._known.key, front.end)))
         del self.put[ack]
@@ -221,11 +223,12 @@ def plan_claim(
     chain: Place,
     rows: Sequence[Claim],
     removed: Sequence[Removed],
+    reserve: Claim | None = None,
     *,
     fresh: bool,
 ) -> PlannedBatch | None:
-    """Move the chain, and insert the rows that cover it. None: more must be read first. fresh:
-    `known` was just read."""
+    """Move the chain, and insert the rows that cover it. None: more must be read first. reserve: of
+    the message at the chain's new end. fresh: `known` was just read."""
     here = known.cursor
     if here is not None and (here.chain.seq > cursor.chain.seq or here.epoch > cursor.epoch):
         return PlannedBatch(None, [False])  # chain and epoch only grow
@@ -233,8 +236,13 @@ def plan_claim(
     if done and (here is None or (here.chain.seq, here.epoch) != (cursor.chain.seq, cursor.epoch)):
         return None if not fresh else PlannedBatch(None, [False])
     ack = cursor.ack if here is None else max(here.ack, cursor.ack)
-    edit = Edit(known, replace(cursor, ack=ack, chain=chain))
-    edit.batch.sets += [("chain_seq", chain.seq), ("chain_pos", chain.pos)]
+    after = replace(cursor, ack=ack, chain=chain)
+    sets: list[tuple[str, object]] = [("chain_seq", chain.seq), ("chain_pos", chain.pos)]
+    if reserve is not None:
+        after = replace(after, epoch=cursor.epoch + 1, owner=as_owner(reserve))
+        sets += [("epoch", after.epoch), ("owner", after.owner)]
+    edit = Edit(known, after)
+    edit.batch.sets += sets
     edit.batch.conditions += [("chain_seq =", cursor.chain.seq), ("epoch =", cursor.epoch)]
     for row in rows:
         edit.put[row.start] = row
