@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import gc
 import random
 import signal
@@ -59,7 +60,13 @@ def alarm() -> Iterator[Alarm]:
 
 def is_lost_in(frame: FrameType | None) -> bool:
     """Whether Python drops what is raised there: in a callback of the garbage collector
-    (Hypothesis registers one) or of a weak reference, and in `__del__`."""
+    (Hypothesis registers one) or of a weak reference, and in `__del__`; or whether it would leave a
+    lock locked for ever, as Python 3.14 does between a `with` statement's `__enter__` and its block
+    (python/cpython#148874)."""
+    if frame is not None and "LOAD_SPECIAL" in dis.opmap:
+        before = frame.f_code.co_code[frame.f_lasti - 2]
+        if before == dis.opmap["LOAD_SPECIAL"]:
+            return True
     callbacks = [getattr(callback, "__code__", None) for callback in gc.callbacks]
     while frame is not None:
         code = frame.f_code

@@ -208,7 +208,8 @@ class WorkerProcess:
             with urllib.request.urlopen(f"{at}{path}", timeout=DEADLINE_SECONDS) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as exc:
-            return exc.code, exc.read().decode()
+            with exc:
+                return exc.code, exc.read().decode()
 
     def __enter__(self) -> WorkerProcess:
         return self

@@ -69,6 +69,19 @@ def test_a_stage_that_is_run_again_because_an_executor_was_lost_writes_once(
         assert extents(client) == [], "nothing is left of attempts that do not count"
 
 
+def test_a_write_from_an_executor_without_cassq_names_what_is_missing(
+    master: str, tmp_path: Path
+) -> None:
+    """Found first on the executors' path is a module that cannot be imported."""
+    said = "No module named 'cassq'"
+    Path(tmp_path, "cassq.py").write_text(f'raise ModuleNotFoundError("{said}", name="cassq")\n')
+    with cassq.connect(f"file://{tmp_path}/queues") as client:
+        queue = client.create_queue("jobs")
+        where = f"spark.executorEnv.PYTHONPATH={tmp_path}"
+        assert said in run_to_the_end(master, queue, client.url, "no", where)
+        assert queue.audit().pushed == 0
+
+
 def test_an_executor_without_the_clusters_driver_says_what_to_install(
     master: str, spark_keyspace: str, tmp_path: Path
 ) -> None:
