@@ -117,11 +117,12 @@ def explain(ports: Ports, message_id: str, queue: QueueRow | None = None) -> Exp
     catalog = ports.catalog
     now_ms = catalog.now_ms()
     times = Times(now_ms, to_wall(ports, now_ms))
-    home = _home(ports, spot, queue)
-    pipe = live_pipe(catalog, spot[0])
+    home, pipe = _home(ports, spot, queue)
     if home is None or _lies_beyond(pipe, spot):
-        home, spot = _found_elsewhere(ports, message_id, queue) or (home, spot)
-        pipe = live_pipe(catalog, spot[0])
+        elsewhere = _found_elsewhere(ports, message_id, queue)
+        if elsewhere is not None:
+            home, spot = elsewhere
+            pipe = live_pipe(catalog, spot[0])
     wanted = {queue.name} if queue else set()
     if queue and is_dead_letter_name(queue.name):
         wanted.add(origin_of(queue.name)[0])  # it may be the queue that they come from
@@ -137,7 +138,8 @@ def explain(ports: Ports, message_id: str, queue: QueueRow | None = None) -> Exp
     content = _content(ports, pipe, spot, _near(spot, cursors)) if pipe else None
     if content is not None and content.id != message_id:  # the place of one that began elsewhere
         first = parse_id(content.id)
-        if _home(ports, first, None) and not _lies_beyond(live_pipe(catalog, first[0]), first):
+        began, there = _home(ports, first, None)
+        if began and not _lies_beyond(there, first):
             return explain(ports, content.id)
         message_id = content.id
     tracer = _Tracer(ports, message_id, times)
@@ -178,17 +180,21 @@ def parse_id(message_id: str) -> Spot:
     )
 
 
-def _home(ports: Ports, spot: Spot, queue: QueueRow | None) -> QueueRow | None:
-    """The queue of a pipe, which may be retired. Cost: for a retired one, a read per queue."""
+def _home(
+    ports: Ports, spot: Spot, queue: QueueRow | None
+) -> tuple[QueueRow | None, PipeRow | None]:
+    """The queue of a place, and its pipe unless that is retired. Cost: for a retired one, a read
+    per queue."""
     catalog = ports.catalog
     pipe = catalog.pipes.by_id(spot[0])
     if pipe is not None and pipe.state is not PipeState.STAGED:
         found = catalog.queues.by_id(pipe.queue_id)
-        return None if found is None or found.deleted else found
+        home = None if found is None or found.deleted else found
+        return home, pipe if pipe.state < PipeState.CONSUMED else None
     for row in [queue] if queue else catalog.queues.listed():
         if any(spot[1] < total.pushed for total in catalog.pipes.retired(row.id, spot[0])):
-            return row
-    return None
+            return row, None
+    return None, None
 
 
 def _lies_beyond(pipe: PipeRow | None, spot: Spot) -> bool:

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from cassq.catalog.port import Catalog
 from cassq.message.frames import Place
 from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model import claims
@@ -25,19 +24,6 @@ from tests.contract.rows import (
 )
 
 HELD, FREE, DONE = ClaimState.HELD, ClaimState.FREE, ClaimState.DONE
-
-
-@pytest.fixture
-def consumer(catalog: Catalog) -> Consumer:
-    make_queue(catalog)
-    assert catalog.pipes.add(pipe_row("p"))
-    return Consumer(catalog)
-
-
-@pytest.fixture
-def theirs(consumer: Consumer, other: Catalog) -> Consumer:
-    """The same group and pipe, as another process works on it."""
-    return Consumer(other)
 
 
 # --- cursors ----------------------------------------------------------------------------------

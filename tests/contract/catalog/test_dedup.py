@@ -4,22 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from cassq.catalog.port import Catalog
 from cassq.message.ranges import RangeSet
 from cassq.model import claims
 from cassq.model.rows import ClaimState, Dedup, Reason, Removed
-from tests.contract.rows import Consumer, make_queue, pipe_row, place, version
+from tests.contract.rows import Consumer, place, version
 
 ROW = Dedup("id of q", "a", "p", 5, at_ms=100)
-
-
-@pytest.fixture
-def consumer(catalog: Catalog) -> Consumer:
-    make_queue(catalog)
-    assert catalog.pipes.add(pipe_row("p"))
-    return Consumer(catalog)
 
 
 # --- dedup ids ----------------------------------------------------------------------------------

@@ -27,13 +27,6 @@ LETTERS = "q~default~dead"
 
 
 @pytest.fixture
-def consumer(catalog: Catalog) -> Consumer:
-    make_queue(catalog)
-    assert catalog.pipes.add(pipe_row("p"))
-    return Consumer(catalog)
-
-
-@pytest.fixture
 def letters(consumer: Consumer) -> Consumer:
     """The dead letters of `q`: a sealed pipe of ten."""
     make_queue(consumer.catalog, LETTERS)

@@ -4,28 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
-from cassq.catalog.port import Catalog
 from cassq.model import claims
 from cassq.model.claims import as_owner, reservation, reserved
 from cassq.model.rows import Claim, ClaimState, Cursor
-from tests.contract.rows import DUE_MS, Consumer, make_queue, pipe_row, place, version
+from tests.contract.rows import DUE_MS, Consumer, place, version
 
 HELD, DONE = ClaimState.HELD, ClaimState.DONE
-
-
-@pytest.fixture
-def consumer(catalog: Catalog) -> Consumer:
-    make_queue(catalog)
-    assert catalog.pipes.add(pipe_row("p"))
-    return Consumer(catalog)
-
-
-@pytest.fixture
-def theirs(consumer: Consumer, other: Catalog) -> Consumer:
-    """The same group and pipe, as another process works on it."""
-    return Consumer(other)
 
 
 def next_of(cursor: Cursor, seq: int) -> Claim:
