@@ -99,6 +99,9 @@ class HeldTurn(Lock):
         with self._renewing:
             self._stale = False
             self._long |= ttl_ms > self.ttl_ms
+            # It lapses as if it had been renewed for its own time then: for less than that, it is
+            # renewed again before anything else is claimed.
+            self.renewed_ms = self._turns.now_ms() + ttl_ms - self.ttl_ms
             return self.lock.renew(ttl_ms)
 
     def release(self) -> None:
@@ -176,6 +179,10 @@ class Turns:
         self._kept: dict[str, HeldTurn] = {}  # by the lock's name
         self._line = Line(leases, clock, owner)
         self._gave_way: dict[str, int] = {}  # group → until when another client goes first
+
+    def now_ms(self) -> int:
+        """Boot milliseconds."""
+        return self._clock.boot_ms()
 
     # --- taking -------------------------------------------------------------------------------
 

@@ -241,6 +241,23 @@ def test_a_message_popped_late_in_a_turn_has_its_whole_time(
     assert one(other) == b"1"
 
 
+def test_a_lock_that_was_shortened_for_a_message_is_whole_for_the_next(
+    opened: Open, clock: ManualClock
+) -> None:
+    """Another popper does not get what is in hand long before its claim is over."""
+    popper = jobs(opened(), 5).popper(keep_alive=0)
+    other = opened().queue("jobs").popper()
+    (message,) = popper.pop(1)
+    message.extend(TIMEOUT / 20)
+    popper.commit([message])
+    assert payloads(popper.pop(1)) == [b"1"]
+    for seconds in (TIMEOUT / 10, TIMEOUT * 0.9 - 0.001):
+        clock.advance(seconds)
+        assert one(other) is None
+    clock.advance(0.001)
+    assert one(other) == b"1"
+
+
 def test_a_lock_is_renewed_in_the_background(opened: Open, clock: ManualClock) -> None:
     client = opened()
     popper = jobs(client, 20).popper()
