@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from bench.servers.server import MissingServerError, Server, free_port
 
@@ -38,7 +39,9 @@ class RedisServer(Server):
             raise MissingServerError(f"{error.name} is not installed ({INSTALL})") from error
 
     def prepare(self) -> list[str]:
-        socket = self.home / "redis.sock"
+        # A socket's path has at most 107 bytes, which that of the home may be beyond.
+        self._near = TemporaryDirectory(prefix="cassq-redis-")
+        socket = Path(self._near.name, "redis.sock")
         configuration = self.home / "redis.conf"
         configuration.write_text(
             CONFIGURATION.format(port=free_port(), socket=socket, directory=self.home)

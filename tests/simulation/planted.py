@@ -20,7 +20,8 @@ SLOW = {
     "no-directory-sync": 10, "damaged-counts": 7, "deadline-of-all": 7, "seal-in-the-middle": 7,
     "seal-unseen": 6, "cancel-delivered": 6, "spill-unsynced": 6, "read-one": 5,
     "merge-doubles": 5, "merge-loses": 5, "key-forgotten-at-take-over": 35, "seal-unfenced": 15,
-    "take-over-uncounted": 12, "dated-given-back": 9, "successor-early": 9, "key-let-go": 6,
+    "dead-twice": 15, "spill-blind": 11, "take-over-uncounted": 12, "dated-given-back": 9,
+    "successor-early": 9, "key-let-go": 6,
 }  # fmt: skip
 
 

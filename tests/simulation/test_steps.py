@@ -17,7 +17,7 @@ def test_no_step_runs_twice_and_no_task_is_lost(seed: int) -> None:
     world = StepWorld(seed)
     failure = run_world(world)
     assert failure is None, str(failure)
-    assert world.over, "no task was run to its end"
+    assert world.over | world.cancelled, "no task came to its end"
 
 
 @pytest.mark.parametrize("plant", params(STEP_PLANTS))

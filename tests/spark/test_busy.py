@@ -15,6 +15,7 @@ import pytest
 import cassq
 from tests.integration.deadlines import eventually, joined
 from tests.integration.stage import numbers, reap
+from tests.spark.patience import at_last
 from tests.spark.places import everywhere
 from tests.spark.processes.drivers import SECONDS
 
@@ -108,26 +109,36 @@ def test_a_stream_follows_pipes_that_are_pushed_sealed_and_retired_meanwhile(
 ) -> None:
     total = PUSHERS * ROUNDS * EACH
     queue.update(**SMALL)
-    found: list[tuple[str, bytes]] = []
+    batches: dict[int, list[tuple[str, bytes]]] = {}
 
-    def take(frame: Any, _number: int) -> None:
-        found.extend((row.id, bytes(row.payload)) for row in frame.collect())
+    def take(frame: Any, number: int) -> None:
+        batches[number] = [(row.id, bytes(row.payload)) for row in frame.collect()]
+
+    def all_is_read() -> bool:
+        return sum(map(len, batches.values())) >= total
 
     reader = spark.readStream.format("cassq").schema("payload binary, id string")
     reader = reader.options(url=client.url, queue=queue.name, maxMessagesPerTrigger="700")
     frame = reader.load()
     writer = frame.writeStream.foreachBatch(take).option("checkpointLocation", str(tmp_path / "c"))
-    with at_work(*(pushing(queue, number) for number in range(PUSHERS)), reaping(client)):
+
+    def follow() -> None:
         query = writer.trigger(processingTime="100 milliseconds").start()
         try:
-            eventually("all is read", lambda: len(found) >= total, seconds=SECONDS)
-            eventually(
-                "pipes were retired meanwhile",
-                lambda: queue.stats().pipes["retired"] > PUSHERS,
-                seconds=SECONDS,
-            )
+            eventually("all is read", lambda: all_is_read() or not query.isActive, seconds=SECONDS)
+            if not all_is_read():
+                query.awaitTermination()  # raises why it ended
         finally:
             query.stop()
+
+    with at_work(*(pushing(queue, number) for number in range(PUSHERS)), reaping(client)):
+        at_last(follow)
+        eventually(
+            "pipes were retired meanwhile",
+            lambda: queue.stats().pipes["retired"] > PUSHERS,
+            seconds=SECONDS,
+        )
+    found = [each for batch in batches.values() for each in batch]
     assert Counter(payload for _, payload in found) == Counter(numbers(total))
     assert len({id for id, _ in found}) == total
     assert queue.audit().findings == []

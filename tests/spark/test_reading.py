@@ -134,6 +134,7 @@ def test_a_queue_without_messages_is_read(
     assert load(spark, queue, client).collect() == []
 
 
+@pytest.mark.long(reason="several Spark jobs")
 def test_messages_removed_before_they_are_read_are_reported_or_left_out(
     spark: Any, client: cassq.Client, queue: cassq.Queue
 ) -> None:

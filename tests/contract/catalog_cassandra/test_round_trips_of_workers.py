@@ -137,7 +137,14 @@ class Worker:
 
 @pytest.mark.waits(reason="the worker works, for seconds")
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("work", "rounds"), [(0.005, 50), (0.05, 30), (1.1, 8)])
+@pytest.mark.parametrize(
+    ("work", "rounds"),
+    [
+        (0.005, 50),
+        (0.05, 30),
+        pytest.param(1.1, 8, marks=pytest.mark.long(reason="eight tasks of more than a second")),
+    ],
+)
 def test_a_worker_waits_for_no_more_round_trips_than_the_docs_say(
     client: cassq.Client, counting: CountingCql, work: float, rounds: int, kind: str
 ) -> None:

@@ -218,6 +218,7 @@ def test_what_is_wrong_with_a_call_is_said(
         archived(spark, client, queue, tmp_path / "file")
 
 
+@pytest.mark.long(reason="a Spark job by the command")
 def test_the_command_reports_what_it_did(
     spark: Any, client: cassq.Client, queue: cassq.Queue, tmp_path: Path
 ) -> None:
