@@ -542,7 +542,7 @@ class PipeWriter:
 class PipeWriters:
     """The writers of one pusher: some for immediate delivery, and one for each lane of timers.
     Created when first needed; not thread-safe, as a `PipeWriter` is not. Of messages with a
-    `priority` there is one for immediate delivery."""
+    `priority`, and of those of a key lane, there is one for immediate delivery."""
 
     def __init__(
         self,
@@ -553,9 +553,11 @@ class PipeWriters:
         patient: bool = True,
         tally: Tally | None = None,
         priority: int = 0,
+        key_lane: int = 0,
     ) -> None:
         self._ports = ports
         self._priority = priority
+        self._key_lane = key_lane
         self._tally = tally
         self._patient = patient
         self._queue = queue
@@ -574,11 +576,13 @@ class PipeWriters:
             at = 0 if keyed else self._turn
             if at >= len(self._side_by_side):
                 at = len(self._side_by_side)
-                self._side_by_side.append(self._appender(owner=owner_of(self._owner, at)))
+                owner = owner_of(self._owner, self._key_lane + at)
+                self._side_by_side.append(self._appender(owner=owner))
             return self._side_by_side[at]
         appender = self._lanes.get(lane)
         if appender is None:
-            appender = self._lanes[lane] = self._appender(lane=lane)
+            owner = owner_of(self._ports.ids.version(), self._key_lane)
+            appender = self._lanes[lane] = self._appender(lane=lane, owner=owner)
         return appender
 
     def _appender(self, *, lane: int | None = None, owner: str = "") -> PipeWriter:
@@ -610,7 +614,7 @@ class PipeWriters:
         """
         queue = self._queue()
         pipes: list[PipeRow] = []
-        alone = bool(self._group_id or self._priority)
+        alone = bool(self._group_id or self._priority) or queue.policy.key_lanes > 1
         if not alone and max(queue.desired_pipes, queue.policy.min_open_pipes) > 1:
             pipes = self._ports.catalog.pipes.unsealed([queue.id])
         self._share = 1 if alone else share_of(queue, pipes, self._owner)

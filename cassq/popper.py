@@ -45,7 +45,7 @@ from cassq.consumer.delivery import (
     by_delivery,
 )
 from cassq.consumer.keyed.keys import Says
-from cassq.consumer.keyed.lane import Lane
+from cassq.consumer.keyed.lanes import Lanes
 from cassq.consumer.limits import Limits
 from cassq.consumer.settling import Settler
 from cassq.doorbell import LOOK_AGAIN_SECONDS, Doorbell
@@ -85,8 +85,7 @@ class Popper:
     ) -> None:
         if keep_alive is not None:
             check_seconds("keep_alive", keep_alive, WAIT_MAX_SECONDS)
-        self._catalog, self._clock = ports.catalog, ports.clock
-        self._life = ports.life
+        self._catalog, self._clock, self._life = ports.catalog, ports.clock, ports.life
         self._queue, self._group = queue, group
         self._claimer = Claimer(ports, queue, group, dead_letter, extends=bool(keep_alive))
         self.name: str = self._claimer.name
@@ -98,11 +97,12 @@ class Popper:
         self._run_within, self._soon = run_within, soon
         self._keep_alive_ms = (keep_alive or 0) * 1000
         self._keep_at_ms, self._lock = math.inf, threading.Lock()  # when to extend claims
-        self._lane: Lane | None = None
+        self._lanes: Lanes | None = None
         if group().policy.keyed:
             says = Says(self._flush, self._waiter.wake, doorbell.ring)
             parts = self._claimer, self._settler, self._acknowledger
-            self._lane = Lane(ports, queue, group, *parts, says, self._keep_alive_ms)
+            own = partial(Claimer, ports, queue, group, dead_letter), self._keep_alive_ms
+            self._lanes = Lanes(ports, queue, group, parts, says, *own)
         self._limits = Limits(ports, group().id, self.name, self.tally, self._in_hand)
         self._buffer: Prefetched = Prefetched()
         self._ahead: threading.Thread | None = None  # the thread that did so last
@@ -119,14 +119,14 @@ class Popper:
         return self.tally.lost
 
     @property
-    def lane(self) -> Lane | None:
+    def lanes(self) -> Lanes | None:
         """How it works for a keyed group; None for any other."""
-        return self._lane
+        return self._lanes
 
     @property
     def broken(self) -> dict[str, Exception]:
         """The error that `pop` raised once for each pipe that cannot be read, by pipe."""
-        return dict(self._claimer.window.broken)
+        return dict((self._lanes or self._claimer.window).broken)
 
     # --- taking -------------------------------------------------------------------------------
 
@@ -179,7 +179,7 @@ class Popper:
                 else:
                     self._flush()
                 self._claimer.health.record_success()
-                left = min(left, (self._lane or self._claimer).until_due(LOOK_AGAIN_SECONDS))
+                left = min(left, (self._lanes or self._claimer).until_due(LOOK_AGAIN_SECONDS))
                 if self._claimer.rules.limited:
                     left = self._limits.until(left)
             with life.wait():
@@ -214,12 +214,12 @@ class Popper:
 
     def _in_hand(self) -> tuple[int, int]:
         """How many messages consumers have, and until when the last of them is claimed."""
-        lane = self._lane
-        return (lane.in_hand(), 0) if lane else self._settler.in_hand(len(self._buffer))
+        lanes = self._lanes
+        return (lanes.in_hand(), 0) if lanes else self._settler.in_hand(len(self._buffer))
 
     def _prefetch_limit(self) -> int:
         """How many to claim where plenty wait; 0 where they are counted as they are handed out."""
-        if self._lane is not None or self._claimer.rules.limited:
+        if self._lanes is not None or self._claimer.rules.limited:
             return 0
         if self._claimer.exclusive:
             return self._pace.ahead()
@@ -275,9 +275,9 @@ class Popper:
             return self._limits.claim(most, pace.ahead(), rules, claim)
         began_ms, took_ms = self._clock.boot_ms(), 0
         try:
-            if self._lane is not None:
-                self._run_within(self.tend, self._lane.tend_within())
-                return self._lane.take(most)
+            if self._lanes is not None:
+                self._run_within(self.tend, self._lanes.tend_within())
+                return self._lanes.take(most)
             found = self._claimer.claim(self._acknowledger, most, prefetch_limit, began_ms, above)
         except Exception as exc:
             self.tally.failed("pop", exc)
@@ -367,7 +367,7 @@ class Popper:
         if self._closed or self._stopping or self._hurried:
             return True
         with self._life.enter():
-            return (self._lane or self._claimer).has_news()
+            return (self._lanes or self._claimer).has_news()
 
     # --- settling -----------------------------------------------------------------------------
 
@@ -457,11 +457,11 @@ class Popper:
         if not self._settler.unwritten:
             return
         free = self._settler.flush()
-        lane = self._lane
-        follows = free if lane is None else []
+        lanes = self._lanes
+        follows = free if lanes is None else []
         self._claimer.follow_up(follows, succeeded=self._settler.acks_written)
-        if lane is not None and self._settler.failure is None:
-            lane.flushed(free)
+        if lanes is not None and self._settler.failure is None:
+            lanes.flushed(free)
         if free:
             self._doorbell.ring()
         if self._settler.failure is not None:
@@ -528,8 +528,8 @@ class Popper:
         check_seconds("seconds", seconds, EXTEND_MAX_SECONDS)
         with self._lock:
             self._check_open()
-            if self._lane is not None:
-                self._lane.extend(delivery, seq, round(seconds * 1000))
+            if self._lanes is not None:
+                self._lanes.extend(delivery, seq, round(seconds * 1000))
             else:
                 self._settler.extend(delivery, round(seconds * 1000))
 
@@ -551,7 +551,7 @@ class Popper:
             left_ms = self._settler.until_flush_ms(self._catalog.now_ms())
             again = left_ms / 1000 if self._settler.unwritten else TEND_SECONDS
             again = min(again, turns, self._give_back_unused(), self._keep_claims_alive())
-            more = (self._lane or self._claimer.reserving).tend(leave=self._stopping)
+            more = (self._lanes or self._claimer.reserving).tend(leave=self._stopping)
             return min(again, more, self._limits.tend(self._claimer.rules))
 
     def _give_back_unused(self) -> float:
@@ -605,7 +605,7 @@ class Popper:
     def claims_ahead(self) -> bool:
         """Whether a consumer may take more than it needs: not in groups with order or limits."""
         claimer = self._claimer
-        return not (self._lane or claimer.rules.limited or claimer.exclusive)
+        return not (self._lanes or claimer.rules.limited or claimer.exclusive)
 
     @property
     def stopped(self) -> bool:
@@ -626,8 +626,8 @@ class Popper:
                 return
             try:
                 self._flush()
-                if self._lane is not None:
-                    self._lane.leave(self._buffer.seqs())
+                if self._lanes is not None:
+                    self._lanes.leave(self._buffer.seqs())
                 for delivery in list(self._settler.deliveries):
                     self._give_up(delivery)
                 self._flush()
@@ -645,7 +645,7 @@ class Popper:
 
     def _end(self) -> None:
         self._closed = self.tally.over = True
-        self._claimer.close()
+        (self._lanes or self._claimer).close()
         self._waiter.close()
 
     def _give_back_ahead(self, claimed_by_ms: float = math.inf) -> None:
@@ -654,8 +654,8 @@ class Popper:
         if not ahead:
             return
         self._buffer.forget(ahead)
-        if self._lane is not None:
-            self._lane.put_back_ahead(ahead)
+        if self._lanes is not None:
+            self._lanes.put_back_ahead(ahead)
             return
         for delivery, seqs in ahead.items():
             try:

@@ -57,6 +57,7 @@ class QueueSettings(TypedDict, total=False):
     priority_share: int
     min_open_pipes: int
     max_open_pipes: int
+    key_lanes: int
     max_claim_messages: int
     max_pushes_per_pipe: int
     max_push_time_of_pipe: float

@@ -27,6 +27,7 @@ from cassq.message.frames import Frame
 from cassq.model.lanes import lane_of
 from cassq.model.queues import QueuePolicy
 from cassq.model.rows import Dedup, QueueRow
+from cassq.model.scaling import key_lane_of
 from cassq.popper import Popper
 from cassq.producer.dedup import DEDUP_HEADER, DedupPush
 from cassq.producer.pusher import Pusher
@@ -177,6 +178,8 @@ class Forwarder:
         """Push messages, one run of the same kind after another, and commit each run."""
         now_ms = self._ports.catalog.now_ms()
         left = list(_letters(messages))
+        if row.policy.key_lanes > 1:  # it is the order of each key that counts
+            left.sort(key=lambda letter: letter.key_lane(row.policy) or 0)
         try:
             for kind, run in groupby(list(left), lambda letter: letter.kind(now_ms, row.policy)):
                 letters = list(run)
@@ -214,6 +217,7 @@ class Kind(NamedTuple):
     lane: int | None
     deduplicated: bool
     priority: int
+    key_lane: int | None
 
 
 class SpilledMessage(NamedTuple):
@@ -229,7 +233,12 @@ class SpilledMessage(NamedTuple):
         lane = lane_of(delay_ms) if delay_ms > 0 and not policy.strict else None
         deduplicated = policy.dedup_window > 0 and DEDUP_HEADER in self.headers
         priority = 0 if policy.strict else self.message.priority
-        return Kind(lane, deduplicated, priority)
+        return Kind(lane, deduplicated, priority, self.key_lane(policy))
+
+    def key_lane(self, policy: QueuePolicy) -> int | None:
+        """That of its key, in a queue that has several."""
+        key, lanes = self.message.key, policy.key_lanes
+        return None if key is None or lanes == 1 else key_lane_of(key, lanes)
 
 
 def _letters(messages: Messages) -> Iterator[SpilledMessage]:
@@ -273,7 +282,7 @@ def notes(spool: Ports, queue_id: str, pipe_id: str, seq: int) -> Intend:
     """An `Intend` for pushes to a spool: notes that the messages may be in the cluster already,
     from this place on."""
 
-    def note(spool_pipe: str, spool_seq: int, messages: range) -> None:
+    def note(spool_pipe: str, spool_seq: int, messages: Sequence[int]) -> None:
         now_ms = spool.catalog.now_ms()
         rows = [
             Dedup(queue_id, f"{spool_pipe}:{spool_seq + at}", pipe_id, seq + which, now_ms)

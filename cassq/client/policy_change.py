@@ -8,7 +8,7 @@ from dataclasses import replace
 from cassq.client.runtime import Runtime
 from cassq.errors import BackendTimeoutError, ConfigError
 from cassq.message.compression import check_compression
-from cassq.model.queues import QueuePolicy, changed
+from cassq.model.queues import FIXED_QUEUE_SETTINGS, QueuePolicy, changed
 from cassq.model.rows import QueueRow
 from cassq.settings import QueueSettings
 
@@ -29,10 +29,11 @@ def change_policy(
     row = load()
     for _ in range(CHANGE_TRIES):
         new = changed(row.policy, change(row.policy))
-        if new.consistency != row.policy.consistency:
-            raise ConfigError(
-                "consistency cannot be changed", hint="create another queue and use that one"
-            )
+        for name in FIXED_QUEUE_SETTINGS:
+            if getattr(new, name) != getattr(row.policy, name):
+                raise ConfigError(
+                    f"{name} cannot be changed", hint="create another queue and use that one"
+                )
         check_compression(new.compression)
         if new == row.policy:
             return new

@@ -41,6 +41,7 @@ from cassq.lifecycle.ports import Ports, operation
 from cassq.lifecycle.purging import count_waiting, purge
 from cassq.lifecycle.skipping import skip
 from cassq.message.compression import check_compression
+from cassq.model.priorities import PLAIN, Level
 from cassq.model.queues import (
     DEFAULT_GROUP,
     FIXED_SETTINGS,
@@ -165,7 +166,7 @@ class Queue:
             overflow.expect(row)
         runtime = self._runtime
 
-        def opened(priority: int) -> Pusher:
+        def opened(level: Level) -> Pusher:
             admission = Admission(
                 lambda: runtime.ports,
                 runtime.clock,
@@ -174,14 +175,14 @@ class Queue:
                 group_id=group_id,
                 overflow=overflow,
                 patient=patient,
-                priority=priority,
+                level=level,
             )
             pusher = Pusher(admission, runtime.doorbell(row.id), self._life, opened)
             runtime.look_after(pusher.tend, 0.25)
             runtime.opened(pusher, self.watched)
             return pusher
 
-        return opened(0)
+        return opened(PLAIN)
 
     @operation
     def popper(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from cassq.catalog.port import limit_names, pipe_lock
 from cassq.consumer.group_health import GroupHealth, freed
-from cassq.consumer.keyed.take_over import lane_lock
+from cassq.consumer.keyed.take_over import lane_locks
 from cassq.lifecycle.ports import Ports
 from cassq.model import claims
 from cassq.model.limits import kept, permits_as_text, permits_of
@@ -34,7 +34,7 @@ def free_all_of(ports: Ports, queue: QueueRow, group: GroupRow, popper: str) -> 
     """
     _free_permits(ports, group, popper)
     if group.policy.keyed:
-        return _drop_locks(ports, popper, [lane_lock(group.id)])
+        return _drop_locks(ports, popper, lane_locks(group.id, queue.policy.key_lanes))
     if group.policy.exclusive or queue.policy.strict:
         pipes = ports.catalog.pipes.live(queue.id)
         return _drop_locks(ports, popper, [pipe_lock(group.id, pipe.id) for pipe in pipes])

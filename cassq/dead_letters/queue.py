@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple, TypedDict, Unpack
@@ -222,7 +222,7 @@ class DeadLetterQueue:
         return f"<DeadLetterQueue {self.name}>"
 
 
-def _unheeded(_pipe_id: str, _seq: int, _which: range) -> None:
+def _unheeded(_pipe_id: str, _seq: int, _which: Sequence[int]) -> None:
     """An `Intend` that does nothing: an import needs none."""
 
 

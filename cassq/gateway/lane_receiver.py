@@ -126,8 +126,8 @@ class LaneReceiver(AnyReceiver):
     def settled(self, receipts: Iterable[str]) -> None:
         """Messages were deleted here by their receipts: their keys go on. Takes no lock."""
         popper = self._popper
-        if popper is not None and popper.lane is not None:
-            popper.lane.receiving.note(map(parsed, receipts))
+        if popper is not None and popper.lanes is not None:
+            popper.lanes.note(map(parsed, receipts))
             self.interrupt()  # who waits was woken by their acks, before this was known
 
     # --- the lane -------------------------------------------------------------------------------
@@ -136,10 +136,10 @@ class LaneReceiver(AnyReceiver):
         """Pop what was asked for last; in `wait` seconds, if there is nothing now."""
         if self._popper is None:
             self._popper = self._queue.popper(self._group)
-        lane = self._popper.lane
-        if lane is None:
+        lanes = self._popper.lanes
+        if lanes is None:
             raise UsageError(NOT_IN_ORDER, hint=NOT_IN_ORDER_HINT)
-        lane.receiving.ms, lane.receiving.delay_ms = self._ms, self._delay_ms()
+        lanes.receive(self._ms, self._delay_ms())
         return self._popper.pop(self._most, wait)
 
     def _put_back(self) -> None:
@@ -148,12 +148,12 @@ class LaneReceiver(AnyReceiver):
         if ready:
             with suppress(ReceiptError):
                 self._queue.settle([each.receipt for each in ready]).release()
-        if ready and self._popper is not None and self._popper.lane is not None:
-            self._popper.lane.look_soon()
+        if ready and self._popper is not None and self._popper.lanes is not None:
+            self._popper.lanes.look_soon()
 
     @staticmethod
     def _has_lane(popper: Popper | None) -> bool:
-        return popper is not None and popper.lane is not None and popper.lane.is_held
+        return popper is not None and popper.lanes is not None and popper.lanes.is_held
 
     def _may_take(self, now_ms: int) -> bool:
         """Whether it is not another's turn; gives up the lane if it is."""

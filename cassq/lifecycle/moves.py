@@ -46,12 +46,12 @@ class Intents:
         self._reason = reason
         self.moves: dict[int, Move] = {}
 
-    def __call__(self, pipe_id: str, dest_seq: int, which: range) -> None:
+    def __call__(self, pipe_id: str, dest_seq: int, which: Sequence[int]) -> None:
         """Raises OwnershipError if another process has the claim; then nothing may be pushed."""
         held, now_ms = self._held, self._catalog.now_ms()
         moves = {
             seq: Move(held.group_id, held.pipe_id, seq, self._reason, pipe_id, dest, now_ms)
-            for dest, seq in enumerate(self._seqs[which.start : which.stop], dest_seq)
+            for dest, seq in enumerate((self._seqs[at] for at in which), dest_seq)
         }
         if not self._catalog.claims.intend_many(list(moves.values()), held):
             raise OwnershipError(f"another process is moving messages of pipe {held.pipe_id}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cassq.errors import CassqError, CorruptionError, OwnershipError
@@ -162,7 +162,7 @@ class DeadLetters:
     ) -> Move:
         intents = [before]
 
-        def intend(pipe_id: str, dest_seq: int, _which: range) -> None:
+        def intend(pipe_id: str, dest_seq: int, _which: Sequence[int]) -> None:
             move = Move(
                 group_id=claim.group_id,
                 pipe_id=claim.pipe_id,

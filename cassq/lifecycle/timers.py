@@ -16,7 +16,7 @@ Invariants:
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from cassq.base.sharing import BESIDE_MS, answered
@@ -55,10 +55,14 @@ class _Timer:
 
 
 class Timers:
-    """Schedules the messages that are nearly due in a queue's timer pipes, for one group."""
+    """Schedules the messages that are nearly due in a queue's timer pipes, for one group. wanted:
+    which of these pipes; None: all."""
 
-    def __init__(self, ports: Ports, group: GroupRow) -> None:
+    def __init__(
+        self, ports: Ports, group: GroupRow, wanted: Callable[[PipeRow], bool] | None = None
+    ) -> None:
         self._ports = ports
+        self._wanted = wanted
         self._catalog = ports.catalog
         self._group = group
         self.known: dict[str, _Timer] = {}  # the listed timer pipes, by id
@@ -73,6 +77,8 @@ class Timers:
         while len(rows) == self._limit:  # open ones stay listed, even if fully scheduled
             self._limit *= 2
             rows = self._listed(old_ms)
+        if self._wanted is not None:
+            rows = list(filter(self._wanted, rows))
         timers = {row.id: self.known.get(row.id) or _Timer(row) for row in rows}
         for row in rows:
             timers[row.id].row = row

@@ -13,7 +13,7 @@ FRAME_MESSAGES_MAX = 16_384
 
 # Called with the place that messages are about to get, before they are written: the pipe, the seq
 # of the first, and the messages' indexes in the batch.
-Intend = Callable[[str, int, range], None]
+Intend = Callable[[str, int, Sequence[int]], None]
 
 
 class Appendable(Protocol):

@@ -82,10 +82,14 @@ class MessageIds(Sequence[str]):
     runs: (pipe id, first seq, count) of each run; a `SpilledReceipt` for those in the spool.
     """
 
-    __slots__ = ("runs",)
+    __slots__ = ("_runs",)
 
     def __init__(self, runs: Sequence[tuple[str, int, int]]) -> None:
-        self.runs: Sequence[tuple[str, int, int]] = runs
+        self._runs = runs
+
+    @property
+    def runs(self) -> Sequence[tuple[str, int, int]]:
+        return self._runs
 
     def single_runs(self) -> Iterator[AppendReceipt]:
         """A run of one message for each."""
@@ -128,6 +132,55 @@ class MessageIds(Sequence[str]):
 
     def __repr__(self) -> str:
         return f"MessageIds({list(self.runs)})"
+
+
+class ScatteredIds(MessageIds):
+    """The ids of messages that went to several places in turn. parts: which of the messages, and
+    their ids, for each place."""
+
+    __slots__ = ("_each", "_parts")
+
+    def __init__(self, parts: Sequence[tuple[Sequence[int], MessageIds]]) -> None:
+        super().__init__(())
+        self._parts = parts
+        self._each: list[AppendReceipt] = []
+
+    def single_runs(self) -> Iterator[AppendReceipt]:
+        return iter(self._places())
+
+    def _places(self) -> list[AppendReceipt]:
+        """A run of one message for each, in order."""
+        if not self._each and self._parts:
+            places: dict[int, AppendReceipt] = {}
+            for which, ids in self._parts:
+                places.update(zip(which, ids.single_runs(), strict=True))
+            self._each = [places[at] for at in range(len(places))]
+        return self._each
+
+    @property
+    def runs(self) -> Sequence[tuple[str, int, int]]:
+        return joined_runs(self._places())
+
+    @property
+    def spilled(self) -> int:
+        return sum(ids.spilled for _, ids in self._parts)
+
+    def __len__(self) -> int:
+        return sum(len(which) for which, _ in self._parts)
+
+    def __iter__(self) -> Iterator[str]:
+        for run in self._places():
+            yield from ids_of_run(run)
+
+    @overload
+    def __getitem__(self, index: int) -> MessageId: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> MessageId | list[str]:
+        if isinstance(index, slice):
+            return [*self][index]
+        (found,) = ids_of_run(self._places()[index])
+        return found
 
 
 def joined_runs(runs: Iterable[AppendReceipt]) -> list[AppendReceipt]:

@@ -9,6 +9,7 @@ lowest priority that waits, so that none starves.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from cassq.errors import UsageError
 from cassq.model.queues import QueuePolicy
@@ -44,3 +45,14 @@ def by_priority(priorities: Sequence[int]) -> dict[int, list[int]]:
     for index, priority in enumerate(priorities):
         found.setdefault(priority, []).append(index)
     return dict(sorted(found.items(), reverse=True))
+
+
+class Level(NamedTuple):
+    """What messages have in common that a pusher writes to the same pipes."""
+
+    priority: int
+    key_lane: int
+
+
+PLAIN = Level(0, 0)  # of most messages
+Levels = dict[Level, Sequence[int]]  # which of several messages are of each level

@@ -23,13 +23,15 @@ DEFAULT_GROUP = "default"
 RETRY_STEPS_MAX = 100
 RETRY_SECONDS_MAX = 365 * 86400
 _POLICIES_KEPT = 1024
+KEY_LANES_MAX = 64
 KEPT_SECONDS_MAX = 10 * 365 * 86400
 # A popper that ended without a word is taken for alive for up to 15 seconds.
 EXPIRES_SECONDS_MIN = 15.0
 CONSISTENCIES: tuple[Consistency, ...] = get_args(Consistency)
 COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
 OVERFLOWS: tuple[Overflow, ...] = get_args(Overflow)
-# What cannot be changed of a group.
+# What cannot be changed of a queue, or of a group.
+FIXED_QUEUE_SETTINGS = ("consistency", "key_lanes")
 FIXED_SETTINGS = ("exclusive", "order", "on_dead", "limit_per_key", "rate_per_key", "fair")
 ORDERS: tuple[Order, ...] = get_args(Order)
 ON_DEADS: tuple[OnDead, ...] = get_args(OnDead)
@@ -86,7 +88,8 @@ def is_dead_letter_name(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class QueuePolicy:
-    """How a queue behaves; every field can be changed later except `consistency`."""
+    """How a queue behaves; every field can be changed later except `consistency` and
+    `key_lanes`."""
 
     # "ap": many pipes side by side. "cp": one at a time, strict order.
     consistency: Consistency = "ap"
@@ -114,6 +117,9 @@ class QueuePolicy:
     # are pushes, at most the second, as throughput and the poppers of exclusive groups require.
     min_open_pipes: int = 1
     max_open_pipes: int = 16
+    # How many pipes of an ap queue a pusher fills side by side, each with keys of its own, and so
+    # how many poppers, in as many processes, can work for a keyed group at once.
+    key_lanes: int = 1
     # The largest claim, in messages.
     max_claim_messages: int = 10_000
     # A pipe is full after this many messages ...
@@ -185,10 +191,19 @@ class QueuePolicy:
                 f"min_open_pipes is {self.min_open_pipes}, more than max_open_pipes,"
                 f" {self.max_open_pipes}"
             )
+        self._check_key_lanes()
         _check_count(self, "max_claim_messages", 1_000_000)
         _check_count(self, "max_pushes_per_pipe", 1_000_000_000)
         _check_count(self, "max_bytes_per_pipe", 1 << 40)
         self._check_limits()
+
+    def _check_key_lanes(self) -> None:
+        _check_count(self, "key_lanes", KEY_LANES_MAX)
+        if self.key_lanes > 1 and self.strict:
+            raise ConfigError(
+                f"key_lanes is {self.key_lanes}, but a cp queue has one order for all messages",
+                hint="leave out key_lanes, or use an ap queue",
+            )
 
     def _check_limits(self) -> None:
         """Check limits and retention; None means no limit."""

@@ -8,8 +8,10 @@ theirs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
+
+from xxhash import xxh3_64_intdigest
 
 from cassq.model.queues import QueuePolicy
 from cassq.model.rows import PipeRow, QueueRow
@@ -83,10 +85,38 @@ _NUMBER = "/"  # in an owner's name: which of a pusher's pipes, side by side
 
 def owner_of(pusher: str, number: int) -> str:
     """The owner of the pipes that a pusher fills one after another. number: which of those that it
-    has open side by side; messages with keys go to those of the first."""
+    has open side by side. Messages with keys go to those of the first, or in a queue with
+    `key_lanes` to those of their lane."""
     return f"{pusher}{_NUMBER}{number}" if number else pusher
 
 
 def pusher_of(owner: str) -> str:
     """The pusher that owns a pipe."""
     return owner.partition(_NUMBER)[0]
+
+
+def key_lane_of_pipe(owner: str, key_lanes: int) -> int:
+    """The key lane of an owner's pipes. key_lanes: how many the queue has."""
+    number = owner.partition(_NUMBER)[2]
+    return int(number) % key_lanes if number else 0
+
+
+def key_lane_of(key: bytes, key_lanes: int) -> int:
+    """The key lane of a key: the same in every process, for ever. key_lanes: how many the queue
+    has."""
+    return xxh3_64_intdigest(key) % key_lanes
+
+
+def by_key_lane(
+    keys: Sequence[bytes | None] | None, count: int, key_lanes: int, turn: int
+) -> dict[int, Sequence[int]]:
+    """Which of `count` messages are of each key lane. key_lanes: how many the queue has. turn: the
+    lane, modulo that, whose turn it is to get those without a key."""
+    unkeyed = turn % key_lanes
+    if key_lanes == 1 or keys is None:
+        return {unkeyed: range(count)}
+    found: list[list[int]] = [[] for _ in range(key_lanes)]
+    lanes = [unkeyed if key is None else xxh3_64_intdigest(key) % key_lanes for key in keys]
+    for at, lane in enumerate(lanes):
+        found[lane].append(at)
+    return {lane: which for lane, which in enumerate(found) if which}

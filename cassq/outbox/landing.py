@@ -21,8 +21,8 @@ class Noting:
         self._rows = rows
         self.places: list[Place] = []
 
-    def __call__(self, pipe_id: str, seq: int, messages: range) -> None:
-        rows = tuple(self._rows[messages.start : messages.stop])
+    def __call__(self, pipe_id: str, seq: int, messages: Sequence[int]) -> None:
+        rows = tuple(self._rows[at] for at in messages)
         place = Place(pipe_id, seq, self._queue_id, rows)
         self._note(place)
         self.places.append(place)

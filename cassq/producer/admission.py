@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
+from types import NoneType
 from typing import NamedTuple, TypeVar
 
 from cassq.base.arguments import DELAY_MAX_SECONDS, check_zone, milliseconds
@@ -36,7 +37,7 @@ from cassq.message.frames import MESSAGE_BYTES_MAX
 from cassq.message.importance import all_with_importance, with_importance
 from cassq.message.message_ids import MessageId, MessageIds, ids_of_run
 from cassq.model.lanes import lane_of
-from cassq.model.priorities import PRIORITY_MAX, by_priority, check_allowed, check_priority
+from cassq.model.priorities import PLAIN, PRIORITY_MAX, Level, Levels, check_allowed, check_priority
 from cassq.model.queues import QueuePolicy
 from cassq.model.rows import QueueRow
 from cassq.pipes import Chore, PipeWriter, PipeWriters, Present, Tended
@@ -126,7 +127,7 @@ class Admission:
     called at each push, so that a changed policy applies. group_id: the only group that gets
     the messages; empty: all. overflow: takes pushes that no quorum accepts, if the client has one.
     patient: whether to try another pipe when the outcome of a write is unknown; never with a
-    spool. priority: of all its messages.
+    spool. level: of all its messages.
     """
 
     def __init__(
@@ -139,10 +140,10 @@ class Admission:
         group_id: str = "",
         overflow: Overflow | None = None,
         patient: bool = True,
-        priority: int = 0,
+        level: Level = PLAIN,
     ) -> None:
         self.tally: Tally = Tally()
-        self._priority = priority
+        self._priority, self._key_lane = level
         self._ports = ports
         self._clock = clock
         self._queue = queue
@@ -162,6 +163,7 @@ class Admission:
             patient=self._patient,
             tally=self.tally,
             priority=self._priority,
+            key_lane=self._key_lane,
         )
         self._writing = Writing(ports, appenders, Quota(ports, self._queue, self._dead_letter))
         return self._writing
@@ -169,6 +171,16 @@ class Admission:
     def check_allowed(self, priority: int) -> None:
         """Raise UsageError for a priority that the queue cannot keep to."""
         check_allowed(priority, self._queue().policy)
+
+    @property
+    def has_key_lanes(self) -> bool:
+        """Whether the queue has more than one. It is asked once, unless that may be unknown, as no
+        quorum answers."""
+        return self._overflow is not None or self.key_lanes > 1
+
+    @property
+    def key_lanes(self) -> int:
+        return self._queue().policy.key_lanes
 
     @property
     def has_quota(self) -> bool:
@@ -482,36 +494,29 @@ def check_delay_ms(delay: float | None, due: datetime | None, wall_ms: int) -> i
 
 
 class PushedColumns(NamedTuple):
-    """What `push_many` was given for each message, with a priority for each."""
+    """What `push_many` was given for each message. priorities: one for each, or for all."""
 
     payloads: Iterable[bytes]
     headers: Sequence[Mapping[str, str] | None] | None
     keys: Sequence[bytes | None] | None
     dedup_ids: Sequence[str | None] | None
-    priorities: Sequence[int]
+    priorities: int | Sequence[int]
 
-    def by_priority(self) -> Iterator[LevelColumns]:
-        """The messages of each priority, the most urgent first. Raises UsageError and
-        InvalidPayloadError for invalid columns."""
+    def by_level(
+        self, levels_of: Callable[[Sequence[int], Sequence[bytes | None] | None], Levels]
+    ) -> Iterator[LevelColumns]:
+        """The messages of each level, the most urgent first. levels_of: of priorities and keys.
+        Raises UsageError and InvalidPayloadError for invalid columns."""
         found, _ = check_payloads(self.payloads)
-        if isinstance(self.priorities, (str, bytes)) or not isinstance(self.priorities, Sequence):
-            raise UsageError(
-                "priority must be a whole number, or a list with one for each payload, not"
-                f" {self.priorities!r:.100}",
-                hint=f"they are 0 to {PRIORITY_MAX}; {PRIORITY_MAX} is the most urgent",
-            )
         headers, keys, dedup_ids = self.headers, self.keys, self.dedup_ids
         check_columns(len(found), headers=headers, keys=keys, dedup_ids=dedup_ids)
-        if len(self.priorities) != len(found):
-            raise UsageError(
-                f"priority has {len(self.priorities)} numbers for {len(found)} payloads",
-                hint="give one number for each payload, or a single one for all",
-            )
-        for priority in self.priorities:
-            check_priority(priority)
-        for priority, which in by_priority(self.priorities).items():
+        if keys is not None and set(map(type, keys)) - {bytes, NoneType}:
+            keys = [check_key(key) for key in keys]
+        levels = levels_of(self._checked_priorities(len(found)), keys)
+        for level in sorted(levels, key=lambda each: (-each.priority, each.key_lane)):
+            which = levels[level]
             yield LevelColumns(
-                priority,
+                level,
                 which,
                 [found[index] for index in which],
                 _chosen(headers, which),
@@ -519,16 +524,33 @@ class PushedColumns(NamedTuple):
                 _chosen(dedup_ids, which),
             )
 
+    def _checked_priorities(self, count: int) -> Sequence[int]:
+        priorities = self.priorities
+        if isinstance(priorities, int):
+            return [check_priority(priorities)] * count
+        if isinstance(priorities, (str, bytes)) or not isinstance(priorities, Sequence):
+            raise UsageError(
+                "priority must be a whole number, or a list with one for each payload, not"
+                f" {priorities!r:.100}",
+                hint=f"they are 0 to {PRIORITY_MAX}; {PRIORITY_MAX} is the most urgent",
+            )
+        if len(priorities) != count:
+            raise UsageError(
+                f"priority has {len(priorities)} numbers for {count} payloads",
+                hint="give one number for each payload, or a single one for all",
+            )
+        return [check_priority(priority) for priority in priorities]
 
-def _chosen(column: Sequence[T] | None, which: list[int]) -> list[T] | None:
+
+def _chosen(column: Sequence[T] | None, which: Sequence[int]) -> list[T] | None:
     return None if column is None else [column[index] for index in which]
 
 
 class LevelColumns(NamedTuple):
-    """The columns of messages of one priority. which: their indexes."""
+    """The columns of messages of one level. which: their indexes."""
 
-    priority: int
-    which: list[int]
+    level: Level
+    which: Sequence[int]
     payloads: list[bytes]
     headers: Sequence[Mapping[str, str] | None] | None
     keys: Sequence[bytes | None] | None

@@ -188,7 +188,7 @@ class DedupPush:
         """Note that the first `count` messages of an append are durable."""
         self._done.update({index: self._places[index] for index in self._sent[:count]})
 
-    def __call__(self, pipe_id: str, seq: int, messages: range) -> None:
+    def __call__(self, pipe_id: str, seq: int, messages: Sequence[int]) -> None:
         """Write the ids' rows for the coming places; after a carry-over they replace our last."""
         queue_id, now_ms = self._queue().id, self._rows.now_ms()
         indices = [self._sent[number] for number in messages]
@@ -201,7 +201,7 @@ class DedupPush:
         self._pipe_id = pipe_id if rows else ""
         taken = self._write(rows)
         if taken:
-            raise _TakenError(taken, messages.start)
+            raise _TakenError(taken, messages[0])
         self._before.update({row.dedup_id: row for row in rows})
 
     def _write(self, rows: Sequence[Dedup]) -> list[Dedup]:

@@ -9,8 +9,9 @@ Invariants:
 2. Appends happen in the order the pushes arrived.
 3. What waits to be appended is bounded by `BUFFER_BYTES_MAX`; `push_soon` waits for room.
 
-Messages with a priority go to pipes of their own. Each priority that is used has a pusher of its
-own within the pusher, so all of this holds for each, and they append side by side.
+Messages with a priority go to pipes of their own, and so do those of each key lane. Each such level
+that is used has a pusher of its own within the pusher, so all of this holds for each, and they
+append side by side.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from cassq.base.counters import Tally
 from cassq.doorbell import Doorbell
 from cassq.errors import BackendError, CassqError, ClosedError, UsageError
 from cassq.lifecycle.ports import Life, operation
-from cassq.message.batches import AppendReceipt, Batch, Intend
-from cassq.message.message_ids import MessageId, MessageIds, joined_runs
-from cassq.model.priorities import check_priority
+from cassq.message.batches import Batch, Intend
+from cassq.message.message_ids import MessageId, MessageIds, ScatteredIds
+from cassq.model.priorities import PLAIN, Level
 from cassq.producer.admission import (
     Admission,
     PendingPush,
@@ -41,6 +42,7 @@ from cassq.producer.admission import (
     settle_futures,
     wake_in_turn,
 )
+from cassq.producer.leveling import Leveling, of_some
 
 BUFFER_BYTES_MAX = 32 * 1024 * 1024
 BUFFER_MESSAGES_MAX = 100_000
@@ -71,7 +73,7 @@ class Push(NamedTuple):
 class Pusher:
     """Pushes to one queue; get one from `Queue.pusher`. Thread-safe.
 
-    open_level: opens the pusher of a priority, within a call of the client.
+    open_level: opens the pusher of a level, within a call of the client.
     """
 
     def __init__(
@@ -79,16 +81,17 @@ class Pusher:
         admission: Admission,
         doorbell: Doorbell,
         life: Life,
-        open_level: Callable[[int], Pusher],
+        open_level: Callable[[Level], Pusher],
     ) -> None:
         self.tally: Tally = admission.tally
         self._open_level = open_level
-        self._levels: dict[int, Pusher] = {}  # by priority
+        self._levels: dict[Level, Pusher] = {}
         self._admission = admission
+        self._leveling = Leveling(admission)
         self._life = life
         self._doorbell = doorbell
         self._mutex = threading.Lock()
-        self._opening = threading.Lock()  # held while the pusher of a priority is opened
+        self._opening = threading.Lock()  # held while the pusher of a level is opened
         self._sleepers: list[threading.Lock] = []  # locks of threads waiting for a change
         self._queue: deque[PendingPush] = deque()
         self._leader: PendingPush | None = None  # its thread may use the appender
@@ -128,7 +131,8 @@ class Pusher:
         a dedup id one more sync, shared with the others that have one.
         """
         entry = self._admission.entry(payload, headers, key, delay, due, dedup_id, importance)
-        pusher = self if type(priority) is int and not priority else self._of(priority)
+        plain = type(priority) is int and not priority and not self._leveling.by_key
+        pusher = self if plain else self._of(self._leveling.level(priority, key))
         pusher._submit(entry)
         return entry.id
 
@@ -149,19 +153,20 @@ class Pusher:
 
         headers, keys, dedup_ids: one entry per payload. If payloads have the same dedup id, only
         the first one is pushed, and all get its id. priority: of all messages, or one for each;
-        then those of each priority are pushed together, the most urgent first. Other arguments: as
-        for `push`, for all messages. An error's `.fields["pushed"]` says how many messages, from
-        the first, were pushed nevertheless; if some after them were, as they are more urgent, its
-        `outcome_unknown` is set. Cost: one append and one sync for every 8 MiB of each priority, or
-        more where that is quicker; well under a microsecond per message. With dedup ids, one more
-        sync for every 5,000 messages, and about twenty microseconds per message, a hundred for a
-        duplicate.
+        then those of each priority are pushed together, the most urgent first, and so are those of
+        each lane in a queue with `key_lanes`. Other arguments: as for `push`, for all messages. An
+        error's `.fields["pushed"]` says how many messages, from the first, were pushed
+        nevertheless; if some after them were, as they are more urgent or in another lane, its
+        `outcome_unknown` is set. Cost: one append and one sync for every 8 MiB of each priority and
+        lane, or more where that is quicker; well under a microsecond per message. With dedup ids,
+        one more sync for every 5,000 messages, and about twenty microseconds per message, a hundred
+        for a duplicate.
         """
-        if not isinstance(priority, int):
+        if not isinstance(priority, int) or (keys is not None and self._leveling.key_lanes > 1):
             return self._push_levels(
                 PushedColumns(payloads, headers, keys, dedup_ids, priority), delay, due, importance
             )
-        pusher = self._of(priority)
+        pusher = self._of(self._leveling.level(priority, None))
         entry = self._admission.entry_of_many(
             payloads, headers, keys, delay, due, dedup_ids, importance
         )
@@ -179,27 +184,29 @@ class Pusher:
         due: datetime | None,
         importance: str | None,
     ) -> MessageIds:
-        """`push_many` with a priority for each message. All are checked before any is pushed."""
+        """`push_many` of messages of several levels. All are checked before any is pushed."""
         admission = self._admission
-        pushes: list[tuple[list[int], Pusher, PendingPush]] = []
-        for priority, which, payloads, headers, keys, dedup_ids in columns.by_priority():
+        pushes: list[tuple[Sequence[int], Pusher, PendingPush]] = []
+        by_level = columns.by_level(self._leveling.levels)
+        for level, which, payloads, headers, keys, dedup_ids in by_level:
             entry = admission.entry_of_many(
                 payloads, headers, keys, delay, due, dedup_ids, importance
             )
-            pushes.append((which, self._of(priority), entry))
-        places: dict[int, AppendReceipt] = {}
+            pushes.append((which, self._of(level), entry))
+        pushed: list[tuple[Sequence[int], MessageIds]] = []
         for which, pusher, entry in pushes:
             try:
                 pusher._submit(entry)
             except CassqError as exc:
-                done = {*places, *which[: exc.fields.get("pushed", 0)]}
+                done = {at for some, _ in pushed for at in some}
+                done.update(which[: exc.fields.get("pushed", 0)])
                 exc.fields["pushed"] = sum(1 for _ in takewhile(done.__contains__, counter()))
                 if isinstance(exc, BackendError) and len(done) > exc.fields["pushed"]:
                     exc.outcome_unknown = True
                 raise
             assert entry.ids is not None
-            places.update(zip(which, entry.ids.single_runs(), strict=True))
-        return MessageIds(joined_runs(places[index] for index in range(len(places))))
+            pushed.append((which, entry.ids))
+        return pushed[0][1] if len(pushed) == 1 else ScatteredIds(pushed)
 
     @operation
     def push_each(self, pushes: Sequence[Push]) -> list[MessageId | Exception]:
@@ -215,7 +222,8 @@ class Pusher:
     def _push_together(self, pushes: Sequence[Push]) -> list[MessageId | Exception]:
         """`push_each` as one batch, which is quicker; empty, and nothing is pushed, if there is
         none, or if some of them have to be told apart."""
-        columns = None if self._admission.has_quota else _columns_of(pushes)
+        apart = self._admission.has_quota or self._leveling.key_lanes > 1
+        columns = None if apart else _columns_of(pushes)
         if columns is None:
             return []
         try:
@@ -235,42 +243,43 @@ class Pusher:
     def _push_singly(self, pushes: Sequence[Push]) -> list[MessageId | Exception]:
         """`push_each`, with an entry for each push."""
         outcomes: list[MessageId | Exception] = []
-        entries: dict[int, list[tuple[int, PendingPush]]] = {}
+        entries: dict[Level, list[tuple[int, PendingPush]]] = {}
         for at, push in enumerate(pushes):
             try:
                 payload, headers, key, delay, due, dedup_id, importance, priority = push
                 entry = self._admission.entry(
                     payload, headers, key, delay, due, dedup_id, importance
                 )
-                entries.setdefault(check_priority(priority), []).append((at, entry))
+                level = self._leveling.level(priority, key)
+                entries.setdefault(level, []).append((at, entry))
             except CassqError as exc:
                 outcomes.append(exc)
             else:
                 outcomes.append(entry.id)
-        for priority in sorted(entries):
-            some = [entry for _, entry in entries[priority]]
+        for level in sorted(entries):
+            some = [entry for _, entry in entries[level]]
             try:
-                self._of(priority)._submit_all(some)
+                self._of(level)._submit_all(some)
             except CassqError as exc:  # none was begun: it is closed, or keeps to no priority
                 for entry in some:
                     entry.error = exc
-            for at, entry in entries[priority]:
+            for at, entry in entries[level]:
                 outcomes[at] = entry.error or entry.id
         return outcomes
 
-    def _of(self, priority: int) -> Pusher:
-        """The pusher of messages with a priority. Raises UsageError for what is not one, or none
-        that the queue can keep to."""
-        if not check_priority(priority):
+    def _of(self, level: Level) -> Pusher:
+        """The pusher of messages of a level. Raises UsageError for a priority that the queue cannot
+        keep to."""
+        if level == PLAIN:
             return self
-        self._admission.check_allowed(priority)
-        found = self._levels.get(priority)
+        self._admission.check_allowed(level.priority)
+        found = self._levels.get(level)
         if found is None:
             with self._opening:
                 self._check_open()
-                found = self._levels.get(priority)
+                found = self._levels.get(level)
                 if found is None:
-                    found = self._levels[priority] = self._open_level(priority)
+                    found = self._levels[level] = self._open_level(level)
         return found
 
     @operation
@@ -291,7 +300,7 @@ class Pusher:
         It takes the arguments of `push`. Blocks while more than `BUFFER_BYTES_MAX` bytes of its
         priority wait to be appended.
         """
-        pusher = self._of(priority)
+        pusher = self._of(self._leveling.level(priority, key))
         entry = self._admission.entry(payload, headers, key, delay, due, dedup_id, importance)
         future = entry.future = Future()
         future.set_running_or_notify_cancel()
@@ -323,12 +332,25 @@ class Pusher:
     def push_intended(
         self, batch: Batch, intend: Intend | None, lane: int | None = None
     ) -> MessageIds:
-        """Push a batch, passing its places to `intend` before they are written (for moves). lane:
-        for messages with due times."""
+        """Push a batch, passing its places to `intend` before they are written (for moves): if its
+        messages are of several key lanes, those of each lane apart. lane: for messages with due
+        times."""
+        self._life.check()
+        parts = self._leveling.parts(batch)
+        if len(parts) == 1:
+            return self._push_part(next(iter(parts)), batch, intend, lane)
+        pushed: list[tuple[Sequence[int], MessageIds]] = []
+        for level, which in parts.items():
+            some = None if intend is None else of_some(intend, which)
+            pushed.append((which, self._push_part(level, batch.only(which), some, lane)))
+        return ScatteredIds(pushed)
+
+    def _push_part(
+        self, level: Level, batch: Batch, intend: Intend | None, lane: int | None
+    ) -> MessageIds:
         entry = PendingPush(b"", None, None, batch)
         entry.intend, entry.lane = intend, lane
-        self._life.check()
-        (self._of(batch.priority) if batch.priority else self)._submit(entry)
+        self._of(level)._submit(entry)
         assert entry.ids is not None
         return entry.ids
 

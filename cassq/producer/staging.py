@@ -27,7 +27,9 @@ from cassq.errors import (
 )
 from cassq.lifecycle.ports import Ports
 from cassq.message.batches import Appendable, AppendReceipt
+from cassq.model.priorities import PLAIN, Level
 from cassq.model.rows import PipeRow, PipeState, QueueRow, WriteRow, WriteState
+from cassq.model.scaling import owner_of
 from cassq.pipes import OpenPipe, PipeWriter
 from cassq.plurals import counted
 from cassq.producer.quota import lengths
@@ -137,10 +139,17 @@ class _StagedWriter(PipeWriter):
     """Appends to invisible pipes."""
 
     def __init__(
-        self, ports: Ports, queue: QueueRow, stage: str, lane: int | None, priority: int
+        self, ports: Ports, queue: QueueRow, stage: str, lane: int | None, level: Level
     ) -> None:
         # Not patient: if a frame may be in one pipe, it must not be written to another.
-        super().__init__(ports, lambda: queue, lane=lane, patient=False, priority=priority)
+        super().__init__(
+            ports,
+            lambda: queue,
+            lane=lane,
+            owner=owner_of(ports.ids.version(), level.key_lane),
+            patient=False,
+            priority=level.priority,
+        )
         self._name = queue.name
         self._stage = stage
 
@@ -177,20 +186,20 @@ class Stage:
 
     def __init__(self, ports: Ports, queue: QueueRow, write: WriteRow) -> None:
         self._ports, self._queue, self._stage = ports, queue, write.stage
-        # By lane and priority.
-        self._lanes: dict[tuple[int | None, int], _StagedWriter] = {}
+        self.key_lanes: int = queue.policy.key_lanes
+        self._writers: dict[tuple[int | None, Level], _StagedWriter] = {}
         self._counts: dict[str, int] = {}
         self._sizes: dict[str, int] = {}
 
     def append(
-        self, messages: Appendable, lane: int | None = None, priority: int = 0
+        self, messages: Appendable, lane: int | None = None, level: Level = PLAIN
     ) -> list[AppendReceipt]:
         """Append messages; durable on return. lane: for messages with due times, that of all of
-        them. priority: of all of them. Raises FencedError if the write is over."""
-        writer = self._lanes.get((lane, priority))
+        them. level: of all of them. Raises FencedError if the write is over."""
+        writer = self._writers.get((lane, level))
         if writer is None:
-            writer = _StagedWriter(self._ports, self._queue, self._stage, lane, priority)
-            self._lanes[lane, priority] = writer
+            writer = _StagedWriter(self._ports, self._queue, self._stage, lane, level)
+            self._writers[lane, level] = writer
         before = writer.written_bytes
         receipts = writer.append(messages)
         size = writer.written_bytes - before
@@ -203,13 +212,13 @@ class Stage:
 
     def finish(self) -> list[StagedPipe]:
         """Seal the open pipes; returns the filled pipes, in order."""
-        for writer in self._lanes.values():
+        for writer in self._writers.values():
             writer.seal()
         return [StagedPipe(each, count, self._sizes[each]) for each, count in self._counts.items()]
 
     def close(self) -> None:
         """Abandon the attempt."""
-        for writer in self._lanes.values():
+        for writer in self._writers.values():
             try:
                 writer.close()
             except CassqError as exc:

@@ -17,7 +17,9 @@ from cassq.message.column_batch import ColumnBatch, Strings
 from cassq.message.columns import ABSENT, COLUMN_BYTES_MAX
 from cassq.message.frames import MESSAGE_BYTES_MAX
 from cassq.model.lanes import LANE_WAITS_MS
-from cassq.model.priorities import PRIORITIES, PRIORITY_MAX
+from cassq.model.priorities import PLAIN, PRIORITIES, PRIORITY_MAX, Level
+from cassq.model.queues import KEY_LANES_MAX
+from cassq.model.scaling import key_lane_of
 from cassq.spark.options import WriteOptions
 
 _UNITS = ("day", "hour", "minute", "second")
@@ -122,22 +124,27 @@ class Now(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Messages to append together. lane, priority: as for `Stage.append`. queue: what their rows
-    name; empty without such a column."""
+    """Messages to append together. lane, level: as for `Stage.append`. queue: what their rows name;
+    empty without such a column."""
 
     messages: ColumnBatch
     lane: int | None
-    priority: int = 0
+    level: Level = PLAIN
     queue: str = ""
 
 
 def runs(
-    batches: Iterator[pa.RecordBatch], columns: Columns, now: Callable[[], Now], where: str
+    batches: Iterator[pa.RecordBatch],
+    columns: Columns,
+    now: Callable[[], Now],
+    where: str,
+    key_lanes: Callable[[str], int] = lambda _queue: 1,
 ) -> Iterator[Run]:
     """The messages of record batches, of about `APPEND_BYTES` at a time, and apart by queue, lane
-    and priority.
+    and level.
 
-    now: called for each of these. where: what rows are counted in, for errors. Raises
+    now: called for each of these. key_lanes: how many a queue has, which is named as in `Run`.
+    where: what rows are counted in, for errors. Raises
     InvalidPayloadError and MessageTooLargeError, which name the row. Cost: memory for two runs, and
     a copy of messages that are due at different times.
     """
@@ -148,18 +155,24 @@ def runs(
         some.append(batch)
         size += batch.nbytes
         if size >= APPEND_BYTES:
-            yield from _by_lane(some, columns, now(), f"{where}, row {{}}", row)
+            yield from _by_lane(some, columns, now(), f"{where}, row {{}}", row, key_lanes)
             row, size, some = row + sum(b.num_rows for b in some), 0, []
     if some:
-        yield from _by_lane(some, columns, now(), f"{where}, row {{}}", row)
+        yield from _by_lane(some, columns, now(), f"{where}, row {{}}", row, key_lanes)
 
 
 def _by_lane(
-    batches: list[pa.RecordBatch], columns: Columns, now: Now, where: str, first: int
+    batches: list[pa.RecordBatch],
+    columns: Columns,
+    now: Now,
+    where: str,
+    first: int,
+    key_lanes: Callable[[str], int],
 ) -> Iterator[Run]:
-    """The messages of some record batches, checked, for each queue, lane and priority."""
+    """The messages of some record batches, checked, for each queue, lane and level."""
     whole = run_of(batches, columns, now.wall_ms, where, first)
-    if (columns.delay, columns.due, columns.priority, columns.queue) == (None, None, None, None):
+    plain = (columns.delay, columns.due, columns.priority, columns.queue) == (None,) * 4
+    if plain and key_lanes("") == 1:
         yield Run(whole, None)
         return
     table = pa.Table.from_batches(batches)
@@ -168,9 +181,12 @@ def _by_lane(
     levels, lanes = len(PRIORITIES), len(LANE_WAITS_MS) + 2
     kinds = pc.add(pc.multiply(queues, lanes), pc.subtract(lanes_of(delays_ms), AT_ONCE))
     kinds = pc.add(pc.multiply(kinds, levels), priorities_of(table, columns, where, first))
-    for kind in pc.unique(kinds).to_pylist():
-        lane, priority = kind // levels % lanes + AT_ONCE, kind % levels
-        mine = pc.equal(kinds, kind)
+    of_keys = key_lanes_of(table, columns, queues, [key_lanes(name) for name in names], where)
+    kinds = pc.add(pc.multiply(kinds, KEY_LANES_MAX), of_keys)
+    for number in pc.unique(kinds).to_pylist():
+        kind, key_lane = divmod(number, KEY_LANES_MAX)
+        lane, level = kind // levels % lanes + AT_ONCE, Level(kind % levels, key_lane)
+        mine = pc.equal(kinds, number)
         messages = whole
         if not pc.all(mine).as_py():
             messages = run_of(table.filter(mine).to_batches(), columns, now.wall_ms, where, first)
@@ -179,7 +195,23 @@ def _by_lane(
             view = memoryview(dues.buffers()[1])[8 * dues.offset :][: 8 * len(dues)]
             messages = replace(messages, dues=view)
         queue = names[kind // levels // lanes]
-        yield Run(messages, None if lane == AT_ONCE else lane, priority, queue)
+        yield Run(messages, None if lane == AT_ONCE else lane, level, queue)
+
+
+def key_lanes_of(
+    table: pa.Table, columns: Columns, queues: pa.Array, key_lanes: list[int], where: str
+) -> pa.Array:
+    """The key lane of each message; without a key, that of its partition. key_lanes: how many each
+    of the queues has."""
+    if max(key_lanes) == 1:
+        return pa.repeat(pa.scalar(0, pa.int64()), table.num_rows)
+    none = where.encode()
+    keys = [none] * table.num_rows
+    if columns.key is not None:
+        found = _whole(table.column(columns.key)).cast(pa.large_binary()).to_pylist()
+        keys = [none if key is None else key for key in found]
+    counts = map(key_lanes.__getitem__, queues.to_pylist())
+    return pa.array(map(key_lane_of, keys, counts), pa.int64())
 
 
 def queues_of(

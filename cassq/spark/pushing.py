@@ -18,7 +18,8 @@ from uuid import uuid4
 from cassq.errors import InvalidPayloadError, UsageError
 from cassq.lifecycle.ports import Ports
 from cassq.message.batches import FRAME_BYTES_TARGET
-from cassq.model.priorities import by_priority, check_priority
+from cassq.model.priorities import Level, by_priority, check_priority
+from cassq.model.scaling import by_key_lane
 from cassq.plurals import counted
 from cassq.producer import staging
 from cassq.producer.admission import batched, check_payloads
@@ -138,7 +139,10 @@ def _stage(target: StagedWrite, rows: Iterable[Any], batch: int) -> list[StagedR
             checked, length = check_payloads(payloads)
             now_ms = ports.clock.wall_ms()
             messages = batched(checked, length, headers, keys, now_ms)
-            found.extend(receipts(stage.append(messages, priority=priority), payloads))
+            lanes = by_key_lane(messages.keys, messages.count, stage.key_lanes, now_ms)
+            for lane, which in lanes.items():
+                some = stage.append(messages.only(which), level=Level(priority, lane))
+                found.extend(receipts(some, [payloads[at] for at in which]))
 
     begun = staged.fill(target, append).begun
     context = TaskContext.get()

@@ -25,6 +25,7 @@ from pyspark.taskcontext import TaskContext
 
 from cassq.errors import BackendError, ConfigError
 from cassq.producer import staging
+from cassq.producer.staging import Stage
 from cassq.spark import staged
 from cassq.spark.clients import Location, place_of, queue_of
 from cassq.spark.encoding import Columns, Now, runs
@@ -82,10 +83,18 @@ def _append(
     # A partition without rows is part of a write to one queue too.
     if write.queue and filling.stage(write) is None:
         return
-    for run in runs(batches, columns, now, where):
-        stage = filling.stage(write if write.queue else write._replace(queue=run.queue))
+
+    def stage_of(queue: str) -> Stage | None:
+        return filling.stage(write if write.queue else write._replace(queue=queue))
+
+    def key_lanes(queue: str) -> int:
+        stage = stage_of(queue)
+        return 1 if stage is None else stage.key_lanes
+
+    for run in runs(batches, columns, now, where, key_lanes):
+        stage = stage_of(run.queue)
         if stage is not None:
-            stage.append(run.messages, run.lane, run.priority)
+            stage.append(run.messages, run.lane, run.level)
 
 
 def publish(write: StagedWrite, messages: Sequence[WriterCommitMessage | None]) -> None:

@@ -15,6 +15,7 @@ from tests.simulation.worlds.scenario import (
     draw_scenario,
     with_desk,
     with_holding,
+    with_key_lanes,
     with_keys,
     with_limits,
     with_priorities,
@@ -31,6 +32,7 @@ SEEDS_OF_RECEIPTS = seeds(15, 9)
 SEEDS_OF_RECEIVERS = seeds(10, 6)
 SEEDS_OF_RECEIVERS_IN_ORDER = seeds(8, 1)
 SEEDS_OF_KEYS = seeds(18, 12)
+SEEDS_OF_KEY_LANES = seeds(12, 2)
 SEEDS_OF_RECEIPTS_OF_KEYS = seeds(4, 3)
 SEEDS_OF_HOLDING = seeds(12, 8)
 SEEDS_OF_LIMITS = seeds(10, 6)
@@ -128,6 +130,24 @@ def world_of_keys(seed: int) -> World:
 @pytest.mark.parametrize("seed", SEEDS_OF_KEYS)
 def test_no_message_passes_an_unsettled_one_of_its_key(seed: int) -> None:
     failure = run_world(world_of_keys(seed))
+    assert failure is None, str(failure)
+
+
+def world_of_key_lanes(seed: int) -> World:
+    """In every third one there are clerks and the like, in others dead letters that hold their
+    keys; in some, messages are settled by receipt."""
+    rng = random.Random(f"key lanes {seed}")
+    kind = with_holding if seed % 3 == 1 else with_keys
+    scenario = draw_scenario(rng, ["ap"])
+    scenario = kind(with_desk(scenario, rng) if seed % 3 == 2 else scenario, rng)
+    if rng.random() < 0.3:
+        scenario = with_receipts(scenario, rng)
+    return World(seed, with_key_lanes(scenario, rng))
+
+
+@pytest.mark.parametrize("seed", SEEDS_OF_KEY_LANES)
+def test_no_message_passes_one_of_its_key_though_poppers_share_the_lanes(seed: int) -> None:
+    failure = run_world(world_of_key_lanes(seed))
     assert failure is None, str(failure)
 
 

@@ -150,7 +150,7 @@ def test_messages_are_apart_by_priority_and_lane() -> None:
         priority=pa.array([0, 9, 9, None, 0, 9], pa.int8()),
     )
     found = {
-        (run.lane, run.priority): decode(
+        (run.lane, run.level.priority): decode(
             b"".join(run.messages.frame(0, 0, run.messages.count, 0, "none"))
         ).payloads(0, run.messages.count)
         for run in runs(iter([whole]), LEVELED, lambda: Now(TIME_MS, TIME_MS), "here")

@@ -70,7 +70,7 @@ def test_each_run_has_the_rows_of_one_queue_and_priority() -> None:
     table = rows(0, 8).append_column("priority", pa.array([0, 0, 3, 3, None, 0, 9, 9]))
     columns = Columns("payload", None, None, priority="priority", queue="queue")
     found = list(runs(iter([table]), columns, lambda: Now(7, 7), "here"))
-    assert {(run.queue, run.priority): run.messages.count for run in found} == {
+    assert {(run.queue, run.level.priority): run.messages.count for run in found} == {
         (name, priority): count for name in NAMES for priority, count in {0: 2, 3: 1, 9: 1}.items()
     }
     assert {run.lane for run in found} == {None}

@@ -14,6 +14,7 @@ from cassq.errors import ConfigError, FencedError, QueueFullError, UsageError
 from cassq.producer import staging
 from cassq.spark import Receipt, publish, pusher
 from cassq.spark.pushing import StagedReceipt
+from tests.integration.laned import check_lanes
 from tests.integration.stage import drain, numbers, payloads, reap
 from tests.spark.places import everywhere
 
@@ -101,6 +102,17 @@ def test_a_second_action_on_the_same_rdd_does_not_double(
     assert publish(receipts.collect()) == 3000
     assert publish(receipts.collect()) == 0
     assert_holds(client, queue, 3000)
+
+
+def test_staged_rows_go_to_the_lanes_of_their_keys(spark: Any, client: cassq.Client) -> None:
+    queue = client.create_queue("staged-lanes", key_lanes=4)
+    some = [{"payload": f"{n}", "key": f"{n % 20}", "priority": n % 2} for n in range(200)]
+    rdd = spark.sparkContext.parallelize(some, 2)
+    assert publish(staged(rdd, client, queue).collect()) == 200
+    found = drain(queue.popper())
+    assert len(found) == 200
+    assert check_lanes(client, found, 4) == set(range(4))
+    client.delete_queue(queue.name)
 
 
 @pytest.mark.long(reason="two Spark jobs")

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 import cassq
+from cassq.consumer.delivery import Message
 from cassq.model.rows import WriteState
 from cassq.spark import json_rows
 from tests.integration.deadlines import eventually
+from tests.integration.laned import check_lanes
 from tests.integration.stage import drain, extents, numbers, payloads, push, reap
 from tests.spark.places import everywhere
 
@@ -53,6 +55,21 @@ def test_headers_keys_and_text_are_written(
         text: (headers or {}, None if key is None else key.encode()) for text, headers, key in rows
     }
     assert found == wanted
+
+
+def test_rows_go_to_the_lanes_of_their_keys(spark: Any, client: cassq.Client) -> None:
+    queue = client.create_queue("spark-lanes", key_lanes=4)
+    frame = spark.range(0, 200, numPartitions=2).selectExpr(
+        "cast(id as string) as payload", "cast(id % 20 as string) as place",
+        "if(id % 3 = 0, 0.001D, null) as later",
+    )  # fmt: skip
+    saved(frame, queue, client, keyColumn="place", delayColumn="later")
+    found: list[Message] = []
+    with queue.popper() as popper:
+        while len(found) < 200:
+            found += popper.pop(1000, wait=60)
+    assert check_lanes(client, found, 4) == set(range(4))
+    client.delete_queue(queue.name)
 
 
 @everywhere

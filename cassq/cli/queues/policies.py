@@ -93,6 +93,8 @@ QUEUE_HELP = {
     "min_open_pipes": "Keep at least this many pipes of an ap queue open side by side during"
     " pushes.",
     "max_open_pipes": "Open at most this many pipes side by side, as throughput requires.",
+    "key_lanes": "How many poppers, in as many processes, can work for a group with order=key at"
+    " once, each for keys of its own. It cannot be changed later.",
     "max_claim_messages": "A popper claims at most this many messages at once.",
     "max_pushes_per_pipe": "A pusher starts its next pipe after this many messages.",
     "max_push_time_of_pipe": "A pusher starts its next pipe when the current one is this old.",

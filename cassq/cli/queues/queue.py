@@ -11,7 +11,7 @@ from cassq.cli.queues.policies import NO_LIMIT, SHARES, given, given_at_least_on
 from cassq.cli.ui import output
 from cassq.cli.verb import Invocation, Verb, options, queue_argument, seconds, sure_to
 from cassq.client.queue import Queue
-from cassq.model.queues import as_dict
+from cassq.model.queues import FIXED_QUEUE_SETTINGS, as_dict
 from cassq.plurals import counted
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -82,13 +82,13 @@ def show(call: Invocation, name: str) -> None:
     examples=["cassq queue update mail --claim-timeout 2m --max-deliveries 5"],
 )
 @queue_argument()
-@queue_options(leave_out=("consistency",), defaults=False)
+@queue_options(leave_out=FIXED_QUEUE_SETTINGS, defaults=False)
 @click.pass_obj
 def update(call: Invocation, /, name: str, **settings: Any) -> None:
     """Change settings of a queue; the others stay as they are.
 
-    Running pushers and poppers adopt them within two seconds. The consistency of a queue cannot
-    be changed.
+    Running pushers and poppers adopt them within two seconds. The consistency and the key lanes of
+    a queue cannot be changed.
     """
     changes = given_at_least_one(settings)
     with call.connect() as client:

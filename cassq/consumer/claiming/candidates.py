@@ -21,6 +21,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 
 from cassq.base.sharing import BESIDE_MS, answered
+from cassq.consumer.claiming.parts import LanePart
 from cassq.errors import CassqError, CorruptionError
 from cassq.extents.port import ExtentMissingError, ExtentReader, ExtentUnavailableError
 from cassq.lifecycle.ports import Ports
@@ -100,15 +101,22 @@ class Readers:
 
 
 class CandidatePipes:
-    """The pipes a group can claim from, oldest first, in turn."""
+    """The pipes a group can claim from, oldest first, in turn. part: only some of them."""
 
     def __init__(
-        self, ports: Ports, queue: Callable[[], QueueRow], group: GroupRow, *, in_order: bool
+        self,
+        ports: Ports,
+        queue: Callable[[], QueueRow],
+        group: GroupRow,
+        *,
+        in_order: bool,
+        part: LanePart | None = None,
     ) -> None:
         self._ports = ports
         self._queue = queue
         self._group = group
         self._in_order = in_order
+        self._part = part
         self._views: dict[str, PipeView] = {}
         self._refreshed_ms = -REFRESH_MS
         self._limit = LISTED_MIN
@@ -153,6 +161,11 @@ class CandidatePipes:
         )
         rows = listed.value
         self.truncated = len(rows) == self._limit
+        if self._part is not None:
+            rows = [row for row in rows if self._part.has(row)]
+            if self.truncated and not rows:
+                self._limit *= 2  # those that were listed are all of other parts
+                return self.refresh(old_ms=old_ms)
         self.levels, self.top = [], rows[0].priority if rows else 0
         self.tried.clear()
         if self.top:
@@ -160,7 +173,7 @@ class CandidatePipes:
             self.levels = list(counts)
             self.truncated = self._limit in counts.values()
             self._round.intersection_update(row.id for row in rows)
-        if len(rows) < least:
+        if len(listed.value) < least:
             self._limit = least
         views: dict[str, PipeView] = {}
         for row in rows:

@@ -9,16 +9,17 @@ before anything in it is claimed, and its messages are delivered in order.
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 
 from cassq.base.sharing import BESIDE_MS, answered
 from cassq.catalog.cover import fault, fault_now, wedged
 from cassq.catalog.port import pipe_lock
 from cassq.consumer.claiming.candidates import REFRESH_MS, UNREADABLE, CandidatePipes, PipeView
 from cassq.consumer.claiming.new_claims import TRIES_MAX, ClaimRequest, NewClaims
+from cassq.consumer.claiming.parts import LanePart
 from cassq.consumer.claiming.redelivery import Found, Redelivery, read_left
 from cassq.consumer.claiming.reserving import Reserving
 from cassq.consumer.delivery import TURN_MS, Acknowledger, Delivery
@@ -50,7 +51,7 @@ class Claimer:
 
     dead_letter: makes a spent message a dead letter of the group. singly: what it claims is settled
     by receipts, each message by itself. extends: whether its popper reserves messages, and extends
-    what it has; None: it does not reserve.
+    what it has; None: it does not reserve. part: the pipes to claim from; None: all of the group's.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Claimer:
         *,
         singly: bool = False,
         extends: bool | None = None,
+        part: LanePart | None = None,
     ) -> None:
         self._ports = ports
         self._catalog = ports.catalog
@@ -75,12 +77,14 @@ class Claimer:
         self._policies = queue().policy, group().policy
         self.rules: Rules = rules_of(*self._policies)  # as of the last `look`
         self.paused: bool = False  # whether popping was paused then
-        self.name: str = ports.ids.version()
-        self._numbers = itertools.count(1)  # of its claims
+        self.name: str = part.popper if part else ports.ids.version()
+        # Of its claims, none of which is that of another part.
+        self._numbers = count(1 + part.number, part.key_lanes) if part else count(1)
         in_order = group().policy.exclusive or queue().policy.strict
         self.exclusive: bool = in_order and not group().policy.keyed
-        self.window: CandidatePipes = CandidatePipes(ports, queue, group(), in_order=self.exclusive)
-        self.timers: Timers = Timers(ports, group())
+        whose = ports, queue, group()
+        self.window: CandidatePipes = CandidatePipes(*whose, in_order=self.exclusive, part=part)
+        self.timers: Timers = Timers(ports, group(), part.has if part else None)
         self.health: GroupHealth = GroupHealth(ports, group().id, lambda: self.rules)
         self.redelivery: Redelivery = Redelivery(
             ports.catalog, self.window, self.new_holder, self._version, singly=singly

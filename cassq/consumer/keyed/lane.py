@@ -28,6 +28,7 @@ from threading import current_thread
 from cassq.consumer.claiming.candidates import REFRESH_MS, UNREADABLE, PipeView
 from cassq.consumer.claiming.claimer import DUE_LISTED, LOOK_BESIDE_MS, LOOK_MS, Claimer
 from cassq.consumer.claiming.new_claims import ClaimRequest
+from cassq.consumer.claiming.parts import LanePart
 from cassq.consumer.delivery import Acknowledger, DeliveredRun, Delivery, Messages, NackOptions
 from cassq.consumer.keyed.elsewhere import Elsewhere
 from cassq.consumer.keyed.fairness import FairReady
@@ -40,7 +41,6 @@ from cassq.consumer.keyed.take_over import HELD_FOR, TakeOver, lane_lock
 from cassq.consumer.keyed.waiting import Waiting
 from cassq.consumer.keyed.watching import Watch
 from cassq.consumer.settling import Settler
-from cassq.errors import ClaimLostError
 from cassq.lifecycle.ports import Ports
 from cassq.locks.port import Lock
 from cassq.message.bundles import BundleSlice
@@ -65,7 +65,7 @@ _NEVER = 3600.0
 class Lane(Keeper):
     """The lane of one popper.
 
-    keep_alive_ms: how long a message may take while the thread that took it runs.
+    keep_alive_ms: how long a message may take while the thread that took it runs. part: its pipes.
     """
 
     def __init__(
@@ -78,8 +78,9 @@ class Lane(Keeper):
         acknowledger: Acknowledger,
         says: Says,
         keep_alive_ms: float,
+        part: LanePart,
     ) -> None:
-        self._ports = ports
+        self._ports, self._part = ports, part
         self._catalog = ports.catalog
         self._clock = ports.clock
         self._queue = queue
@@ -355,7 +356,7 @@ class Lane(Keeper):
         group = self._group()
         if self._lock is None:
             held_ms = HELD_FOR * self._claimer.rules.claim_timeout_ms
-            self._lock = self._ports.locker.acquire(lane_lock(group.id), held_ms)
+            self._lock = self._ports.locker.acquire(lane_lock(group.id, self._part.number), held_ms)
             self._kept_ms = now_ms
         if self._lock is None:
             return False
@@ -370,9 +371,8 @@ class Lane(Keeper):
         )
         self._looked_ms = now_ms - LOOK_BESIDE_MS
         try:
-            pipes = [
-                pipe for pipe in self._catalog.pipes.live(group.queue_id) if pipe.is_for(group.id)
-            ]
+            live = self._catalog.pipes.live(group.queue_id)
+            pipes = [pipe for pipe in live if pipe.is_for(group.id) and self._part.has(pipe)]
             cursors = self._catalog.claims.cursors(group.id, [pipe.id for pipe in pipes])
             begun = {each.pipe_id for each in cursors if each.ack.seq < each.chain.seq}
             self._unread = [pipe for pipe in pipes if pipe.id in begun]
@@ -501,8 +501,7 @@ class Lane(Keeper):
             self._claimer.window.set_aside(*timers.broken.pop())
         self._adopt_begun()
         out = {*self._claimer.window.left_alone(), *(pipe.id for pipe in self._unread)}
-        group_id, catalog_ms = self._group().id, self._catalog.now_ms()
-        rows = self._catalog.claims.due(group_id, catalog_ms, DUE_LISTED, without=tuple(out))
+        rows = self._part.due(self._group().id, self._catalog.now_ms(), DUE_LISTED, out)
         for pipe_id, some in groupby(rows, attrgetter("pipe_id")):
             try:
                 if pipe_id not in self._epochs:
@@ -579,12 +578,13 @@ class Lane(Keeper):
                 if segment is not None:
                     self._waiting.see_off(segment)
 
-    def extend(self, delivery: Delivery, seq: int, ms: int) -> None:
-        """Give the consumer of a message `ms` milliseconds from now. Raises ClaimLostError."""
+    def extend(self, delivery: Delivery, seq: int, ms: int) -> bool:
+        """Give the consumer of a message `ms` milliseconds from now; False if it is not its."""
         segment = self._segments.get(delivery)
         if segment is None or delivery.lost or seq not in segment.out:
-            raise ClaimLostError(pipe_id=delivery.pipe_id)
+            return False
         segment.until_ms[seq] = self._catalog.now_ms() + ms
+        return True
 
     # --- keeping --------------------------------------------------------------------------------
 

@@ -26,9 +26,14 @@ from cassq.model.rows import Claim, ClaimState, Cursor
 HELD_FOR = 2
 
 
-def lane_lock(group_id: str) -> str:
-    """The name of the lock of a group's lane."""
-    return f"lane:{group_id}"
+def lane_lock(group_id: str, number: int = 0) -> str:
+    """The name of the lock of a group's lane. number: which, in a queue with `key_lanes`."""
+    return f"lane:{group_id}/{number}" if number else f"lane:{group_id}"
+
+
+def lane_locks(group_id: str, key_lanes: int) -> list[str]:
+    """The names of the locks of all lanes of a group."""
+    return [lane_lock(group_id, number) for number in range(key_lanes)]
 
 
 class TakeOver:

@@ -12,14 +12,14 @@ import binascii
 import json
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
 from cassq.base.clock import Stopwatch
 from cassq.client.client import Client
 from cassq.client.queue import Queue
-from cassq.consumer.keyed.take_over import lane_lock
+from cassq.consumer.keyed.take_over import lane_locks
 from cassq.dead_letters.bulk_job import BulkOutcome
 from cassq.dead_letters.letters import Filter
 from cassq.dead_letters.merging import Merging
@@ -67,7 +67,7 @@ class _Task:
     id: str
     moved: int = 0
     stopping: bool = False
-    lane: Lock | None = None
+    lanes: list[Lock] = field(default_factory=list)
 
     def stop(self) -> None:
         """Have it end soon, as its gateway does."""
@@ -87,8 +87,8 @@ class _Task:
             status, reason = FAILED, str(exc)
             logger.warning("dead letters of %s were not all moved: %s", self.source.name, exc)
         finally:
-            if self.lane is not None:
-                self.lane.release()
+            for lane in self.lanes:
+                lane.release()
         try:
             self._write(status, reason)
         except CassqError as exc:
@@ -107,10 +107,12 @@ class _Task:
             while watch.seconds() < LANE_SECONDS and not self.stopping:
                 ports.catalog.leases.take(request, owner, REQUEST_MS)
                 popper.release(popper.pop())
-                if popper.lane is not None and popper.lane.is_held:
+                if popper.lanes is not None and popper.lanes.is_held:
                     break
                 ports.clock.sleep(ASK_SECONDS)
-        self.lane = ports.locker.acquire(lane_lock(group.id), LANE_MS)
+        names = lane_locks(group.id, self.source.policy.key_lanes)
+        locks = [ports.locker.acquire(name, LANE_MS) for name in names]
+        self.lanes = [lock for lock in locks if lock is not None]
         ports.catalog.leases.drop(request, owner)
 
     def _moves(self) -> Iterator[bool]:
@@ -135,8 +137,8 @@ class _Task:
             if watch.seconds() < WRITE_SECONDS or self.stopping:
                 return self.stopping
             watch = Stopwatch()
-            if self.lane is not None:
-                self.lane.renew(LANE_MS)
+            for lane in self.lanes:
+                lane.renew(LANE_MS)
             return self._write(RUNNING) == CANCELLING
 
         with to.pusher_for("" if group is None else group.id) as pusher:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from cassq.errors import BackendError, OwnershipError
 from cassq.message.batches import Batch
+from cassq.model.priorities import Level
 from cassq.model.rows import WriteRow
 from cassq.producer import staging
 from cassq.producer.staging import Stage, StagedPipe
@@ -119,5 +120,6 @@ class Writer:
     def _attempt(self, write: WriteRow, part: Sequence[Sent], *, whole: bool) -> list[StagedPipe]:
         stage = Stage(self._client.ports, self._client.queue(self._name)._row, write)
         for sent in part:
-            stage.append(Batch([sent.payload], sent.wall_ms), priority=sent.priority)
+            level = Level(sent.priority, 0)
+            stage.append(Batch([sent.payload], sent.wall_ms), level=level)
         return stage.finish() if whole else []

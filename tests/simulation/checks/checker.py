@@ -217,8 +217,10 @@ class Checker(Lookout):
     ) -> tuple[int, int, int]:
         """The tick, boot time and number of the commit after which a message was handed out."""
         last = process.committed_tick, process.committed_ms, process.committed_count
-        if not group.keyed:
-            return last
+        lanes = self._world.scenario.policy.get(group.queue, {}).get("key_lanes", 1)
+        if not group.keyed or lanes > 1:
+            # What the process claimed in another pipe after that may have taken long.
+            return self._world.commits.written.get((message.pipe_id, process), last)
         # Another thread may have claimed it, after the last commit of this one.
         return max(last, self._world.commits.claims.get(message._delivery.holder, last))
 
@@ -351,7 +353,7 @@ class Checker(Lookout):
 
     def _check_time(self, message: Message, sent: Sent) -> None:
         if sent.dedup_id:  # it is the time of any of its tries
-            if any(0 <= message.pushed_ms - ms < PUSHING_MS for ms in sent.walls_ms):
+            if any(self._is_stamp(message.pushed_ms - ms, sent.queue) for ms in sent.walls_ms):
                 return
         elif not sent.stamped and self._is_stamp(message.pushed_ms - sent.wall_ms, sent.queue):
             sent.wall_ms, sent.stamped = message.pushed_ms, True
@@ -385,6 +387,8 @@ class Checker(Lookout):
         first = place_of(message.id)
         if first in sent.places or not sent.id or sent.spilled:
             return
+        if sent.dedup_id and self._world.spills:
+            return  # the push that put it into a spool, which gave it this id, may have told nobody
         if not self._has_died(first):
             raise BrokenPromiseError(f"dead letter {message.id} was {sent.id} before")
         # Whoever got it there has told nobody, or nobody got it: a queue may drop its oldest.

@@ -76,6 +76,9 @@ REFUSES: dict[str, Any] = {
 }  # fmt: skip
 RECEIPTS: dict[str, Any] = {"receipts": 0.7, "clumsiness": 0.9, "catalog_lost": False}
 KEYS: dict[str, Any] = {"keys": 3, "clumsiness": 0.9, "catalog_lost": False, "cuts": 0}
+LANES: dict[str, Any] = KEYS | {
+    "policy": {"key_lanes": 3}, "roles": {"popper": 3}, "crash_rate": 0.0, "switches": 500,
+}  # fmt: skip
 HELD: dict[str, Any] = KEYS | POISON | {"holding": True, "delayed": 0.0}
 KEYS_BY_RECEIPT: dict[str, Any] = KEYS | RECEIPTS | {
     "keys": 2, "switches": 1000, "roles": {"popper": 2, "founder": 0, "visitor": 0},
@@ -164,6 +167,10 @@ PLANTS = [
           KEYS, ["ap"], patch=keys.reads_all_pipes_at_once),
     Plant("tried-unwritten", "a keyed group hands out what its rows do not say is tried", 40,
           KEYS | PAUSES | CRASHES, ["ap"], patch=keys.notes_no_try),
+    Plant("key-in-any-lane", "a message goes to a lane that is not its key's", 20,
+          LANES, ["ap"], patch=keys.pushes_to_any_lane),
+    Plant("lane-of-others", "a lane's popper claims from the pipes of all lanes", 20,
+          LANES, ["ap"], patch=keys.works_for_all_lanes),
     Plant("key-let-go-while-dated", "a key goes on while its message has a deadline of its own", 60,
           KEYS_BY_RECEIPT, ["ap"], patch=keys.lets_keys_go_on_while_dated),
     Plant("receipt-of-an-earlier-keyed-delivery", "a receipt outlives a release", 60,

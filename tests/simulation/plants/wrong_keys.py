@@ -8,6 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 from cassq.consumer.claiming.candidates import CandidatePipes, PipeView
+from cassq.consumer.claiming.parts import LanePart
 from cassq.consumer.delivery import Delivery
 from cassq.consumer.keyed.elsewhere import Elsewhere
 from cassq.consumer.keyed.holding import Holding
@@ -19,7 +20,9 @@ from cassq.consumer.keyed.take_over import TakeOver
 from cassq.consumer.settling import Settler
 from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model import claims
+from cassq.model.priorities import Level
 from cassq.model.rows import Claim, Cursor
+from cassq.producer.leveling import Leveling
 
 
 def forgets_keys_at_a_take_over() -> AbstractContextManager[Any]:
@@ -70,6 +73,21 @@ def forgets_the_dead_at_a_take_over() -> AbstractContextManager[Any]:
             look(self, line)
 
     return patch.object(Holding, "look", wrong)
+
+
+def pushes_to_any_lane() -> AbstractContextManager[Any]:
+    """Messages go to the key lanes in turn, as those without a key do."""
+    level = Leveling.level
+
+    def wrong(self: Leveling, priority: int, _key: bytes | None) -> Level:
+        return level(self, priority, None)
+
+    return patch.object(Leveling, "level", wrong)
+
+
+def works_for_all_lanes() -> AbstractContextManager[Any]:
+    """A popper with one lane takes the pipes of the others for its own."""
+    return patch.object(LanePart, "has", lambda _self, _pipe: True)
 
 
 def lets_keys_go_on_when_a_message_fails() -> AbstractContextManager[Any]:

@@ -214,6 +214,17 @@ def with_keys(scenario: Scenario, rng: random.Random) -> Scenario:
     )
 
 
+def with_key_lanes(scenario: Scenario, rng: random.Random) -> Scenario:
+    """The scenario, of ap queues with keys, with several lanes and poppers that share them."""
+    lanes = {"key_lanes": rng.choice((2, 3, 5))}
+    return replace(
+        scenario,
+        policy={name: settings | lanes for name, settings in scenario.policy.items()},
+        roles=scenario.roles | {"popper": rng.choice((1, 2, 2, 3))},
+        keys=rng.choice((3, 8)),
+    )
+
+
 def with_reserving(scenario: Scenario, rng: random.Random) -> Scenario:
     """The scenario with messages that come one by one, so that poppers often reserve the next."""
     longer: dict[str, Any] = {"max_pushes_per_pipe": rng.choice((7, 20, 100))}

@@ -15,6 +15,7 @@ from typing import Any
 from tests.simulation.worlds.scheduler import Process
 
 HOLDER = re.compile(r"[0-9a-f]+\.\d+/\d+")
+PIPE = re.compile(r"[0-9a-f]{24}")
 
 
 class Commits:
@@ -24,6 +25,7 @@ class Commits:
     one before them. keeping: whether a power cut can still come. committer: whose the last commit
     was. recorded: whether moves or removals were written since `watch` looked at them. claims:
     holder of a claim → the tick, boot milliseconds and number of the commit that wrote it first.
+    written: the same of the last one by each process in each pipe.
     """
 
     def __init__(self, rng: random.Random) -> None:
@@ -34,6 +36,7 @@ class Commits:
         self.recorded = False
         self.committer: Process | None = None
         self.claims: dict[str, tuple[int, int, int]] = {}
+        self.written: dict[tuple[str, Process], tuple[int, int, int]] = {}
         self.states: list[tuple[int, bytes]] = []
         self.tick: Callable[[], int] = lambda: 0
         self.watch: Callable[[], None] = lambda: None  # called after each commit
@@ -92,7 +95,8 @@ class SimConnection:
         self._process = process
         self._commits = commits
         self._synced = True
-        self._holders: list[str] = []  # of claims that the transaction writes
+        self._holders: list[str] = []  # of claims that the transaction writes ...
+        self._pipes: set[str] = set()  # ... and their pipes
 
     @property
     def in_transaction(self) -> bool:
@@ -119,6 +123,7 @@ class SimConnection:
             raise _failure()
         if statement == "BEGIN IMMEDIATE":
             self._holders.clear()
+            self._pipes.clear()
             self._commits.begin()
         return connection.execute(statement, parameters)
 
@@ -137,6 +142,8 @@ class SimConnection:
         written = thread.committed_tick, thread.committed_ms, thread.committed_count
         for holder in self._holders:
             commits.claims.setdefault(holder, written)
+        for pipe_id in self._pipes:
+            commits.written[pipe_id, process] = written
         commits.watch()
         process.point()
         if self._process.fault("COMMIT, after its effect"):
@@ -153,9 +160,9 @@ class SimConnection:
         return self._commits.connection.executemany(statement, rows)
 
     def _note_holders(self, parameters: Sequence[Any]) -> None:
-        self._holders += [
-            each for each in parameters if isinstance(each, str) and HOLDER.fullmatch(each)
-        ]
+        texts = [each for each in parameters if isinstance(each, str)]
+        self._holders += filter(HOLDER.fullmatch, texts)
+        self._pipes.update(filter(PIPE.fullmatch, texts))
 
     def close(self) -> None:
         """The database is everybody's."""

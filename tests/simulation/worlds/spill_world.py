@@ -29,6 +29,7 @@ class SpillWorld(World):
     """One run. Only pushers are cut off, and whoever heals."""
 
     option = " --only spilling"
+    spills = True
     spool_disk_class = SimDisk
 
     def __init__(

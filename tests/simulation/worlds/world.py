@@ -48,6 +48,7 @@ class World:
     store_class = FilesStore
     client_class = SteppedClient
     option = ""  # of the command that runs it again
+    spills = False  # whether pushers put into a spool what no quorum takes
     ends_lag = False  # what is acknowledged may be known later to others
 
     def __init__(

@@ -109,6 +109,7 @@ COUNTS = {
     "max_deliveries": 1_000_000,
     "max_pop_width": 1024,
     "max_open_pipes": 1024,
+    "key_lanes": 64,
     "max_claim_messages": 1_000_000,
     "max_pushes_per_pipe": 1_000_000_000,
     "max_bytes_per_pipe": 1 << 40,

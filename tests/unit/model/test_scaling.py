@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -12,8 +13,13 @@ from cassq.model.scaling import (
     LEASES_KEPT,
     PIPE_MESSAGES_PER_SECOND,
     QueueLoad,
+    by_key_lane,
     desired_pipes,
+    key_lane_of,
+    key_lane_of_pipe,
     next_desired,
+    owner_of,
+    pusher_of,
     share_of,
 )
 from cassq.reaper.scale import Busy, Crowd, load_of, plan
@@ -163,3 +169,37 @@ def test_timer_pipes_and_those_of_one_group_or_a_priority_do_not_count() -> None
 def test_a_pusher_keeps_to_the_policy_whatever_is_desired() -> None:
     assert share_of(a_queue(1, min_open_pipes=3), [], "me") == 3
     assert share_of(a_queue(9, max_open_pipes=2), [], "me") == 2
+
+
+# --- key lanes ----------------------------------------------------------------------------------
+
+
+def test_a_key_has_the_same_lane_for_ever() -> None:
+    """What is in the pipes of a queue was pushed by these numbers."""
+    lanes = {key: key_lane_of(key, 8) for key in (b"", b"a", b"user 7", b"\xff" * 40)}
+    assert lanes == {b"": 2, b"a": 7, b"user 7": 6, b"\xff" * 40: 0}
+    assert {key_lane_of(key, 1) for key in lanes} == {0}
+
+
+def test_keys_are_spread_over_the_lanes() -> None:
+    counts = Counter(key_lane_of(b"%d" % n, 16) for n in range(16_000))
+    assert min(counts.values()) > 800
+    assert max(counts.values()) < 1200
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_a_pipe_s_lane_is_in_its_owner_s_name(number: int) -> None:
+    owner = owner_of("a.1", number)
+    assert key_lane_of_pipe(owner, 4) == number % 4
+    assert pusher_of(owner) == "a.1"
+
+
+def test_a_pipe_of_nobody_is_in_the_first_lane() -> None:
+    assert key_lane_of_pipe("", 4) == 0
+
+
+def test_messages_are_apart_by_the_lanes_of_their_keys() -> None:
+    keys = [b"a", None, b"user 7", b"a", None]
+    assert by_key_lane(keys, 5, 8, turn=11) == {7: [0, 3], 3: [1, 4], 6: [2]}
+    assert by_key_lane(None, 3, 8, turn=11) == {3: range(3)}
+    assert by_key_lane(keys, 5, 1, turn=11) == {0: range(5)}
