@@ -41,13 +41,12 @@ class Leveling:
         """Which of several messages are of each level; all without a key are of one lane."""
         count = len(priorities)
         lanes = by_key_lane(keys, count, self.key_lanes, next(self._turns))
+        if len(set(priorities)) == 1:
+            return {Level(priorities[0], lane): which for lane, which in lanes.items()}
         found: Levels = {}
         for lane, which in lanes.items():
-            some = priorities if len(which) == count else [priorities[at] for at in which]
-            for priority, places in by_priority(some).items():
-                found[Level(priority, lane)] = (
-                    which if len(places) == len(which) else [which[at] for at in places]
-                )
+            for priority, some in by_priority([priorities[at] for at in which]).items():
+                found[Level(priority, lane)] = [which[at] for at in some]
         return found
 
     def parts(self, batch: Batch) -> Levels:
