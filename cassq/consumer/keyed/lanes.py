@@ -31,7 +31,6 @@ from cassq.lifecycle.ports import Ports
 from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model.receipts import Receipt
 from cassq.model.rows import Claim, GroupRow, QueueRow
-from cassq.model.scaling import key_lane_of
 
 # How often a popper that finds nothing tries the lanes that it does not have ...
 LOOK_MS = 100
@@ -70,7 +69,7 @@ class Lanes:
             for own, part in zip(self._claimers, lane_parts, strict=True)
         ]
         self._only = self.lanes[0] if count == 1 else None
-        self._first = key_lane_of(claimer.name.encode(), count)  # the lane whose turn it is
+        self._first = 0  # the lane whose turn it is
         self._share = count  # at most so many are this popper's
         self._tried_ms = self._moved_ms = -BUSY_MS
         self._used_ms = 0

@@ -78,8 +78,9 @@ class KeyedGroup(RuleBasedStateMachine):
             ]
         ),
         pipe=st.sampled_from([2, 5, 1000]),
+        lanes=st.sampled_from([1, 1, 3]),
     )
-    def begin(self, group: dict[str, object], pipe: int) -> None:
+    def begin(self, group: dict[str, object], pipe: int, lanes: int) -> None:
         self.group = group
         self.queue = self.client.create_queue(
             "jobs",
@@ -87,6 +88,7 @@ class KeyedGroup(RuleBasedStateMachine):
             max_deliveries=1000,
             sick_check=False,
             max_pushes_per_pipe=pipe,
+            key_lanes=lanes,
         )
         self.queue.create_group("keyed", **group)  # type: ignore[arg-type]
         self.pushers = [self.queue.pusher() for _ in range(2)]
@@ -210,6 +212,7 @@ class KeyedGroup(RuleBasedStateMachine):
     def wait(self, seconds: int) -> None:
         for _ in range(2 * seconds):
             self.clock.advance(0.5)
+            self.client.runtime.online().attendance.tend()
             for member in self.members:
                 member.popper.tend()
 
