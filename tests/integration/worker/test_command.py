@@ -150,6 +150,23 @@ def test_a_signal_lets_what_runs_finish_and_gives_the_rest_back_uncounted(
     assert sum(home.noted("begun").values()) == 2
 
 
+def test_the_processes_share_the_keys_of_a_queue_with_lanes(home: Home) -> None:
+    """Each waits at the gate with what it has: so both have something at the same time."""
+    with cassq.connect(home.url) as client:
+        queue = client.create_queue("laned", key_lanes=4)
+        queue.create_group("keyed", order="key")
+        with queue.pusher() as pusher:
+            for number, name in enumerate(names("gate", 8)):
+                pusher.push(name, key=b"%d" % number)
+        options = ["--queue", "laned", "--group", "keyed", "--processes", "2", "--threads", "1"]
+        with WorkerProcess(home, *options) as worker:
+            home.until("begun", 2)
+            assert len({line.pid for line in home.lines}) == 2
+            home.open_gate(8)
+            eventually("all are done", lambda: queue.stats().groups["keyed"].committed == 8)
+            assert worker.terminate() == 0
+
+
 def test_what_runs_beyond_the_grace_comes_again_counted_and_the_exit_code_says_so(
     home: Home, queue: cassq.Queue
 ) -> None:
