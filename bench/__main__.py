@@ -38,6 +38,7 @@ from bench.scenarios.frameworks.beside import Frameworks
 from bench.scenarios.frameworks.celery import Celery
 from bench.scenarios.gateway.scenario import OverSqs
 from bench.scenarios.handlers import Handlers
+from bench.scenarios.key_lanes import KeyLanes
 from bench.scenarios.keys import Keys
 from bench.scenarios.latency import Latency
 from bench.scenarios.outbox import InOutbox
@@ -58,7 +59,8 @@ RESULTS = Path(__file__).with_name("RESULTS.md")
 SCENARIOS: dict[str, type[Scenario]] = {
     scenario.name: scenario
     for scenario in (
-        *(Through, Concurrent, Single, Workers, Latency, Backlog, Endurance, Failing, Keys, Fair),
+        *(Through, Concurrent, Single, Workers, Latency, Backlog, Endurance, Failing, Keys),
+        *(KeyLanes, Fair),
         *(Handlers, Aio, Tasks, Celery, Frameworks, InOutbox),
         *(
             Delayed,
