@@ -81,7 +81,7 @@ class Served:
     def logged(self) -> str:
         """What it has written to standard error so far."""
         fd = self._stream("stderr").fileno()
-        while select.select([fd], [], [], 0)[0] and (piece := os.read(fd, 65536)):
+        while _is_readable(fd, 0) and (piece := os.read(fd, 65536)):
             self._logged += piece
         return self._logged.decode()
 
@@ -111,8 +111,7 @@ class Served:
 
     def _line(self) -> str:
         stdout = self._stream("stdout")
-        ready, _, _ = select.select([stdout], [], [], DEADLINE_SECONDS)
-        if not ready:
+        if not _is_readable(stdout.fileno(), DEADLINE_SECONDS):
             self.kill()
             pytest.fail("the sidecar did not say that it serves")
         return stdout.readline()
@@ -133,3 +132,11 @@ class StartError(Exception):
         super().__init__(f"{code}: {errors}")
         self.code = code
         self.errors = errors
+
+
+def _is_readable(fd: int, seconds: float) -> bool:
+    """Whether there is something to read, or the end, within so many seconds. `select` would not
+    take the descriptors of a process that has more than 1,024."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(1000 * seconds))
