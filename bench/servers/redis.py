@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from bench.servers.server import MissingServerError, Server, free_port
 
@@ -39,9 +38,7 @@ class RedisServer(Server):
             raise MissingServerError(f"{error.name} is not installed ({INSTALL})") from error
 
     def prepare(self) -> list[str]:
-        # A socket's path has at most 107 bytes, which that of the home may be beyond.
-        self._near = TemporaryDirectory(prefix="cassq-redis-")
-        socket = Path(self._near.name, "redis.sock")
+        socket = self.home / "redis.sock"
         configuration = self.home / "redis.conf"
         configuration.write_text(
             CONFIGURATION.format(port=free_port(), socket=socket, directory=self.home)

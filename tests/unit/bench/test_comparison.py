@@ -6,8 +6,9 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -516,11 +517,18 @@ def bench(directory: Path, *options: str, **environment: str) -> subprocess.Comp
     )
 
 
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+    """One that the servers' users may enter, with a path that is short enough for sockets."""
+    with TemporaryDirectory(prefix="cassq-small-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
 @pytest.mark.long(reason="the whole comparison, of a size that says something")
 @pytest.mark.needs("module:psutil")
-def test_a_small_comparison_runs_and_clears_up(tmp_path: Path) -> None:
-    data, page = tmp_path / "data", tmp_path / "results.md"
-    data.mkdir()
+def test_a_small_comparison_runs_and_clears_up(tmp_path: Path, open_directory: Path) -> None:
+    data, page = open_directory, tmp_path / "results.md"
     finished = bench(data, "--peers", "cassq,sqlite", "--out", str(page))
     assert finished.returncode == 0, finished.stderr
     written = page.read_text(encoding="utf-8")
