@@ -111,6 +111,7 @@ def test_a_delayed_message_is_cancelled_by_its_id_or_its_dedup_id(
     assert (code, "not the id of a message" in err) == (2, True)
 
 
+@pytest.mark.embedded_only(reason="moves the clock, and a keyspace's servers tell the time")
 def test_expired_groups_are_listed_with_what_they_had(url: str, place: Place) -> None:
     clock = LaterClock(0)
     with cassq.Client(place.url, place.open(clock), clock) as client:
