@@ -220,7 +220,9 @@ class Checker(Lookout):
         lanes = self._world.scenario.policy.get(group.queue, {}).get("key_lanes", 1)
         if not group.keyed or lanes > 1:
             # What the process claimed in another pipe after that may have taken long.
-            return self._world.commits.written.get((message.pipe_id, process), last)
+            found = self._world.commits.written.get((message.pipe_id, process))
+            if found is not None or not group.keyed:
+                return found or last
         # Another thread may have claimed it, after the last commit of this one.
         return max(last, self._world.commits.claims.get(message._delivery.holder, last))
 
