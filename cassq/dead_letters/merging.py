@@ -60,7 +60,8 @@ class Merging(BulkJob):
         # If the dead-letter queue has other groups, they keep theirs: then letters are copied.
         readers = self._catalog.queues.groups(letters.queue_id)
         self._may_repoint = where.is_empty and len(readers) == 1 and not anew
-        self._keys_apart = self._has_key_lanes()
+        if self._may_repoint and self._has_key_lanes():
+            self._may_repoint = False
 
     def _has_key_lanes(self) -> bool:
         """Whether the letters' keys belong to pipes of their own in the group's queue."""
@@ -69,8 +70,6 @@ class Merging(BulkJob):
 
     def _whole(self, pipe: PipeRow, end: Place) -> bool:
         if self._group is None or not self._may_repoint or pipe.timer_ms is not None:
-            return False
-        if self._keys_apart:
             return False
         if not self._limiter.is_off and (pipe.end is None or end.seq > self._limiter.room()):
             return False

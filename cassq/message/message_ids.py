@@ -117,6 +117,9 @@ class MessageIds(Sequence[str]):
     def __getitem__(self, index: int | slice) -> MessageId | list[str]:
         if isinstance(index, slice):
             return [*self][index]
+        return self._at(index)
+
+    def _at(self, index: int) -> MessageId:
         at = index + len(self) if index < 0 else index
         for run in self.runs:
             pipe_id, first, count = run
@@ -145,42 +148,30 @@ class ScatteredIds(MessageIds):
         self._parts = parts
         self._each: list[AppendReceipt] = []
 
+    @property
+    def runs(self) -> Sequence[tuple[str, int, int]]:
+        if not self._runs:
+            self._runs = joined_runs(self._places())
+        return self._runs
+
     def single_runs(self) -> Iterator[AppendReceipt]:
         return iter(self._places())
 
     def _places(self) -> list[AppendReceipt]:
         """A run of one message for each, in order."""
-        if not self._each and self._parts:
+        if not self._each:
             places: dict[int, AppendReceipt] = {}
             for which, ids in self._parts:
                 places.update(zip(which, ids.single_runs(), strict=True))
             self._each = [places[at] for at in range(len(places))]
         return self._each
 
-    @property
-    def runs(self) -> Sequence[tuple[str, int, int]]:
-        return joined_runs(self._places())
-
-    @property
-    def spilled(self) -> int:
-        return sum(ids.spilled for _, ids in self._parts)
+    def _at(self, at: int) -> MessageId:
+        (found,) = ids_of_run(self._places()[at])
+        return found
 
     def __len__(self) -> int:
         return sum(len(which) for which, _ in self._parts)
-
-    def __iter__(self) -> Iterator[str]:
-        for run in self._places():
-            yield from ids_of_run(run)
-
-    @overload
-    def __getitem__(self, index: int) -> MessageId: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-    def __getitem__(self, index: int | slice) -> MessageId | list[str]:
-        if isinstance(index, slice):
-            return [*self][index]
-        (found,) = ids_of_run(self._places()[index])
-        return found
 
 
 def joined_runs(runs: Iterable[AppendReceipt]) -> list[AppendReceipt]:

@@ -5,17 +5,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections import defaultdict
 from collections.abc import Iterable
 
 import pytest
 
 import cassq
 from cassq.base.clock import ManualClock
-from cassq.consumer.delivery import Message
 from cassq.consumer.keyed import lane, lanes
 from cassq.errors import BackendError, ClaimLostError, ConfigError
 from cassq.model.scaling import key_lane_of
+from tests.integration.consumer.test_keys import by_key, drained, push, texts
 from tests.integration.places import Place
 from tests.integration.stage import Connect
 from tests.integration.timed import clock, timed
@@ -42,33 +41,6 @@ def queue(client: cassq.Client) -> cassq.Queue:
 def texts_of(*numbers: int) -> list[str]:
     """A text of each key and number, those of a key in order."""
     return [f"{key}{number}" for number in numbers for pair in KEYS for key in pair]
-
-
-def push(queue: cassq.Queue, texts: Iterable[str], **options: float) -> None:
-    """Push texts, each of which begins with its key."""
-    with queue.pusher() as pusher:
-        for text in texts:
-            pusher.push(text.encode(), key=text[:1].encode(), **options)  # type: ignore[arg-type]
-
-
-def texts(messages: Iterable[Message]) -> list[str]:
-    return [message.payload.decode() for message in messages]
-
-
-def by_key(found: Iterable[str]) -> dict[str, list[str]]:
-    lines: dict[str, list[str]] = defaultdict(list)
-    for text in found:
-        lines[text[0]].append(text)
-    return lines
-
-
-def drained(popper: cassq.Popper) -> list[str]:
-    """Pop and commit until nothing comes."""
-    found: list[str] = []
-    while messages := popper.pop(100):
-        found += texts(messages)
-        popper.commit(messages)
-    return found
 
 
 def keys_of(found: Iterable[str]) -> set[str]:
@@ -349,20 +321,25 @@ def test_a_receipt_lets_a_key_go_on_whoever_has_its_lane(
     assert sorted(found) == sorted(texts_of(2))
 
 
+def fail_at_the_third_lane(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    """The third lane that is taken from fails, once."""
+    take, calls = lane.Lane.take, list[int]()
+
+    def failing(self: lane.Lane, limit: int) -> cassq.Messages:
+        calls.append(limit)
+        if len(calls) == 3:
+            raise error
+        return take(self, limit)
+
+    monkeypatch.setattr(lane.Lane, "take", failing)
+
+
 def test_an_interrupt_between_two_lanes_leaves_what_was_taken_to_the_next_pop(
     queue: cassq.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     push(queue, texts_of(1))
     popper = queue.popper("keyed")
-    take, calls = lane.Lane.take, list[int]()
-
-    def interrupted(self: lane.Lane, limit: int) -> cassq.Messages:
-        calls.append(limit)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return take(self, limit)
-
-    monkeypatch.setattr(lane.Lane, "take", interrupted)
+    fail_at_the_third_lane(monkeypatch, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         popper.pop(100)
     found = popper.pop(100)
@@ -375,15 +352,7 @@ def test_an_error_in_one_lane_comes_after_what_others_had(
 ) -> None:
     push(queue, texts_of(1))
     popper = queue.popper("keyed")
-    take, calls = lane.Lane.take, list[int]()
-
-    def failing(self: lane.Lane, limit: int) -> cassq.Messages:
-        calls.append(limit)
-        if len(calls) == 3:
-            raise BackendError("the disk is gone")
-        return take(self, limit)
-
-    monkeypatch.setattr(lane.Lane, "take", failing)
+    fail_at_the_third_lane(monkeypatch, BackendError("the disk is gone"))
     found = texts(popper.pop(100))
     assert len(found) == 4
     with pytest.raises(BackendError, match="the disk is gone"):

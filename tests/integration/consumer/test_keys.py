@@ -41,11 +41,12 @@ def keyed(queue: cassq.Queue) -> cassq.Queue:
     return queue
 
 
-def push(queue: cassq.Queue, texts: Iterable[str]) -> None:
+def push(queue: cassq.Queue, texts: Iterable[str], delay: float | None = None) -> None:
     """Push texts, each of which begins with the letter of its key; "-": no key."""
     with queue.pusher() as pusher:
         for text in texts:
-            pusher.push(text.encode(), key=None if text[0] == "-" else text[0].encode())
+            key = None if text[0] == "-" else text[0].encode()
+            pusher.push(text.encode(), key=key, delay=delay)
 
 
 def texts(messages: Iterable[Message]) -> list[str]:
