@@ -191,6 +191,12 @@ class Pipes(abc.ABC):
         """Seal: record the end durably if none is recorded yet; return the recorded one. None: the
         pipe is gone. A staged pipe stays staged."""
 
+    def sealed_ms(self, pipe_ids: Sequence[str]) -> dict[str, int]:
+        """When the ends of these pipes were recorded, by the clock of the server that did it, in
+        milliseconds since 1970; without those for which this is not known.
+        Cost: on networked catalogs one round trip."""
+        return {}
+
     @abc.abstractmethod
     def retire(self, pipe_id: str, groups_version: int) -> bool:
         """Durably make a sealed pipe consumed if every group has acked all of it, nothing is

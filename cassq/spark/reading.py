@@ -3,9 +3,9 @@ effect on the queue.
 
 A reader of several queues takes their snapshots one after another. Filters of a query, where Spark
 gives them to the reader, narrow its options: by queue, whose pipes are then not planned, and by
-push time. A pipe that was sealed and last written before `since` is not planned, where the store
-knows that time. Nothing follows from when a pipe was created: messages that were merged, carried
-over or staged keep the time of their first push.
+push time. A pipe that was sealed, or last written, before `since` is not planned, where the
+catalog or the store knows that time. Nothing follows from when a pipe was created: messages that
+were merged, carried over or staged keep the time of their first push.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ logger: logging.Logger = logging.getLogger("cassq")
 READ_MESSAGES = 65_536
 READ_BYTES = 8 * 1024 * 1024
 ALWAYS_MS = 1 << 62
-CLOCK_STEP_MS = 600_000  # by how much a clock that was set back may deceive about the last write
+CLOCK_STEP_MS = 600_000  # by how much a clock that is wrong may deceive about the last write
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
 
@@ -195,8 +195,7 @@ def _snapshot(ports: Ports, row: QueueRow, options: ReadOptions) -> list[PipeRan
         pipes = ports.catalog.pipes.live(row.id)
         return [
             PipeRange(pipe.id, Place(0, 0), seen_end(ports.store, pipe))
-            for pipe in pipes
-            if not _is_older(ports, pipe, options.since_ms)
+            for pipe in _not_before(ports, pipes, options.since_ms)
         ]
     group = group_of(ports, row.id, row.name, options.group)
     states: Iterable[str] = ledger.UNFINISHED
@@ -210,19 +209,24 @@ def _snapshot(ports: Ports, row: QueueRow, options: ReadOptions) -> list[PipeRan
     cursors = {cursor.pipe_id: cursor for cursor in ports.catalog.claims.cursors(group.id)}
     return [
         piece
-        for pipe in _for(ports, group)
-        if not _is_older(ports, pipe, options.since_ms)
+        for pipe in _not_before(ports, _for(ports, group), options.since_ms)
         for piece in _left(ports, group, pipe, cursors.get(pipe.id), states)
     ]
 
 
-def _is_older(ports: Ports, pipe: PipeRow, since_ms: int | None) -> bool:
-    """Whether all messages of a pipe are known to have been pushed before a time: a message is
-    written after its push."""
-    if since_ms is None or pipe.state is not PipeState.SEALED:
-        return False
-    last_ms = ports.store.last_write_ms(pipe.id)
-    return last_ms is not None and last_ms + CLOCK_STEP_MS < since_ms
+def _not_before(ports: Ports, pipes: list[PipeRow], since_ms: int | None) -> list[PipeRow]:
+    """These pipes, without those all of whose messages are known to have been pushed before a time:
+    a message is written after its push, and a pipe sealed after its last message."""
+    if since_ms is None:
+        return pipes
+    ids = [pipe.id for pipe in pipes if pipe.state is PipeState.SEALED]
+    sealed_ms = ports.catalog.pipes.sealed_ms(ids)
+    older = set()
+    for pipe_id in ids:
+        last_ms = sealed_ms.get(pipe_id) or ports.store.last_write_ms(pipe_id)
+        if last_ms is not None and last_ms + CLOCK_STEP_MS < since_ms:
+            older.add(pipe_id)
+    return [pipe for pipe in pipes if pipe.id not in older]
 
 
 def group_of(ports: Ports, queue_id: str, queue: str, name: str) -> GroupRow:

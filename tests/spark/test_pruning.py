@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import cassq
-from cassq.base.clock import ManualClock
+from cassq.base.clock import ManualClock, SystemClock
 from cassq.client.backends.embedded import PIPES
 from cassq.errors import CorruptionError
 from tests.integration.stage import numbers, push
@@ -22,8 +22,9 @@ pytest.importorskip("pyarrow")
 from pyspark.sql.datasource import Filter, GreaterThanOrEqual
 from pyspark.sql.types import BinaryType, StructType
 
+from cassq.spark.clients import place_of
 from cassq.spark.options import read_options
-from cassq.spark.reading import CLOCK_STEP_MS, FilteredReader
+from cassq.spark.reading import CLOCK_STEP_MS, FilteredReader, snapshot
 
 __all__ = ["clock", "timed"]
 COLUMNS = StructType().add("payload", BinaryType())
@@ -102,6 +103,25 @@ def test_a_pipe_that_may_have_some_of_them_is_read(
         assert found == numbers(20)
         later = read(timed, GreaterThanOrEqual(("pushed_at",), moment(pushed_ms + 1)))
         assert later == numbers(10, 10)
+
+
+@pytest.mark.parametrize("state", ["stored", "waiting"])
+def test_in_a_keyspace_a_pipe_that_was_sealed_before_the_times_asked_for_is_not_planned(
+    spark_keyspace: str, state: str
+) -> None:
+    def planned(since_ms: int) -> int:
+        options = {"url": spark_keyspace, "queue": queue.name, "state": state}
+        found = read_options({**options, "since": moment(since_ms).isoformat()})
+        return sum(piece.messages for piece in snapshot(place_of(spark_keyspace).ports, found))
+
+    with cassq.connect(spark_keyspace) as client:
+        queue = client.create_queue(f"pruned-{state}")
+        push(queue, *numbers(3))
+        with queue.pusher() as pusher:
+            pusher.push_many(numbers(3, 3))
+            now_ms = SystemClock().wall_ms()
+            assert planned(now_ms) == 6
+            assert planned(now_ms + CLOCK_STEP_MS + HOUR * 1000) == 3, "the open pipe is read"
 
 
 def test_a_pipe_that_is_still_open_is_read(

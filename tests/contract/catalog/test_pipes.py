@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from cassq.base.clock import SystemClock
 from cassq.catalog.port import Catalog
 from cassq.message.frames import Place
 from cassq.model.rows import GroupRow, PipeState, Reason, Removed, Retired, RetiredSum, summed
@@ -158,6 +159,19 @@ def test_an_end_is_recorded_once_and_for_all(
     found = other.pipes.by_id("p")
     assert found is not None
     assert (found.end, found.state) == (place(5), PipeState.SEALED)
+
+
+def test_a_pipe_was_sealed_when_its_end_was_recorded_or_at_an_unknown_time(
+    catalog: Catalog, other: Catalog
+) -> None:
+    make_queue(catalog)
+    add(catalog, "open")
+    add(catalog, "sealed")
+    before_ms = SystemClock().wall_ms() - 1000  # servers' clocks may round
+    assert catalog.pipes.record_end("sealed", place(5)) == place(5)
+    found = other.pipes.sealed_ms(["open", "sealed", "gone"])
+    assert all(before_ms <= found[pipe_id] for pipe_id in found)
+    assert set(found) <= {"sealed"}
 
 
 def test_the_end_of_a_pipe_that_is_gone_is_none(catalog: Catalog) -> None:

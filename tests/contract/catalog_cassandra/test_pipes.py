@@ -11,7 +11,7 @@ import pytest
 from cassq.base.clock import ManualClock
 from cassq.errors import BackendError
 from cassq.model import claims
-from cassq.model.rows import PipeState, Retired
+from cassq.model.rows import PipeState, Retired, WriteRow, WriteState
 
 pytest.importorskip("cassandra")
 
@@ -284,6 +284,31 @@ def test_claiming_while_a_pipe_is_given_away_keeps_it_or_gets_nothing(
     if not given:
         (held,) = theirs.claims.rows(group, "dead")
         assert Consumer(theirs, group, "dead").finish(held)
+
+
+# --- sealing ----------------------------------------------------------------------------------
+
+
+def test_the_time_of_a_seal_stays_that_of_the_recorded_end(open_one: Open) -> None:
+    """What is written to the row afterwards does not change it, and it is true for staged pipes."""
+    catalog, cql = open_one()
+    make_queue(catalog)
+    make_queue(catalog, LETTERS)
+    write = catalog.writes.begin(WriteRow(Q, "w", 0, 0, WriteState.OPEN, "driver", 0))
+    assert write is not None
+    assert catalog.pipes.add(pipe_row("dead", LETTERS))
+    assert catalog.pipes.add(pipe_row("staged", state=PipeState.STAGED, stage=write.stage))
+    ids = ["dead", "staged"]
+    assert catalog.pipes.sealed_ms(ids) == {}
+    for pipe_id in ids:
+        assert catalog.pipes.record_end(pipe_id, place(3))
+    sealed_ms = catalog.pipes.sealed_ms(ids)
+    assert sealed_ms.keys() == set(ids)
+    assert catalog.pipes.repoint("dead", Q, "q/default")
+    assert catalog.pipes.record_end("dead", place(9)) == place(3)
+    cql.rounds.clear()
+    assert catalog.pipes.sealed_ms(ids) == sealed_ms
+    assert cql.rounds.total() == 1
 
 
 # --- coming -----------------------------------------------------------------------------------

@@ -46,6 +46,8 @@ UNSTAGE = (
 )
 # ... or dropped.
 DROP_STAGED = "UPDATE pipes SET state = 3 WHERE pipe_id = ? IF state = 4 AND stage = ?"
+# When the end was recorded, in microseconds: nothing else writes it.
+SEALED_AT = "SELECT writetime(end_seq) FROM pipes WHERE pipe_id = ?"
 SET_MARK = "UPDATE pipes SET mark = ? WHERE pipe_id = ? IF mark = ? AND state = 2 AND queue_id = ?"
 CLEAR_MARK = "UPDATE pipes SET mark = '' WHERE pipe_id = ? IF mark = ?"
 # The last step of the client that set the mark.
