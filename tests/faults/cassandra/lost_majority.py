@@ -6,6 +6,7 @@ Not part of a plain run, as it takes minutes where processors are few: `./dev da
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -57,6 +58,7 @@ def test_one_node_of_three_is_not_missed_and_without_two_nothing_is_lost(
             f"quorum.{consistency}", consistency=consistency, claim_timeout=600
         )
         pusher, popper = queue.pusher(), queue.popper()
+        some = partial(popper.pop, 10)
         ids = [*pusher.push_many([b"%d" % n for n in range(20)])]
         cassandra3.node(2).kill()
         for number in range(20, 30):  # they may have to wait until it is known to be down
@@ -65,12 +67,12 @@ def test_one_node_of_three_is_not_missed_and_without_two_nothing_is_lost(
                 lambda n=number: succeeds(lambda: ids.append(pusher.push(b"%d" % n))),
                 seconds=PATIENCE,
             )
-        done = eventually("some are popped", lambda: popper.pop(10), seconds=PATIENCE)
+        done = eventually("some are popped", lambda: answer(some), seconds=PATIENCE)
         eventually(
             "they are committed", lambda: succeeds(lambda: popper.commit(done)), seconds=PATIENCE
         )
         eventually("its statistics are told", lambda: succeeds(queue.stats), seconds=PATIENCE)
-        held = eventually("some are popped", lambda: popper.pop(10), seconds=PATIENCE)
+        held = eventually("some are popped", lambda: answer(some), seconds=PATIENCE)
         cassandra3.node(3).pause()
         if consistency == "ap":
             ids.append(pusher.push(b"31"))
