@@ -234,10 +234,10 @@ class Popper:
         self._consumer = thread
 
     def _entered(self) -> threading.Lock:
-        """`Life.enter`, called only if it would refuse: this is on the hottest path."""
-        life = self._life
-        calling = life.mine.calling
-        return life.enter() if life.forked or life.closed or calling.locked() else calling
+        """`Life.enter`, called only if it would refuse or count: this is on the hottest path."""
+        life, calling = self._life, self._life.mine.calling
+        needed = life.timed or life.forked or life.closed or calling.locked()
+        return life.enter() if needed else calling
 
     def _may_hand_out(self) -> bool:
         """Do what is due before messages are handed out; whether they may be."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar, cast
 
 from cassq.base.clock import Clock
 from cassq.base.counters import Requests
@@ -42,6 +42,9 @@ class Life:
     """
 
     __slots__ = ("_in_catalog", "closed", "forked", "later", "mine")
+
+    # Whether each call has to begin with `enter`, which counts it.
+    timed: ClassVar[bool] = False
 
     def __init__(self, in_catalog: Callable[[], bool] = lambda: False) -> None:
         """in_catalog: whether this thread is inside a catalog step that must not be entered twice;
@@ -127,6 +130,8 @@ class TimedLife(Life):
     """A life that knows since when each thread's current call has been running."""
 
     __slots__ = ("_clock",)
+
+    timed = True
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()

@@ -1,0 +1,93 @@
+"""Poppers whose servers do not answer for a while go on when they do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import cassq
+from cassq.base.clock import SystemClock
+from cassq.errors import BackendError
+from cassq.lifecycle.ports import TimedLife
+from tests.contract.keyspaces import opened_keyspace
+from tests.integration.deadlines import eventually
+from tests.integration.places import Place
+from tests.integration.stage import numbers, payloads, push
+from tests.servers.kinds.cassandra import CassandraCluster
+
+PATIENCE = 60.0
+
+
+@pytest.fixture
+def life() -> TimedLife:
+    return TimedLife(SystemClock())
+
+
+@pytest.fixture
+def popper(place: Place, life: TimedLife) -> Iterator[cassq.Popper]:
+    """Of ten messages, in a client that counts its calls, as those of servers do."""
+    clock = SystemClock()
+    embedded = place.open(clock)
+    counting = embedded._replace(ports=embedded.ports._replace(life=life))
+    with cassq.Client(place.url, counting, clock) as client:
+        queue = client.create_queue("jobs")
+        push(queue, *numbers(10))
+        yield queue.popper()
+
+
+Act = Callable[[cassq.Popper], object]
+CALLS: dict[str, Act] = {
+    "pop": lambda popper: popper.pop(),
+    "iterate": lambda popper: next(iter(popper)),
+    "commit": lambda popper: popper.commit([]),
+    "ack": lambda popper: next(iter(popper)).ack(),
+    "nack": lambda popper: next(iter(popper)).nack(),
+    "flush": lambda popper: popper.flush(),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_each_call_of_a_popper_has_a_patience_of_its_own(
+    popper: cassq.Popper, life: TimedLife, name: str
+) -> None:
+    """It is told from the one before by its number; else a thread whose call used all of it up
+    would get nothing ever after."""
+    seen = []
+    for _ in range(3):
+        CALLS[name](popper)
+        seen.append(life.mine.calls)
+    assert seen[0] < seen[1] < seen[2]
+
+
+@pytest.fixture
+def keyspace(cassandra1: CassandraCluster) -> Iterator[str]:
+    for cql in opened_keyspace(cassandra1, "outages"):
+        yield cassandra1.url(cql.contact.keyspace)
+
+
+@pytest.mark.servers
+@pytest.mark.long(reason="the servers do not answer for longer than a call waits")
+def test_a_popper_that_had_no_answer_goes_on_when_there_is_one(
+    cassandra1: CassandraCluster, keyspace: str
+) -> None:
+    found: list[cassq.Message] = []
+    with cassq.connect(f"{keyspace}?patience=1") as client:
+        queue = client.create_queue("jobs")
+        push(queue, *numbers(3))
+        popper = queue.popper()
+
+        def all_came() -> bool:
+            try:
+                found.extend(popper.pop(10))
+            except BackendError:
+                return False
+            return len(found) == 3
+
+        cassandra1.node(1).pause()
+        for _ in range(2):
+            with pytest.raises(BackendError):
+                popper.pop()
+        cassandra1.node(1).resume()
+        eventually("all came", all_came, seconds=PATIENCE)
+    assert payloads(found) == numbers(3)
