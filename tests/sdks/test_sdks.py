@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import re
 import shutil
@@ -78,6 +79,7 @@ def run(
     needs: Callable[[str], str],
 ) -> None:
     """Run the program of a language, which must end well."""
+    faulthandler.cancel_dump_traceback_later()  # each command has a limit of its own
     paths = [str(Path(needs(tool)).parent) for tool in tools]
     program = shutil.copytree(HERE / language, tmp_path / language)
     environ = {

@@ -149,6 +149,35 @@ async fn main() -> Result<(), Error> {
     let letter = &receive(&client, dead, 1, 20).await?[0];
     assert_eq!(letter.message_id(), poison.message_id());
 
+    // Of a FIFO queue the first message of each group comes, and a duplicate is answered as the
+    // first.
+    let created = client
+        .create_queue()
+        .queue_name("sdk-rust.fifo")
+        .attributes(QueueAttributeName::FifoQueue, "true")
+        .attributes(QueueAttributeName::ContentBasedDeduplication, "true")
+        .send()
+        .await?;
+    let fifo = created.queue_url().unwrap();
+    let mut answers = Vec::new();
+    for body in ["a1", "a2", "b1", "a1"] {
+        let request = client.send_message().queue_url(fifo).message_body(body);
+        answers.push(request.message_group_id(&body[..1]).send().await?);
+    }
+    assert_eq!(answers[3].message_id(), answers[0].message_id());
+    assert_eq!(answers[3].sequence_number(), answers[0].sequence_number());
+    assert!(answers[0].sequence_number() < answers[1].sequence_number());
+    for expected in [vec!["a1", "b1"], vec!["a2"]] {
+        let messages = receive(&client, fifo, 10, 20).await?;
+        let bodies: Vec<_> = messages.iter().map(|each| each.body().unwrap()).collect();
+        assert_eq!(bodies, expected);
+        for each in &messages {
+            let request = client.delete_message().queue_url(fifo);
+            request.receipt_handle(each.receipt_handle().unwrap()).send().await?;
+        }
+    }
+    client.delete_queue().queue_url(fifo).send().await?;
+
     // Errors have their types.
     client.delete_queue().queue_url(url).send().await?;
     let late = client.send_message().queue_url(url).message_body("late").send().await;

@@ -4,6 +4,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.stream.IntStream;
+import java.util.stream.Stream;
 import software.amazon.awssdk.core.SdkBytes;
 import software.amazon.awssdk.services.sqs.SqsClient;
 import software.amazon.awssdk.services.sqs.model.DeleteMessageBatchRequestEntry;
@@ -13,6 +14,7 @@ import software.amazon.awssdk.services.sqs.model.MessageSystemAttributeName;
 import software.amazon.awssdk.services.sqs.model.QueueAttributeName;
 import software.amazon.awssdk.services.sqs.model.QueueDoesNotExistException;
 import software.amazon.awssdk.services.sqs.model.SendMessageBatchRequestEntry;
+import software.amazon.awssdk.services.sqs.model.SendMessageResponse;
 
 public class Scenario {
     static final SqsClient SQS = SqsClient.create();
@@ -111,6 +113,30 @@ public class Scenario {
         expect(receive(url, 1, 1).isEmpty(), "the poison comes again");
         Message letter = receive(dead, 1, 20).get(0);
         expect(letter.messageId().equals(poison), letter);
+
+        // Of a FIFO queue the first message of each group comes, and a duplicate is answered as the
+        // first.
+        String fifo = SQS.createQueue(r -> r.queueName("sdk-java.fifo")
+                .attributes(Map.of(
+                        QueueAttributeName.FIFO_QUEUE, "true",
+                        QueueAttributeName.CONTENT_BASED_DEDUPLICATION, "true"))).queueUrl();
+        List<SendMessageResponse> answers = Stream.of("a1", "a2", "b1", "a1")
+                .map(body -> SQS.sendMessage(r -> r.queueUrl(fifo)
+                        .messageBody(body)
+                        .messageGroupId(body.substring(0, 1))))
+                .toList();
+        SendMessageResponse first = answers.get(0);
+        expect(answers.get(3).messageId().equals(first.messageId()), answers);
+        expect(answers.get(3).sequenceNumber().equals(first.sequenceNumber()), answers);
+        expect(first.sequenceNumber().compareTo(answers.get(1).sequenceNumber()) < 0, answers);
+        for (List<String> expected : List.of(List.of("a1", "b1"), List.of("a2"))) {
+            List<Message> messages = receive(fifo, 10, 20);
+            expect(messages.stream().map(Message::body).toList().equals(expected), messages);
+            for (Message each : messages) {
+                SQS.deleteMessage(r -> r.queueUrl(fifo).receiptHandle(each.receiptHandle()));
+            }
+        }
+        SQS.deleteQueue(r -> r.queueUrl(fifo));
 
         // Errors have their types.
         SQS.deleteQueue(r -> r.queueUrl(url));
