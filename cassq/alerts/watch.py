@@ -26,11 +26,12 @@ from cassq.alerts.targets import AlertTarget
 from cassq.errors import CassqError
 from cassq.inspect.peeking import unfinished_headers
 from cassq.inspect.placements.rounds import last_round
-from cassq.inspect.stats import GroupStats, queue_stats
+from cassq.inspect.stats import GroupStats, group_stats, queue_stats
 from cassq.lifecycle.damage import NOTED_MS
 from cassq.lifecycle.ports import Ports
+from cassq.lifecycle.retries import letter_groups
 from cassq.message.importance import importance_of
-from cassq.model.queues import dead_letter_name, is_dead_letter_name, origin_of
+from cassq.model.queues import is_dead_letter_name, origin_of
 from cassq.model.rows import GroupRow, Incident, QueueRow, Sample
 
 logger: logging.Logger = logging.getLogger("cassq")
@@ -246,18 +247,19 @@ def _lost(ports: Ports, group: GroupRow, now_ms: int) -> int:
 
 
 def _letters(ports: Ports, queue: QueueRow, group: GroupRow) -> tuple[dict[str, int], int]:
-    """A group's oldest 1,000 dead letters, counted by importance; and how many there are in all."""
-    row = ports.catalog.queues.named(dead_letter_name(queue.name, group.name))
-    if row is None:
-        return {}, 0
-    stats = queue_stats(ports, row).groups.get("default", GroupStats())
-    depth = stats.waiting + stats.pending
-    letters = next((g for g in ports.catalog.queues.groups(row.id) if g.name == "default"), None)
-    if not depth or letters is None:
-        return {}, 0
+    """A group's oldest 1,000 dead letters in each place, counted by importance; and how many there
+    are in all: of those among letters of other groups, only the ones looked at count."""
     found: Counter[str] = Counter()
-    for headers in unfinished_headers(ports, letters, LETTERS_LOOKED):
-        found[importance_of(headers)] += 1
+    depth = 0
+    for place in letter_groups(ports, queue, group.name):
+        letters = unfinished_headers(ports, place.row, LETTERS_LOOKED)
+        meant = [headers for headers in letters if place.has(headers)]
+        found.update(map(importance_of, meant))
+        if place.died_in is None:
+            stats = group_stats(ports, place.queue, place.row)
+            depth += stats.waiting + stats.pending
+        else:
+            depth += len(meant)
     return dict(found), depth
 
 

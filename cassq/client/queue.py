@@ -39,6 +39,7 @@ from cassq.lifecycle.damage import PipeDamage, PipeInfo, look_into, pipes_of
 from cassq.lifecycle.groups import group_starts
 from cassq.lifecycle.ports import Ports, operation
 from cassq.lifecycle.purging import count_waiting, purge
+from cassq.lifecycle.retries import letter_groups, letters_name
 from cassq.lifecycle.skipping import skip
 from cassq.message.compression import check_compression
 from cassq.model.priorities import PLAIN, Level
@@ -52,7 +53,6 @@ from cassq.model.queues import (
     changed,
     check_group_name,
     checked_for,
-    dead_letter_name,
     differences,
     is_dead_letter_name,
 )
@@ -469,19 +469,13 @@ class Queue:
 
     def dead_letters(self, group: str = "default") -> DeadLetterQueue:
         """The dead letters of a group, to inspect, merge back or delete; the group itself may have
-        been deleted."""
+        been deleted. Cost: two reads."""
         check_group_name(group)
-        runtime, name = self._runtime, dead_letter_name(self.name, group)
-
-        def letters_row() -> GroupRow | None:
-            self._life.check()
-            row = self._ports.catalog.queues.named(name)
-            return None if row is None else Queue(runtime, row)._group("default")
-
+        runtime, name = self._runtime, letters_name(self._ports, self._load(), group)
         access = QueueAccess(
             ports=lambda: self._ports,
             group_row=lambda: self._group(group),
-            letters_row=letters_row,
+            places=lambda: letter_groups(self._ports, self._load(), group),
             pusher_to_group=lambda group: self.pusher_for(group.id),
             pusher_to_letters=lambda: own_queue(runtime, name).new_pusher(),
             ring=lambda: runtime.doorbell(self.row.id).ring(),

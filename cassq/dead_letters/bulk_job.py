@@ -54,6 +54,17 @@ class BulkOutcome:
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
+    def plus(self, other: BulkOutcome) -> BulkOutcome:
+        """The outcome of both; complete if both are."""
+        return BulkOutcome(
+            self.messages + other.messages,
+            self.pipes + other.pipes,
+            self.held + other.held,
+            self.broken | other.broken,
+            self.complete and other.complete,
+            self.dry_run,
+        )
+
 
 # Called after each step with the outcome so far; returning True ends the job there.
 Watch = Callable[[BulkOutcome], bool]

@@ -6,7 +6,7 @@ import base64
 import binascii
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,7 +15,7 @@ from cassq.errors import CassqError, CorruptionError, UsageError
 from cassq.extents.port import ExtentMissingError
 from cassq.lifecycle.moves import slices_of
 from cassq.lifecycle.ports import Ports
-from cassq.lifecycle.retries import DEATH_HEADER
+from cassq.lifecycle.retries import DEATH_HEADER, LetterGroup, death_of
 from cassq.lifecycle.sealing import end_of, live_pipe
 from cassq.message.batches import Batch
 from cassq.message.columns import encode_headers
@@ -221,6 +221,10 @@ class Filter:
             object.__setattr__(self, "ids", frozenset(self.ids))
         object.__setattr__(self, "headers", dict(self.headers))
 
+    def at(self, place: LetterGroup) -> Filter:
+        """The filter in a place that may have letters of other groups."""
+        return self if place.died_in is None else replace(self, died_in=place.died_in)
+
     @property
     def is_empty(self) -> bool:
         """Whether it selects all letters."""
@@ -261,11 +265,9 @@ class Filter:
 def _headers_of(frame: Frame, at: int) -> tuple[dict[str, str], dict[str, Any]]:
     """A message's headers without the death header, and its death."""
     headers = frame.headers_at(at)
-    try:
-        death = json.loads(headers.pop(DEATH_HEADER, "{}"))
-    except ValueError:
-        death = {}  # a user pushed a header with that name
-    return headers, death if isinstance(death, dict) else {}
+    death = death_of(headers)
+    headers.pop(DEATH_HEADER, None)
+    return headers, death
 
 
 # --- where they are -----------------------------------------------------------------------------

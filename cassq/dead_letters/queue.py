@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import NamedTuple, TypedDict, Unpack
 
 from cassq.base.arguments import check_count
-from cassq.dead_letters.bulk_job import BulkOutcome, Watch
+from cassq.dead_letters.bulk_job import BulkJob, BulkOutcome, Watch
 from cassq.dead_letters.letters import Filter, Letter, batches_of, letter_from_json, letters_of
 from cassq.dead_letters.merging import Merging, Purging
 from cassq.errors import CassqError, UsageError
 from cassq.lifecycle.ports import Ports
+from cassq.lifecycle.retries import LetterGroup
 from cassq.model.rows import GroupRow
 from cassq.producer.pusher import Pusher
 
@@ -35,15 +37,14 @@ class Where(TypedDict, total=False):
 class QueueAccess(NamedTuple):
     """What the dead letters of a group need from their queue. Each may raise BackendError.
 
-    group_row: the group; GroupNotFoundError if it is gone. letters_row: the group `default` of the
-    dead-letter queue; None if there is no such queue. pusher_to_group: pushes to the queue, for
-    this group only. pusher_to_letters: pushes to the dead-letter queue, which it creates if needed.
-    ring: wakes the poppers of the queue.
+    group_row: the group; GroupNotFoundError if it is gone. places: where there may be letters.
+    pusher_to_group: pushes to the queue, for this group only. pusher_to_letters: pushes to where
+    dead letters move, which it creates if needed. ring: wakes the poppers of the queue.
     """
 
     ports: Callable[[], Ports]
     group_row: Callable[[], GroupRow]
-    letters_row: Callable[[], GroupRow | None]
+    places: Callable[[], list[LetterGroup]]
     pusher_to_group: Callable[[GroupRow], Pusher]
     pusher_to_letters: Callable[[], Pusher]
     ring: Callable[[], None]
@@ -58,12 +59,14 @@ class Imported:
 
 
 class DeadLetterQueue:
-    """The dead letters of one group; made by `Queue.dead_letters`.
+    """The dead letters of one group; made by `Queue.dead_letters`: those in its own queue of dead
+    letters, and its own ones in the queue that the setting `dead_letters` names.
 
-    name: of the queue that holds them, which can be popped from like any other. Every method takes
-    the same filters: reason="rejected", older_than=3600, newer_than=60 (seconds since the death),
-    headers={"kind": "invoice"}, text="no such customer" (in the payload, or in the error it died
-    of), ids=[...]. A letter must match all of them; without any, all letters are selected.
+    name: of the queue to which they moved when this was made; it can be popped from like any other.
+    Every method takes the same filters: reason="rejected", older_than=3600, newer_than=60 (seconds
+    since the death), headers={"kind": "invoice"}, text="no such customer" (in the payload, or in
+    the error it died of), ids=[...]. A letter must match all of them; without any, all letters are
+    selected.
     """
 
     def __init__(self, queue: QueueAccess, name: str) -> None:
@@ -89,11 +92,9 @@ class DeadLetterQueue:
         that cannot be read, and why; without it the first one raises. Cost: reads every frame.
         """
         chosen = Filter(**where)
-        row = self._queue.letters_row()
-        if row is None:
-            return
         found: dict[str, CassqError] = {} if broken is None else broken
-        yield from letters_of(self._queue.ports(), row, chosen, found)
+        for place in self._queue.places():
+            yield from letters_of(self._queue.ports(), place.row, chosen.at(place), found)
         if broken is None and found:
             raise next(iter(found.values()))
 
@@ -122,23 +123,11 @@ class DeadLetterQueue:
         """
         chosen = Filter(**where)
         _check_pace(limit, rate)
-        group, row = self._queue.group_row(), self._queue.letters_row()
-        if row is None:
-            return BulkOutcome(complete=True, dry_run=dry_run)
+        group = self._queue.group_row()
         with self._queue.pusher_to_group(group) as pusher:
-            job = Merging(
-                self._queue.ports(),
-                row,
-                chosen,
-                group=group,
-                append=pusher.push_intended,
-                ring=self._queue.ring,
-                limit=limit,
-                rate=rate,
-                dry_run=dry_run,
-                watch=watch,
-            )
-            return job.run()
+            ring = self._queue.ring
+            begin = partial(Merging, group=group, append=pusher.push_intended, ring=ring, rate=rate)
+            return self._run(begin, chosen, limit, dry_run=dry_run, watch=watch)
 
     def purge(
         self,
@@ -165,13 +154,32 @@ class DeadLetterQueue:
             )
         if not chosen.is_empty and everything:
             raise UsageError("a purge takes everything=True or a filter, not both")
-        row = self._queue.letters_row()
-        if row is None:
-            return BulkOutcome(complete=True, dry_run=dry_run)
-        job = Purging(
-            self._queue.ports(), row, chosen, limit=limit, rate=rate, dry_run=dry_run, watch=watch
-        )
-        return job.run()
+        return self._run(partial(Purging, rate=rate), chosen, limit, dry_run=dry_run, watch=watch)
+
+    def _run(
+        self,
+        begin: Callable[..., BulkJob],
+        chosen: Filter,
+        limit: int | None,
+        *,
+        dry_run: bool,
+        watch: Watch | None,
+    ) -> BulkOutcome:
+        """Run a job in each place where letters are, one after another; the outcome of all."""
+        done = BulkOutcome(complete=True, dry_run=dry_run)
+        for place in self._queue.places():
+            job = begin(
+                self._queue.ports(),
+                place.row,
+                chosen.at(place),
+                limit=None if limit is None else limit - done.messages,
+                dry_run=dry_run,
+                watch=watch and _after(done, watch),
+            )
+            done = done.plus(job.run())
+            if not done.complete:
+                break
+        return done
 
     # --- from files -----------------------------------------------------------------------------
 
@@ -189,16 +197,15 @@ class DeadLetterQueue:
         memory, reads every frame of the target, and makes one durable push for every 4,096 letters.
         """
         letters = _read(lines)
+        queue = self._queue
         if to_queue:
-            group: GroupRow | None = self._queue.group_row()
+            places = [(queue.group_row(), Filter())]
         else:
-            group = self._queue.letters_row()
+            places = [(place.row, Filter(died_in=place.died_in)) for place in queue.places()]
         there: set[str] = set()
-        if group is not None:
+        for group, where in places:
             broken: dict[str, CassqError] = {}
-            there = {
-                letter.id for letter in letters_of(self._queue.ports(), group, Filter(), broken)
-            }
+            there.update(each.id for each in letters_of(queue.ports(), group, where, broken))
             for exc in broken.values():
                 raise exc
         new: dict[str, Letter] = {}
@@ -220,6 +227,11 @@ class DeadLetterQueue:
 
     def __repr__(self) -> str:
         return f"<DeadLetterQueue {self.name}>"
+
+
+def _after(done: BulkOutcome, watch: Watch) -> Watch:
+    """Watches a job that adds to what others have done."""
+    return lambda outcome: watch(done.plus(outcome))
 
 
 def _unheeded(_pipe_id: str, _seq: int, _which: Sequence[int]) -> None:

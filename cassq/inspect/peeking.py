@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -12,9 +12,9 @@ from typing import NamedTuple
 from cassq.errors import CorruptionError, UsageError
 from cassq.extents.port import ExtentMissingError, ExtentReader
 from cassq.lifecycle.ports import Ports
+from cassq.lifecycle.retries import letter_groups
 from cassq.message.frames import Frame
 from cassq.model.ledger import UNFINISHED, Fate, Unfinished, unfinished
-from cassq.model.queues import dead_letter_name
 from cassq.model.rows import GroupRow, PipeRow, QueueRow
 
 logger: logging.Logger = logging.getLogger("cassq")
@@ -68,22 +68,23 @@ def peek(
     """The first messages in a state, pipe by pipe; without a state, those not committed."""
     if state != Fate.DEAD:
         return peek_group(ports, group, limit, UNFINISHED if state is None else (Fate(state),))
-    letters = dead_letter_group(ports, queue, group)
-    found = peek_group(ports, letters, limit) if letters else []
+    found: list[Peeked] = []
+    for place in letter_groups(ports, queue, group.name):
+        if len(found) < limit:
+            found += peek_group(ports, place.row, limit - len(found), meant=place.has)
     return [replace(message, state=str(Fate.DEAD)) for message in found]
 
 
-def dead_letter_group(ports: Ports, queue: QueueRow, group: GroupRow) -> GroupRow | None:
-    """The group of a group's dead-letter queue that tracks which dead letters are left."""
-    row = ports.catalog.queues.named(dead_letter_name(queue.name, group.name))
-    groups = ports.catalog.queues.groups(row.id) if row else []
-    return next((group for group in groups if group.name == "default"), None)
-
-
 def peek_group(
-    ports: Ports, group: GroupRow, limit: int, states: Collection[Fate] = UNFINISHED
+    ports: Ports,
+    group: GroupRow,
+    limit: int,
+    states: Collection[Fate] = UNFINISHED,
+    *,
+    meant: Callable[[Mapping[str, str]], bool] | None = None,
 ) -> list[Peeked]:
-    """The first messages of a group that are in one of `states`."""
+    """The first messages of a group that are in one of `states`. meant: of their headers, selects
+    some."""
     now_ms = ports.catalog.now_ms()
     to_wall_ms = to_wall(ports, now_ms)
     found: list[Peeked] = []
@@ -92,7 +93,7 @@ def peek_group(
             payloads = seen.frame.payloads(seen.first, seen.last)
             for index, payload in enumerate(payloads, seen.first):
                 message = _peeked(seen, index, payload, now_ms, to_wall_ms)
-                if message.state in states:
+                if message.state in states and (meant is None or meant(message.headers)):
                     found.append(message)
                     if len(found) == limit:
                         return found

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from cassq.lifecycle.retries import DEATH_HEADER
+from cassq.lifecycle.retries import death_of
 from cassq.model.claims import consumer_of, hold_ends_ms, is_doomed, is_moving, is_sick, is_spent
 from cassq.model.ledger import UNFINISHED, Fate, GroupView, fates, tally_retired
 from cassq.model.limits import next_us_of, permits_of
@@ -449,14 +449,9 @@ def _death(there: MessageState) -> dict[str, Any]:
     """The death record of a dead letter in its queue."""
     if there.content is None or not is_dead_letter_name(there.queue.name):
         return {}
-    try:
-        death = json.loads(there.content.headers.get(DEATH_HEADER, "{}"))
-    except ValueError:
-        return {}  # a user's own header with that name
+    death = death_of(there.content.headers)
     numbers = ("deliveries", "first_ms", "last_ms", "at_ms", "count")
-    if not isinstance(death, dict) or not all(_is_count(death.get(name, 0)) for name in numbers):
-        return {}
-    return death
+    return death if all(_is_count(death.get(name, 0)) for name in numbers) else {}
 
 
 def _is_count(value: object) -> bool:

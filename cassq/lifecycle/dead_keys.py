@@ -17,13 +17,13 @@ import json
 import logging
 from collections.abc import Iterable, Mapping
 from contextlib import closing
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cassq.catalog.port import released_name
 from cassq.errors import BackendTimeoutError, CorruptionError, UsageError
 from cassq.extents.port import ExtentMissingError
 from cassq.lifecycle.ports import Ports
-from cassq.lifecycle.retries import DEATH_HEADER, MAXLEN
+from cassq.lifecycle.retries import MAXLEN, death_of
 from cassq.lifecycle.sealing import sealed_end
 from cassq.message.frames import Place
 from cassq.message.ranges import EMPTY, RangeSet
@@ -140,7 +140,7 @@ class DeadKeys:
                 for frame, first, last in slices:
                     for index in range(first, last):
                         key, seq = frame.key_at(index), frame.base_seq + index
-                        death = _death(frame.headers_at(index)) if key is not None else {}
+                        death = death_of(frame.headers_at(index)) if key is not None else {}
                         if key is not None and death.get("reason") != MAXLEN:
                             id = frame.id_at(index, pipe.id).decode()
                             about = death.get("deliveries", 0), death.get("error", "")
@@ -175,15 +175,6 @@ class DeadKeys:
                 self._catalog.claims.ensure_durable()
                 return found
         raise BackendTimeoutError("others release keys of the group at the same time")
-
-
-def _death(headers: Mapping[str, str]) -> dict[str, Any]:
-    """The death record of a letter; empty if it has none that can be read."""
-    try:
-        found = json.loads(headers.get(DEATH_HEADER, "{}"))
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _parsed(text: str) -> dict[str, RangeSet]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from cassq.errors import CassqError, CorruptionError, OwnershipError
 from cassq.extents.port import ExtentMissingError
@@ -98,6 +98,16 @@ def _kind(death: Mapping[str, Any]) -> tuple[Any, ...]:
     return death.get("queue"), death.get("group"), death.get("reason")
 
 
+def death_of(headers: Mapping[str, str]) -> dict[str, Any]:
+    """The death record of a letter; empty if it has none that can be read, as with a user's own
+    header of that name."""
+    try:
+        found = json.loads(headers.get(DEATH_HEADER, "{}"))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def letters_of(queue: QueueRow, group: GroupRow) -> str:
     """The name of the queue that dead letters of a group move to. Pure.
 
@@ -108,6 +118,44 @@ def letters_of(queue: QueueRow, group: GroupRow) -> str:
     if not named or named == queue.name or group.policy.on_dead == "hold":
         return dead_letter_name(queue.name, group.name)
     return named
+
+
+def letters_name(ports: Ports, queue: QueueRow, group: str) -> str:
+    """`letters_of` a group by its name, which may be gone. Cost: a read."""
+    for row in ports.catalog.queues.groups(queue.id):
+        if row.name == group:
+            return letters_of(queue, row)
+    return dead_letter_name(queue.name, group)
+
+
+class LetterGroup(NamedTuple):
+    """A group of a queue that holds dead letters: what it has not finished is left of them.
+    died_in: the queue and the group of those that are meant; None: all of them are."""
+
+    queue: QueueRow
+    row: GroupRow
+    died_in: tuple[str, str] | None = None
+
+    def has(self, headers: Mapping[str, str]) -> bool:
+        """Whether a message there is one of the letters that are meant."""
+        if self.died_in is None:
+            return True
+        death = death_of(headers)
+        return (death.get("queue"), death.get("group")) == self.died_in
+
+
+def letter_groups(ports: Ports, queue: QueueRow, group: str) -> list[LetterGroup]:
+    """Where dead letters of a group are, which may be gone itself: in a queue of its own, and in
+    the one that its queue names. Cost: two reads for each."""
+    died_in = (queue.name, group)
+    places = {dead_letter_name(*died_in): None, queue.policy.dead_letters: died_in}
+    found: list[LetterGroup] = []
+    for name, only in places.items():
+        row = ports.catalog.queues.named(name) if name not in ("", queue.name) else None
+        if row is not None:
+            groups = ports.catalog.queues.groups(row.id)
+            found += (LetterGroup(row, each, only) for each in groups if each.name == "default")
+    return found
 
 
 class DeadLetters:

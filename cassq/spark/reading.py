@@ -32,8 +32,8 @@ from pyspark.sql.types import StructType
 
 from cassq.errors import GroupNotFoundError
 from cassq.extents.port import ExtentMissingError, ExtentReader
-from cassq.inspect.peeking import dead_letter_group
 from cassq.lifecycle.ports import Ports
+from cassq.lifecycle.retries import letter_groups
 from cassq.lifecycle.sealing import seen_end
 from cassq.message.frames import Place
 from cassq.model import ledger
@@ -200,10 +200,10 @@ def _snapshot(ports: Ports, row: QueueRow, options: ReadOptions) -> list[PipeRan
     group = group_of(ports, row.id, row.name, options.group)
     states: Iterable[str] = ledger.UNFINISHED
     if options.state == DEAD:
-        letters = dead_letter_group(ports, row, group)
-        if letters is None:
+        own = [place for place in letter_groups(ports, row, group.name) if not place.died_in]
+        if not own:
             return []
-        group = letters
+        group = own[0].row
     elif options.state != UNFINISHED:
         states = (options.state,)
     cursors = {cursor.pipe_id: cursor for cursor in ports.catalog.claims.cursors(group.id)}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -20,11 +21,13 @@ from cassq.cli.verb import (
     seconds,
     sure_to,
 )
+from cassq.client.client import Client
+from cassq.client.queue import Queue
 from cassq.dead_letters.bulk_job import BulkOutcome, Watch
-from cassq.dead_letters.letters import Letter
+from cassq.dead_letters.letters import Filter, Letter, letters_of
 from cassq.dead_letters.queue import DeadLetterQueue
 from cassq.errors import CassqError, QueueNotFoundError
-from cassq.model.queues import OWN, is_dead_letter_name, origin_of
+from cassq.model.queues import DEFAULT_GROUP, OWN, is_dead_letter_name, origin_of
 from cassq.plurals import counted
 
 LINES_AT_ONCE = 256
@@ -121,6 +124,7 @@ def list_(call: Invocation, prefix: str) -> None:
                     "name": queue.name,
                 }
             )
+        found += _in_named_queues(client, [client.queue(prefix)] if prefix else client.queues())
     if call.as_json:
         output.document(found)
         return
@@ -131,6 +135,33 @@ def list_(call: Invocation, prefix: str) -> None:
             for f in found
         ],
     )
+
+
+def _in_named_queues(client: Client, queues: Sequence[Queue]) -> list[dict[str, Any]]:
+    """The groups of these queues that have dead letters in a queue that the setting `dead_letters`
+    names. Cost: reads every letter there."""
+    sources = {queue.name for queue in queues}
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for name in sorted({queue.policy.dead_letters for queue in queues} - {""}):
+        for letter in _letters_in(client, name):
+            queue, group = letter.death.get("queue"), letter.death.get("group")
+            if queue not in sources or queue == name:
+                continue
+            start = {"queue": queue, "group": group, "letters": 0, "pending": 0, "oldest_age": 0.0}
+            row = found.setdefault((name, queue, group), {**start, "name": name})
+            row["letters"] += 1
+            row["pending"] += letter.state == "pending"
+            age = (datetime.now(UTC) - letter.pushed_at).total_seconds()
+            row["oldest_age"] = max(row["oldest_age"], age)
+    return list(found.values())
+
+
+def _letters_in(client: Client, name: str) -> Iterator[Letter]:
+    """The letters that are left in a queue, without pipes that cannot be read."""
+    row = client.ports.catalog.queues.named(name)
+    for group in client.ports.catalog.queues.groups(row.id) if row is not None else []:
+        if group.name == DEFAULT_GROUP:
+            yield from letters_of(client.ports, group, Filter(), {})
 
 
 @dead.command(

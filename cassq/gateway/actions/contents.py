@@ -14,7 +14,7 @@ from hashlib import md5
 from typing import Any, NamedTuple
 
 from cassq.gateway.actions.faults import fault, wrong_value
-from cassq.lifecycle.retries import DEATH_HEADER
+from cassq.lifecycle.retries import DEATH_HEADER, death_of
 from cassq.producer.dedup import DEDUP_HEADER
 
 SIZE_MAX = 1_048_576  # bytes of a message with its attributes, or of a batch
@@ -221,7 +221,7 @@ def received(headers: Mapping[str, str], *, is_text: bool) -> Received:
         attributes[name] = {"DataType": kind, "BinaryValue": base64.b64decode(encoded)}
     if not is_text:
         attributes[ENCODING] = {"DataType": "String", "StringValue": "base64"}
-    death = _parsed(headers[DEATH_HEADER]) if DEATH_HEADER in headers else {}
+    death = death_of(headers) if DEATH_HEADER in headers else {}
     return Received(attributes, more.get("system", {}), death, headers.get(DEDUP_HEADER))
 
 

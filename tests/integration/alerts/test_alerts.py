@@ -90,6 +90,18 @@ def test_messages_that_failed_for_good_are_reported_once_by_importance(
     assert later.ports.catalog.records.incidents() == []
 
 
+def test_what_failed_is_reported_for_its_group_alone_where_others_have_their_letters_too(
+    client: cassq.Client, later: Later
+) -> None:
+    for name in ("jobs", "mails"):
+        fail(client.create_queue(name, dead_letters="failures"), b"1")
+    fail(client.queue("mails"), b"2")
+    assert [reported.detail for reported in later.run(LOG)] == [
+        "to log: queue jobs, group default: 1 message of importance normal failed for good",
+        "to log: queue mails, group default: 2 messages of importance normal failed for good",
+    ]
+
+
 def test_importance_can_be_given_with_every_kind_of_push(queue: cassq.Queue) -> None:
     with queue.pusher() as pusher:
         pusher.push(b"1", importance="high", headers={"a": "b"})
