@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -151,7 +150,7 @@ def _in_named_queues(client: Client, queues: Sequence[Queue]) -> list[dict[str, 
             row = found.setdefault((name, queue, group), {**start, "name": name})
             row["letters"] += 1
             row["pending"] += letter.state == "pending"
-            age = (datetime.now(UTC) - letter.pushed_at).total_seconds()
+            age = client.ports.clock.wall_ms() / 1000 - letter.pushed_at.timestamp()
             row["oldest_age"] = max(row["oldest_age"], age)
     return list(found.values())
 
