@@ -306,8 +306,8 @@ def reap(stage: Stage, url: str, path: str, pause: float) -> None:
 
 
 def drain(stage: Stage, url: str, path: str, queues: dict[str, list[str]], limit: float) -> None:
-    """Commit all that is left in each group of these queues, side by side, `limit` seconds at
-    most, then tell what became of it."""
+    """Commit all that is left in each group of these queues, side by side, until none of them gets
+    any further for `limit` seconds, then tell what became of it."""
     journal = _begun(path, "drainer")
     ears = Ears(stage, journal)
     client = _opened(url, ears, journal)
@@ -318,15 +318,24 @@ def drain(stage: Stage, url: str, path: str, queues: dict[str, list[str]], limit
         for q, gs in queues.items()
         for g in gs
     ]
-    watch = Stopwatch()
+    enough = threading.Event()
     with ThreadPoolExecutor(len(drainers)) as pool:
-        while watch.seconds() < limit and not ears.over:
-            _try(journal, "reap", client.reap)
-            found = sum(pool.map(lambda each: each.drain_or_tell(journal), drainers))
-            quiet = [_try(journal, "stats", lambda q=q: _is_quiet(client.queue(q))) for q in queues]
-            if not found and all(quiet):
-                break
-            ears.rest(0.0 if found else 0.2)
+        for drainer in drainers:
+            pool.submit(drainer.drain_until, enough, journal)
+        try:
+            watch, count = Stopwatch(), 0
+            while watch.seconds() < limit and not ears.over:
+                _try(journal, "reap", client.reap)
+                quiet = [
+                    _try(journal, "stats", lambda q=q: _is_quiet(client.queue(q))) for q in queues
+                ]
+                if all(quiet):
+                    break
+                if sum(each.count for each in drainers) > count:
+                    watch, count = Stopwatch(), sum(each.count for each in drainers)
+                ears.rest(0.2)
+        finally:
+            enough.set()
     for drainer in drainers:
         drainer.close()
     for name in queues:
@@ -347,32 +356,35 @@ def _surely(journal: Journal, ears: Ears, act: Callable[[], Any]) -> Any:
 
 
 class Drainer:
-    """Commits what is left for a group, in a journal of its own, as a popper has."""
+    """Commits what is left for a group, in a journal of its own, as a popper has. count: how many
+    messages so far."""
 
     def __init__(self, client: cassq.Client, path: Path, queue: str, group: str) -> None:
         self._popper = client.queue(queue).popper(group)
         name = f"{path.stem}.{queue}.{group}"
         self._journal = Journal(path.with_name(f"{name}.jsonl"), "popper", queue, group)
         self._batches = itertools.count()
+        self.count = 0
 
-    def drain_or_tell(self, journal: Journal) -> int:
-        """`drain`; 0 when that failed, which is told."""
-        return _try(journal, "drain", self.drain) or 0
+    def drain_until(self, enough: threading.Event, journal: Journal) -> None:
+        """Go on until it is enough, whatever goes wrong, which is told."""
+        while not enough.is_set():
+            _try(journal, "drain", lambda: self._drain(enough))
+            enough.wait(POP_AGAIN_SECONDS)
 
-    def drain(self) -> int:
-        """Pop and commit until nothing is waiting at this moment; how many messages."""
-        count = 0
-        while True:
+    def _drain(self, enough: threading.Event) -> None:
+        """Pop and commit until nothing is waiting at this moment."""
+        while not enough.is_set():
             called_ns = now_ns()
             messages = list(self._popper.pop(DRAINED_AT_ONCE))
             if not messages:
-                return count
+                return
             batch = next(self._batches)
             note_got(self._journal, batch, called_ns, messages)
             settle(
                 self._journal, batch, "commit", messages, lambda m=messages: self._popper.commit(m)
             )
-            count += len(messages)
+            self.count += len(messages)
 
     def close(self) -> None:
         _try(self._journal, "close popper", self._popper.close)
