@@ -94,13 +94,13 @@ def gateway(
 ) -> None:
     """Serve the queues by the protocol of Amazon SQS, until SIGTERM or Ctrl-C.
 
-    Clients are the SDKs of AWS in any language: set AWS_ENDPOINT_URL_SQS as this prints. Without
-    --credentials, any access key is taken, and only this machine can connect.
+    Clients are the SDKs of AWS in any language: set AWS_ENDPOINT_URL_SQS as this command prints it.
+    Without --credentials, every access key is accepted, and only this machine can connect.
 
-    /health and /metrics, for Prometheus, are served at the same address. SIGTERM or Ctrl-C lets
-    requests finish within --grace; waits for messages end with what they have. A second Ctrl-C ends
-    at once. The files of credentials and certificates are read again when they change, and after
-    SIGHUP. A process that crashes is replaced.
+    The same address serves /health, and /metrics for Prometheus. After SIGTERM or Ctrl-C, requests
+    may finish within --grace; those that wait for messages are answered at once. A second Ctrl-C
+    ends at once. The files of credentials and certificates are read again when they change, and
+    after SIGHUP. A process that crashes is replaced.
     """
     with extras.wanted(*extras.GATEWAY):
         from cassq.gateway.serving import check_exposure, open_sockets, server_tls

@@ -81,16 +81,16 @@ def create(call: Invocation, dsn: str) -> None:
     default=f"{EVERY_SECONDS:g}s",
     show_default=True,
     metavar="TIME",
-    help="How often an empty outbox is looked at.",
+    help="How often to look at an empty outbox.",
 )
 @click.pass_context
 def relay(ctx: click.Context, dsn: str, once: bool, every: float) -> None:
-    """Forward messages, each once and those of a queue in order, until SIGTERM or Ctrl-C.
+    """Forward messages, each once and in the order of their queue, until SIGTERM or Ctrl-C.
 
-    Any number of relays may run: one works, and another takes over within ten seconds when it dies.
-    Messages for a queue that does not exist, is paused or full wait, and others go on. The exit
-    code is 75 if one side does not answer at the start, or with --once at any time; with --once it
-    is 1 if messages had to be left.
+    Any number of relays may run: one works, and if it dies, another takes over within ten seconds.
+    If a queue does not exist, is paused or is full, its messages wait, and those of other queues go
+    on. The exit code is 75 if the database or the queues cannot be reached at the start, or with
+    --once at any time; with --once it is 1 if messages had to be left.
     """
     call = ctx.ensure_object(Invocation)
     with StopSignal() as stop, call.connect() as client:

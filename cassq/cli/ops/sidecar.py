@@ -156,7 +156,8 @@ def serve(
     SIGHUP it reads the files of its token and certificates again. It logs to standard error, one
     line per message with its time, or with --json one object per message.
 
-    Without TLS and a token, or certificates of clients, it listens on loopback addresses only.
+    It listens on loopback addresses only, unless it has TLS and either a token or certificates of
+    clients.
     """
     with extras.wanted(*extras.SIDECAR_SERVER):
         from cassq.sidecar.rocks import opener

@@ -40,7 +40,7 @@ LOOK_REST = 10
 )
 @click.argument("name", metavar="NAME")
 @click.option("--undo", is_flag=True, help="Let it accept extents again.")
-@click.option("--wait", is_flag=True, help="Help to copy, and return when it is empty.")
+@click.option("--wait", is_flag=True, help="Help to copy, and return when the sidecar is empty.")
 @click.pass_context
 def drain(ctx: click.Context, name: str, undo: bool, wait: bool) -> None:
     """Let everything on a sidecar be copied to others, to take it out of service.

@@ -115,8 +115,8 @@ def stats(
     OLDEST     the age of the oldest uncommitted message
 
     For one queue it also shows the pipes by state, the rates of messages pushed, popped, committed
-    and put away over the last 1, 5 and 15 minutes, how many messages of each priority are waiting
-    if there are some besides 0, and how often waiting and pending messages were delivered. It also
+    and dead over the last 1, 5 and 15 minutes, how many messages of each priority are waiting, if
+    there are others than 0, and how often waiting and pending messages were delivered. It also
     shows the troubles of the last two days: messages that were spilled, carried over, perhaps
     written twice, and so on; and, for all queues, requests to Cassandra that were sent again,
     refused by an overloaded server, or not answered; and how many groups expired. With --watch and

@@ -25,7 +25,7 @@ from cassq.cli.verb import Invocation, Verb, queue_argument
 )
 @click.pass_context
 def cancel(ctx: click.Context, queue: str, message_id: str | None, dedup_id: str | None) -> None:
-    """Take a delayed message back, so that no group receives it that has not received it yet.
+    """Take a delayed message back: groups that have not received it never will.
 
     MESSAGE_ID is what the push returned. If a group has received the message, the command says so,
     and the exit code is 1; the other groups do not receive it.

@@ -181,7 +181,7 @@ def delete(ctx: click.Context, queue: str, name: str, yes: bool) -> None:
 def keys(ctx: click.Context, queue: str, name: str, limit: int) -> None:
     """Show the keys of a keyed group that wait for a failed, held or dead message.
 
-    Those with most messages behind come first, of the messages that a popper has claimed ahead.
+    Keys with the most messages waiting come first. Only messages that a popper has claimed count.
     """
     call = ctx.ensure_object(Invocation)
     with call.connect() as client:
@@ -218,10 +218,10 @@ def keys(ctx: click.Context, queue: str, name: str, limit: int) -> None:
 )
 @click.pass_obj
 def release_key(call: Invocation, queue: str, name: str, key: str, give_up: bool) -> None:
-    """Let a key go on that dead letters hold, in a group with --on-dead hold.
+    """Release a key that dead letters hold, in a group with --on-dead hold.
 
-    The dead letters stay. Merging or purging them lets their keys go on, too. `cassq group keys`
-    shows which keys are held, and by what.
+    Later messages of the key go on, and the dead letters stay. Merging or purging the letters also
+    releases their keys. `cassq group keys` shows which keys are held, and by what.
     """
     with call.connect() as client:
         letters = client.queue(queue).release_key(name, key.encode(), give_up=give_up)

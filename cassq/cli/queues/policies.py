@@ -88,8 +88,8 @@ QUEUE_HELP = {
     " a group in which nothing has ever succeeded.",
     "max_pop_width": "A popper takes from this many pipes in turn, oldest first; 1 comes closest to"
     " first in, first out.",
-    "priority_share": "One of this many claims begins with the lowest priority that waits; 0:"
-    " higher ones always come first.",
+    "priority_share": "One in this many claims begins with the lowest priority that has messages"
+    " waiting; 0: higher ones always come first.",
     "min_open_pipes": "Keep at least this many pipes of an ap queue open side by side during"
     " pushes.",
     "max_open_pipes": "Open at most this many pipes side by side, as throughput requires.",
@@ -114,8 +114,8 @@ QUEUE_HELP = {
     " 100/h.",
     "concurrency": "How many messages of each group may be in consumers' hands at once, over all"
     " processes.",
-    "dead_letters": "The queue that dead letters of all groups move to; empty: one of each group's"
-    " own.",
+    "dead_letters": "The queue that dead letters of all groups move to; empty: each group"
+    " has a queue of its own.",
     "attributes": "What clients of a gateway have set, as JSON; see docs/gateway.md.",
     "owner": "Who is responsible for the queue; alerts are routed by this.",
     "alert_no_consumer": "Alert when messages have waited this long and no consumer has come.",

@@ -211,7 +211,7 @@ def drain(ctx: click.Context, name: str, timeout: float) -> None:
 @click.option(
     "--held",
     is_flag=True,
-    help="Delete the messages that poppers hold, too: what they do with them has no effect then.",
+    help="Also delete the messages that poppers hold: their acks and nacks then have no effect.",
 )
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @click.pass_context

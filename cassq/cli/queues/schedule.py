@@ -166,11 +166,11 @@ def create(
 ) -> None:
     """Create a schedule: at each tick, one message is pushed to the queue.
 
-    Whichever client or reaper runs then pushes it. SPEC has the syntax of Debian's cron, and its
-    rules for daylight saving time: a time that a change to summer time leaves out runs right after
-    it, a time that comes twice runs once, and with * in the minutes or hours the pace is kept. If
-    the schedule exists with the same settings, nothing happens; with other settings the command
-    fails and names the differences: `cassq schedule update` changes it.
+    Whichever client or reaper is running at that time pushes it. SPEC has the syntax of Debian's
+    cron, and its rules for daylight saving time: a time that a change to summer time leaves out
+    runs right after it, a time that comes twice runs once, and a SPEC with * in the minutes or
+    hours keeps its pace. If the schedule exists with the same settings, nothing happens; with other
+    settings the command fails and names the differences: `cassq schedule update` changes it.
     """
     settings |= {
         "payload": _payload(payload, payload_file) or b"",
@@ -259,8 +259,8 @@ def show(call: Invocation, name: str, count: int | None) -> None:
     metavar="NAME=VALUE",
     help="A header of each message, instead of all that it had; may be given several times.",
 )
-@click.option("--no-headers", is_flag=True, help="No headers any more.")
-@click.option("--no-key", is_flag=True, help="No key any more.")
+@click.option("--no-headers", is_flag=True, help="Remove all headers.")
+@click.option("--no-key", is_flag=True, help="Remove the key.")
 @_next
 @click.pass_obj
 def update(
@@ -305,7 +305,7 @@ def update(
 def pause(call: Invocation, name: str) -> None:
     """Push no ticks until `cassq schedule resume`.
 
-    Those that come meanwhile are never pushed.
+    Ticks that come during the pause are never pushed.
     """
     with call.connect() as client:
         found = client.schedule(name)
@@ -328,7 +328,7 @@ def resume(call: Invocation, name: str) -> None:
 @_named
 @click.pass_obj
 def run(call: Invocation, name: str) -> None:
-    """Push the message of a schedule now, beside its ticks, and write its id."""
+    """Push the message of a schedule now, in addition to its ticks, and write its id."""
     with call.connect() as client:
         message_id = client.schedule(name).run()
     if call.as_json:

@@ -204,10 +204,10 @@ def replay(
     master: str | None,
     settings: dict[str, str],
 ) -> None:
-    """Push messages of QUEUE's finished pipes, another queue's, or an archive to QUEUE again.
+    """Push messages to QUEUE again: from its finished pipes, another queue's, or an archive.
 
     The SQL of --where uses the columns of a batch read, such as `cast(payload as string)`,
-    `headers['x']`, `pushed_at`. Messages get new ids; payload, headers and key stay.
+    `headers['x']`, `pushed_at`. Messages get new ids, and keep payload, headers, key and priority.
 
     A second run with the same --write-id publishes nothing twice. Without --rate everything is
     published at once; with --rate, in writes of up to 10,000 messages.

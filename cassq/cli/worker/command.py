@@ -89,7 +89,7 @@ class Place(NamedTuple):
     "tasks",
     type=click.IntRange(1, CONCURRENCY_MAX),
     metavar="N",
-    help="The same, if the function is an async one.  [default: 100]",
+    help="How many async tasks each process runs at the same time.  [default: 100]",
 )
 @click.option(
     "--grace",
@@ -113,7 +113,7 @@ class Place(NamedTuple):
 @click.option(
     "--reload",
     is_flag=True,
-    help="For development: start anew when a source file below the current directory changes.",
+    help="For development: restart when a source file below the current directory changes.",
 )
 @click.option(
     "--listen",
@@ -144,20 +144,21 @@ def worker(
 ) -> None:
     """Call a function for every message of a queue, until SIGTERM or Ctrl-C.
 
-    OBJECT is a function of one argument, the message, which an event loop runs if it is async; or
-    an app of `cassq.tasks`, whose tasks are run: those in all of its queues, which are created if
-    they are missing, or in those that --queue names. MODULE is looked for in the current directory,
-    and where Python looks for modules. When the function returns, the message is acked. If it
-    raises, the message is nacked with the error, which is logged. A function that settles the
-    message itself, as by message.dead(...), is respected.
+    OBJECT is a function of one argument, the message; if it is async, an event loop runs it. Or
+    OBJECT is an app of `cassq.tasks`: then the tasks in all of its queues are run, or only those in
+    the queues that --queue names, and missing queues are created. MODULE is a module in the current
+    directory, or anywhere that Python finds it. When the function returns, the message is acked. If
+    it raises, the error is logged, and the message is nacked with it. If the function settles the
+    message itself, for example by message.dead(...), the worker does not settle it again.
 
-    Each process takes only as many messages as it can run at once. SIGTERM, or Ctrl-C,
-    lets what runs finish within --grace; the rest goes back uncounted. What still runs after that
-    is given back, counted, and the exit code is 1; otherwise it is 0. A second Ctrl-C ends at once.
+    Each process takes only as many messages as it can run at once. After SIGTERM or Ctrl-C, running
+    tasks may go on for --grace; messages that were not begun go back, which does not count as a
+    delivery. Tasks that run even longer are nacked, and the exit code is 1; otherwise it is 0. A
+    second Ctrl-C ends at once.
 
-    A process that crashes is replaced, and the messages that it had come again, counted. A task
-    that runs for longer than --time-limit is nacked, and its process replaced once its other tasks
-    have ended.
+    A process that crashes is replaced, and its messages are delivered again, which counts as a
+    delivery. If a task runs for longer than --time-limit, its message is nacked, and its process is
+    replaced once the other tasks in it have ended.
 
     If the module cannot be loaded, its traceback is shown, and the exit code is 2.
     """

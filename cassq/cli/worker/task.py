@@ -50,7 +50,7 @@ def task() -> None:
 )
 @click.pass_obj
 def list_tasks(call: Invocation, queue: str | None, state: TaskState | None, limit: int) -> None:
-    """List the calls of tasks in a queue, or in all, that are not done.
+    """List calls of tasks that are not done, in one queue or in all.
 
     States: waiting for a worker, delayed, running, sleeping, waiting for a signal, and dead. At
     most 10,000 messages of each queue are looked at.
@@ -127,7 +127,7 @@ def _lines(found: TaskShown) -> list[str]:
 @task.command(
     "signal",
     cls=Verb,
-    short_help="Send a signal that a task waits for, or will.",
+    short_help="Send a signal that a task waits for, or will wait for.",
     examples=[
         f"cassq task signal {EXAMPLE_ID} approved",
         f"""cassq task signal {EXAMPLE_ID} approved '{{"by": "Ann"}}'""",
@@ -138,8 +138,8 @@ def _lines(found: TaskShown) -> list[str]:
 @click.argument("value", required=False, metavar="[JSON]", default="true")
 @click.pass_context
 def signal(ctx: click.Context, task_id: str, name: str, value: str) -> None:
-    """Send a signal: what the task's `ctx.wait(NAME)` returns, by default true. One that comes
-    before the task waits counts, too. If the task is over, the exit code is 1."""
+    """Send a signal: the task's `ctx.wait(NAME)` returns its value, by default true. A signal that
+    comes before the task waits counts too. If the task is over, the exit code is 1."""
     try:
         read: Any = json.loads(value)
     except ValueError as exc:
@@ -157,14 +157,14 @@ def signal(ctx: click.Context, task_id: str, name: str, value: str) -> None:
 @task.command(
     "retry",
     cls=Verb,
-    short_help="Have a dead call run again.",
+    short_help="Run a dead call again.",
     examples=[f"cassq task retry {EXAMPLE_ID}"],
 )
 @_id_argument
 @click.pass_context
 def retry(ctx: click.Context, task_id: str) -> None:
-    """Have a call that is a dead letter run again. Its attempts count from the beginning; steps
-    that returned do not run again. If it is not dead, the exit code is 1."""
+    """Run a call again that is a dead letter. Its attempts are counted from the beginning; steps
+    that returned do not run again. If the call is not dead, the exit code is 1."""
     from cassq.tasks.steps import listing
 
     call = ctx.ensure_object(Invocation)
@@ -176,15 +176,15 @@ def retry(ctx: click.Context, task_id: str) -> None:
 @task.command(
     "cancel",
     cls=Verb,
-    short_help="Have a call not run, or not go on.",
+    short_help="Cancel a call that no worker has.",
     examples=[f"cassq task cancel {EXAMPLE_ID}"],
 )
 @_id_argument
 @click.pass_context
 def cancel(ctx: click.Context, task_id: str) -> None:
-    """Have a call never run that waits for a worker, is delayed, or waits to be tried again; or not
-    go on that sleeps or waits for a signal. If a worker has it, or it is over, it is too late: the
-    output says so, and the exit code is 1."""
+    """Cancel a call. A call that is delayed, or waits for a worker or a retry, never runs then; one
+    that sleeps or waits for a signal never goes on. If a worker has the call, or it is over, it is
+    too late: the output says so, and the exit code is 1."""
     from cassq.tasks.steps import listing
 
     call = ctx.ensure_object(Invocation)

@@ -29,7 +29,7 @@ HEAD_BYTES_MAX = 32 * 1024
 HEADERS_MAX = 100
 BODIES_BYTES_MAX = 256 * 1024 * 1024  # of all connections, from the first byte to the answer
 SMALL_BODY_BYTES = 64 * 1024  # up to this size one is read however much there is already
-REQUEST_BYTES_MAX = 4 * BODY_BYTES_MAX  # with all that is around chunks of a body
+CHUNKED_FACTOR_MAX = 4  # a request, with all that is around its chunks, by its greatest body
 SLOW_SECONDS = 10.0
 BODY_BYTES_PER_SECOND_MIN = 16 * 1024
 IDLE_SECONDS = 120.0
@@ -206,7 +206,7 @@ class Connection(asyncio.Protocol):
                     continue
             except httptools.HttpParserError as exc:
                 self._refuse(400, f"this is not HTTP/1.1: {exc}")
-            if self._bytes > REQUEST_BYTES_MAX:
+            if self._bytes > CHUNKED_FACTOR_MAX * self._body_bytes_max:
                 self._refuse_body()
             elif not self._head_read and self._bytes > HEAD_BYTES_MAX:
                 self._refuse(431, f"the head has more than {HEAD_BYTES_MAX} bytes")
@@ -219,6 +219,7 @@ class Connection(asyncio.Protocol):
         """A request begins."""
         self._target, self._headers, self._chunks = b"", {}, []
         self._body_bytes = self._bytes = 0
+        self._body_bytes_max = BODY_BYTES_MAX
         self._head_read = self._continue = False
         self._reading, self._reading_since = True, self._loop.time()
 

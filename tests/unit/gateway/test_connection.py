@@ -7,9 +7,11 @@ from typing import Any
 
 from cassq.gateway.wire.http import (
     BODIES_BYTES_MAX,
+    BODY_BYTES_MAX,
     BODY_BYTES_PER_SECOND_MIN,
     CROWDED_SECONDS,
     IDLE_SECONDS,
+    PLAIN_BODY_BYTES_MAX,
     SLOW_SECONDS,
     Connection,
     HttpRequest,
@@ -154,5 +156,24 @@ def test_a_client_that_does_not_read_is_ended_and_its_answer_given_back() -> Non
         assert transport.end == "aborted"
         connection.connection_lost(None)
         assert house.given_back == 1
+
+    asyncio.run(body())
+
+
+def test_a_batch_of_plain_http_may_have_its_whole_limit() -> None:
+    async def body() -> None:
+        connection, transport, house, _ = connected()
+        house.go.set()
+        head = b"POST /v1/queues/q/messages HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
+        connection.data_received(head % PLAIN_BODY_BYTES_MAX)
+        for _ in range(16):
+            connection.data_received(bytes(PLAIN_BODY_BYTES_MAX // 16))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert transport.written.startswith(b"HTTP/1.1 200 ")
+        # The limit of batches ends with their request.
+        head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
+        connection.data_received(head % (BODY_BYTES_MAX + 1))
+        assert b"HTTP/1.1 413 " in transport.written
 
     asyncio.run(body())
