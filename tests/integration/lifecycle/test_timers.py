@@ -322,6 +322,8 @@ def test_what_names_no_delayed_message_is_refused(timed: cassq.Client) -> None:
         queue.cancel(dedup_id="")
     with pytest.raises(UsageError, match="the id of a message or its dedup_id"):
         queue.cancel(message_id, dedup_id="at once")
+    with pytest.raises(UsageError, match="the id of a message or its dedup_id"):
+        queue.cancel()
     with pytest.raises(ConfigError, match="has no dedup_window"):
         timed.create_queue("plain").cancel(dedup_id="a")
     assert payloads(drain(queue.popper())) == [b"x"]
