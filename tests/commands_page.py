@@ -26,10 +26,11 @@ same. This page collects what `cassq --help` and `cassq COMMAND --help` say.
 ## For all commands
 
 **Where the queues are**: `--url`, before or after the command, else the environment variable
-`CASSQ_URL`, else `file:cassq-data` in the current directory. Only `cassq queue create` makes that
-directory; all others fail if it does not exist. If it has lost its `catalog.sqlite`, any command
-rebuilds it from the pipe files, and warns which messages are delivered again. `cassq schema apply`
-makes the tables of a keyspace in Cassandra, `cassandra://HOST1,HOST2/KEYSPACE`.
+`CASSQ_URL`, else `file:cassq-data` in the current directory. Only `cassq queue create`,
+`cassq gateway`, and `cassq worker` with an app of tasks make that directory; all others fail if it
+does not exist. If it has lost its `catalog.sqlite`, any command rebuilds it from the pipe files,
+and warns which messages are delivered again. `cassq schema apply` makes the tables of a keyspace in
+Cassandra, `cassandra://HOST1,HOST2/KEYSPACE`.
 
 **Help**: `--help`, or `-h`; without a command `cassq`, `cassq queue` and the like show it too.
 `cassq --version` shows the version.

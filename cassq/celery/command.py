@@ -21,13 +21,16 @@ def queues(ctx: click.Context) -> None:
         if not isinstance(transport, Transport):
             raise click.UsageError("the app's broker is not cassq")
         client = broker_of(transport.url).client
-        click.echo(f"{'queue':<40} {'waiting':>9} {'delayed':>9} {'taken':>9} {'dead':>9}")
+        rows: list[tuple[str, object, object, object, object]] = [
+            ("queue", "waiting", "delayed", "taken", "dead")
+        ]
         for queue in client.queues():
             if queue.name.endswith("~dead"):
                 continue
             for group, found in queue.stats().groups.items():
                 name = queue.name if group == "default" else f"{queue.name} {group}"
                 waiting = found.waiting - found.delayed
-                click.echo(
-                    f"{name:<40} {waiting:>9} {found.delayed:>9} {found.pending:>9} {found.dead:>9}"
-                )
+                rows.append((name, waiting, found.delayed, found.pending, found.dead))
+        wide = max(len(name) for name, *_ in rows)
+        for name, *counts in rows:
+            click.echo(f"{name:<{wide}}" + "".join(f" {count!s:>9}" for count in counts))

@@ -461,9 +461,9 @@ class Queue:
         for each group.
         """
         queue = self._load()
+        if (message_id is None) == (dedup_id is None):
+            raise UsageError("cancel takes either the id of a message or its dedup_id")
         if dedup_id is not None:
-            if message_id is not None:
-                raise UsageError("cancel takes the id of a message or its dedup_id, not both")
             message_id = find_message(self._ports, queue, dedup_id)
         return cancel(self._ports, queue, message_id)
 

@@ -22,6 +22,7 @@ from cassq.message.frames import Place
 from cassq.model import claims
 from cassq.model.queues import dead_letter_name
 from cassq.model.rows import Claim, GroupRow, Move, QueueRow
+from cassq.plurals import counted
 
 logger: logging.Logger = logging.getLogger("cassq")
 
@@ -228,12 +229,12 @@ class DeadLetters:
         move = intents[-1]
         assert move is not None
         logger.warning(
-            "message %s:%d of %s moved to the dead letters of group %s after %d deliveries",
+            "message %s:%d of %s moved to the dead letters of group %s, delivered %s",
             claim.pipe_id,
             seq,
             queue.name,
             group.name,
-            claim.deliveries,
+            counted(claim.deliveries, "time"),
         )
         return move
 

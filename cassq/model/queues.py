@@ -316,7 +316,7 @@ class GroupPolicy:
                 hint="add order='key', or leave out on_dead",
             )
         if self.rate_per_key is not None:
-            interval_ms(self.rate_per_key)
+            rate_of(self.rate_per_key, "rate_per_key")
         if self.limit_per_key is None:
             return
         _check_count(self, "limit_per_key", 1_000_000)
@@ -457,13 +457,13 @@ def interval_ms(rate: str) -> int:
     return -(-unit_ms // count)
 
 
-def rate_of(rate: str) -> tuple[int, int]:
-    """How many messages come in how many milliseconds at a rate such as "10/s". Raises ConfigError
-    for what is not a rate."""
+def rate_of(rate: str, setting: str = "rate") -> tuple[int, int]:
+    """How many messages come in how many milliseconds at a rate such as "10/s". Raises ConfigError,
+    which names the setting, for what is not a rate."""
     match = _RATE.fullmatch(rate) if isinstance(rate, str) else None
     if match is None:
         raise ConfigError(
-            f"{rate!r} is not a rate",
+            f"{setting} {rate!r} is not a rate",
             hint='give a number of messages in a second, minute or hour: "10/s", "5/m" or "100/h"',
         )
     return int(match[1]), _RATE_MS[match[2]]

@@ -17,6 +17,7 @@ import re
 from datetime import UTC, datetime, tzinfo
 
 from cassq.errors import ConfigError
+from cassq.plurals import counted
 
 EVERY = "@every"
 ALIASES = {
@@ -102,7 +103,8 @@ class CronTicks(Ticks):
         self._simulate = CronSim
         if len(cron.split()) != len(_FIELDS):
             raise ConfigError(
-                f"cron {cron!r} has {len(cron.split())} fields, not {len(_FIELDS)}", hint=_HINT
+                f"cron {cron!r} has {counted(len(cron.split()), 'field')}, not {len(_FIELDS)}",
+                hint=_HINT,
             )
         try:
             CronSim(cron, datetime.fromtimestamp(0, zone))

@@ -144,7 +144,9 @@ class FileWriter(ExtentWriter):
             if written < total and written >= size:
                 total = written  # the zeroes did not fit, but the frames did
             elif written < total:
-                raise StorageFullError(f"{self._name}: only {written} of {size} bytes were written")
+                raise StorageFullError(
+                    f"{self._name}: no space left after {written} of {size} bytes"
+                )
             if self._syncs:
                 self._disk.sync_data(self._fd)
         except OSError as exc:

@@ -137,6 +137,7 @@ def test_an_append_that_fails_does_not_count(
     with pytest.raises(error) as caught:
         append(writer, 4)
     assert PIPE in str(caught.value)
+    assert ("no space left" in str(caught.value).lower()) == (error is StorageFullError)
     assert writer.end == before
     assert sealer.seal(PIPE) == before, "it is sealed at the last end that was synced"
     assert sealer.seal(PIPE) == before

@@ -185,7 +185,9 @@ def test_the_commands_of_celery(worker: WorkerProcess, place: str) -> None:
         )
         return done.stdout
 
-    assert "celery" in celery("cassq")
+    shown = celery("cassq")
+    assert "celery" in shown
+    assert len({len(line) for line in shown.splitlines()}) == 1, "long names break no column"
     assert "Purged 1 message" in celery("purge", "-f", "-Q", "celery")
 
 

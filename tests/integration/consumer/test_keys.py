@@ -595,8 +595,8 @@ def test_expired_messages_do_not_hold_their_key(timed: cassq.Client, clock: Manu
     [
         ({"order": "keys"}, "order must be 'any' or 'key'"),
         ({"limit_per_key": 0}, "limit_per_key"),
-        ({"rate_per_key": "fast"}, "'fast' is not a rate"),
-        ({"rate_per_key": "0/s"}, "'0/s' is not a rate"),
+        ({"rate_per_key": "fast"}, "rate_per_key 'fast' is not a rate"),
+        ({"rate_per_key": "0/s"}, "rate_per_key '0/s' is not a rate"),
         ({"limit_per_key": 2, "order": "key"}, "one at a time"),
     ],
 )

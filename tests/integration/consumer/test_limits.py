@@ -332,9 +332,9 @@ def test_what_waits_for_a_limit_is_explained_and_counted(
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"rate": "fast"}, "'fast' is not a rate"),
-        ({"rate": 5}, "5 is not a rate"),
-        ({"rate": "0/s"}, "'0/s' is not a rate"),
+        ({"rate": "fast"}, "rate 'fast' is not a rate"),
+        ({"rate": 5}, "rate 5 is not a rate"),
+        ({"rate": "0/s"}, "rate '0/s' is not a rate"),
         ({"concurrency": 0}, "concurrency must be a whole number between 1 and"),
         ({"concurrency": 1.5}, "concurrency must be a whole number"),
     ],

@@ -80,6 +80,16 @@ def test_a_peek_of_nothing_is_refused(jobs: cassq.Queue) -> None:
         jobs.dead_letters().peek(0)
 
 
+def test_the_log_says_how_often_a_dead_letter_was_delivered(
+    jobs: cassq.Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    with jobs.pusher() as pusher:
+        pusher.push(b"a")
+    popper = jobs.popper()
+    popper.dead(popper.pop(), "no such customer")
+    assert "moved to the dead letters of group default, delivered 1 time" in caplog.messages[-1]
+
+
 def test_exported_letters_are_imported_unchanged(jobs: cassq.Queue, client: cassq.Client) -> None:
     with jobs.pusher() as pusher:
         pusher.push(b"\xff\x00", headers={"kind": "invoice"}, key=b"\xfe")

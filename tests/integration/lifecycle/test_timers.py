@@ -322,6 +322,8 @@ def test_what_names_no_delayed_message_is_refused(timed: cassq.Client) -> None:
         queue.cancel(dedup_id="")
     with pytest.raises(UsageError, match="the id of a message or its dedup_id"):
         queue.cancel(message_id, dedup_id="at once")
+    with pytest.raises(UsageError, match="the id of a message or its dedup_id"):
+        queue.cancel()
     with pytest.raises(ConfigError, match="has no dedup_window"):
         timed.create_queue("plain").cancel(dedup_id="a")
     assert payloads(drain(queue.popper())) == [b"x"]
@@ -387,7 +389,7 @@ def test_what_is_got_and_retired_while_it_is_cancelled_is_not_taken_back(
     assert queue.audit().findings == []
 
 
-@pytest.mark.parametrize("message_id", ["", "x", "x:1", ":3", "0" * 24, None, 7, "0" * 24 + ":-1"])
+@pytest.mark.parametrize("message_id", ["", "x", "x:1", ":3", "0" * 24, 7, "0" * 24 + ":-1"])
 def test_an_id_that_is_none_is_refused(queue: cassq.Queue, message_id: Any) -> None:
     with pytest.raises(UsageError, match="not the id of a message"):
         queue.cancel(message_id)

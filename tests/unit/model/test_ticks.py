@@ -168,6 +168,7 @@ def test_an_expression_is_stored_in_one_form() -> None:
         ("0 3 * *", "has 4 fields, not 5 (write five fields"),
         ("0 0 3 * * *", "has 6 fields, not 5"),
         ("", "has 0 fields"),
+        ("daily", "has 1 field, not 5"),
         ("@reboot", "cron '@reboot' is not known (use @every 5m, @annually, @daily"),
         ("@daily 5", "is not known"),
         ("@every", "has no valid interval (write @every 30s"),
