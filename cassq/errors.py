@@ -145,7 +145,7 @@ class OwnershipError(CassqError):
 
 
 class ClaimLostError(OwnershipError):
-    """The claim on these messages was lost: they have been or will be delivered again."""
+    """The claim on these messages was lost: others get them, if their queue is still there."""
 
     default_hint = "drop the result, or make the work idempotent; raise claim_timeout or extend()"
 
