@@ -75,3 +75,27 @@ def test_a_group_that_once_succeeded_keeps_a_failing_message_until_it_succeeds_a
     reap(timed)
     stats = queue.stats().groups["default"]
     assert (stats.waiting, stats.dead) == (1, 0)
+
+
+def test_in_a_strict_queue_a_failing_message_makes_way_without_the_sick_check_alone(
+    timed: cassq.Client, clock: ManualClock
+) -> None:
+    """Behind it nothing can succeed that would show that the consumer is well."""
+    for name, checks in (("held", True), ("passed", False)):
+        queue = timed.create_queue(name, consistency="cp", max_deliveries=2, sick_check=checks)
+        push(queue, b"well", b"bad", b"next")
+        popper = queue.popper()
+        popper.commit(popper.pop())
+        clock.advance(1)
+        for _ in range(10):
+            for message in popper.pop():
+                if message.payload == b"bad":
+                    message.nack()
+                else:
+                    message.ack()
+                popper.flush()
+            clock.advance(40)
+        popper.close()
+        reap(timed)
+        stats = queue.stats().groups["default"]
+        assert (stats.waiting, stats.committed, stats.dead) == ((2, 1, 0) if checks else (0, 2, 1))
