@@ -37,7 +37,7 @@ from cassq.consumer.keyed.keys import Acked, Line, Says
 from cassq.consumer.keyed.receiving import Receiving
 from cassq.consumer.keyed.segment_hold import Keeper, SegmentHold
 from cassq.consumer.keyed.segments import Entry, Segment, delivery_of, in_hand, runs_of
-from cassq.consumer.keyed.take_over import HELD_FOR, TakeOver, lane_lock
+from cassq.consumer.keyed.take_over import HELD_FOR, TakeOver, chain_of, lane_lock
 from cassq.consumer.keyed.waiting import Waiting
 from cassq.consumer.keyed.watching import Watch
 from cassq.consumer.settling import Settler
@@ -49,13 +49,11 @@ from cassq.model.rows import Claim, ClaimState, Cursor, GroupRow, PipeRow, Queue
 
 ROW_MESSAGES = 8192
 # How many messages may stand in line: until so many wait for their keys, more are claimed.
-LINE_MESSAGES = 10_000
-LINE_MESSAGES_MAX = 100_000  # while none of them is ready
+LINE_MESSAGES, LINE_MESSAGES_MAX = 10_000, 100_000  # the second while none of them is ready
 LINE_BYTES_MAX = 256 * 1024 * 1024
 FAIR_MESSAGES_MAX = 1_000_000  # in a fair group, which must know of all keys
 ROWS_AHEAD = 4  # how many rows a call claims ahead in a fair group ...
-AHEAD_MS = 20  # ... and how often it looks if there is news, and if there seems to be none
-AHEAD_IDLE_MS = 200
+AHEAD_MS, AHEAD_IDLE_MS = 20, 200  # ... and how often it looks if there is news, and if not
 IDLE_MS = 2000  # how long a popper that takes nothing keeps the lane
 IN_LINE_SECONDS = 0.1  # how often a popper without the lane tries to get it
 HANDED_MAX = 64  # how many pops from a row are remembered before those that are over are dropped
@@ -294,7 +292,7 @@ class Lane(Keeper):
         """The pipes to claim from, of those that nothing holds up."""
         strict = self._queue().policy.strict
         views = self._claimer.window.in_chains(strict=strict, now_ms=now_ms)
-        return [view for view in views if self._chain_of(view.row) not in self._held_up]
+        return [view for view in views if chain_of(view.row, strict) not in self._held_up]
 
     def _claim_from(self, view: PipeView) -> bool:
         """Claim a run of a pipe; whether there was one."""
@@ -360,8 +358,7 @@ class Lane(Keeper):
             self._kept_ms = now_ms
         if self._lock is None:
             return False
-        policy = group.policy
-        ordered = policy.order == "key"
+        policy, ordered = group.policy, group.policy.order == "key"
         self._line = Line(
             policy.limit_per_key or int(ordered),
             ordered=ordered,
@@ -382,18 +379,28 @@ class Lane(Keeper):
             self._forget()
             raise
         self._known = True
-        if not self._lock.held():
+        self._kept_ms = now_ms  # the first of its rows may have been taken then
+        self._keep_in_time()
+        if self._lock is not None and not self._lock.held():
             self._lose()
-        return self._lock is not None
+        return self._lock is not None and self._known
+
+    def _stays(self) -> bool:
+        """Whether the lane is still ours; its lock is renewed, as taking over may take longer."""
+        assert self._lock is not None
+        now_ms, timeout_ms = self._clock.boot_ms(), self._claimer.rules.claim_timeout_ms
+        if now_ms - self._kept_ms >= timeout_ms // 3 and self._lock.renew(HELD_FOR * timeout_ms):
+            self._kept_ms = now_ms
+        return self._lock.held()
 
     def _adopt_begun(self) -> None:
         """Adopt the pipes with unsettled messages, as far as they can be read. While one cannot,
         its pusher's later ones wait: their messages may be of the same keys."""
         window, left, found = self._claimer.window, list[PipeRow](), list[Segment]()
-        out, self._held_up = window.left_alone(), set()
+        out, self._held_up, strict = window.left_alone(), set(), self._queue().policy.strict
         for pipe in self._unread:
-            chain = self._chain_of(pipe)
-            if chain not in self._held_up and pipe.id not in out:
+            chain = chain_of(pipe, strict)
+            if chain not in self._held_up and pipe.id not in out and self._stays():
                 try:
                     found += self._fence(pipe.id, timed=pipe.timer_ms is not None)[1]
                     continue
@@ -403,12 +410,6 @@ class Lane(Keeper):
             self._held_up.add(chain)
         self._unread = left
         self._line_up(found)
-
-    def _chain_of(self, pipe: PipeRow) -> str:
-        """What names the pipes that are claimed from one after the other."""
-        if pipe.timer_ms is not None:
-            return pipe.id
-        return "" if self._queue().policy.strict else pipe.owner
 
     def _adopt(self, pipe_id: str, *, timed: bool) -> Cursor | None:
         """Fence a pipe and put all that is unsettled in line; None if the pipe is gone."""
@@ -440,7 +441,7 @@ class Lane(Keeper):
         now_ms = self._catalog.now_ms()
         due = [each for each in waiting if self._take_over.is_due(each.row, now_ms)]
         try:
-            taken = self._take_over.taken(due, self._epochs)
+            taken = self._take_over.taken(due, self._epochs, self._stays)
         except BaseException:
             self._forget()  # some may be taken
             raise
@@ -573,10 +574,9 @@ class Lane(Keeper):
         for _, keys in after:
             self._line.settled_all(keys)
         for row in free:
-            if self._claimer.is_spent(row):
-                segment = self._line.waiting_at(row)
-                if segment is not None:
-                    self._waiting.see_off(segment)
+            segment = self._line.waiting_at(row) if self._claimer.is_spent(row) else None
+            if segment is not None:
+                self._waiting.see_off(segment)
 
     def extend(self, delivery: Delivery, seq: int, ms: int) -> bool:
         """Give the consumer of a message `ms` milliseconds from now; False if it is not its."""
@@ -627,7 +627,7 @@ class Lane(Keeper):
             now_ms = self._catalog.now_ms()
             self._adrift = [each for each in self._adrift if each[0] > now_ms]
         count = sum(len(segment.out) for segment in self._segments.values())
-        count += sum(count for _, count in self._adrift)
+        count += sum(lost for _, lost in self._adrift)
         return count + self._elsewhere.in_hand(self._claimer.name)
 
     def _keep(self, timeout_ms: int) -> None:

@@ -6,7 +6,7 @@ Not thread-safe, as `cassq.consumer.keyed.lane`, which decides what stands in li
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
@@ -19,7 +19,7 @@ from cassq.lifecycle.ports import Ports
 from cassq.message.frames import Place
 from cassq.message.ranges import EMPTY
 from cassq.model import claims
-from cassq.model.rows import Claim, ClaimState, Cursor
+from cassq.model.rows import Claim, ClaimState, Cursor, PipeRow
 
 # Lock and rows are held for so many claim timeouts, so that what is handed out is kept for one
 # whatever its popper does next.
@@ -34,6 +34,13 @@ def lane_lock(group_id: str, number: int = 0) -> str:
 def lane_locks(group_id: str, key_lanes: int) -> list[str]:
     """The names of the locks of all lanes of a group."""
     return [lane_lock(group_id, number) for number in range(key_lanes)]
+
+
+def chain_of(pipe: PipeRow, strict: bool) -> str:
+    """What names the pipes that are claimed from one after the other. strict: of a cp queue."""
+    if pipe.timer_ms is not None:
+        return pipe.id
+    return "" if strict else pipe.owner
 
 
 class TakeOver:
@@ -120,13 +127,19 @@ class TakeOver:
         return row.state is ClaimState.FREE and row.due_ms <= now_ms and not over
 
     def taken(
-        self, segments: Sequence[Segment], epochs: Mapping[str, int]
+        self,
+        segments: Sequence[Segment],
+        epochs: Mapping[str, int],
+        stays: Callable[[], bool] = lambda: True,
     ) -> dict[Segment, Delivery]:
-        """Take free rows that are due; those that were refused are missing. epochs: by pipe."""
+        """Take free rows that are due; those that were refused are missing. epochs: by pipe. stays:
+        called before each write; False ends this, as the lane was lost."""
         taken: dict[Segment, Delivery] = {}
         now_ms = self._catalog.now_ms()
         due_ms = now_ms + HELD_FOR * self._claimer.rules.claim_timeout_ms
         for epoch, some in _by_epoch(segments, epochs):
+            if not stays():
+                break
             changes: list[tuple[Segment, Claim, list[Claim]]] = []
             for segment in some:
                 row = segment.row

@@ -1,15 +1,17 @@
-"""Poppers whose servers do not answer for a while go on when they do."""
+"""Poppers whose servers do not answer for a while, or slowly, go on nevertheless."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 import cassq
-from cassq.base.clock import SystemClock
+from cassq.base.clock import ManualClock, SystemClock
 from cassq.errors import BackendError
 from cassq.lifecycle.ports import TimedLife
+from cassq.locks.lease import LeaseLocker
 from tests.contract.keyspaces import opened_keyspace
 from tests.integration.deadlines import eventually
 from tests.integration.places import Place
@@ -91,3 +93,35 @@ def test_a_popper_that_had_no_answer_goes_on_when_there_is_one(
         cassandra1.node(1).resume()
         eventually("all came", all_came, seconds=PATIENCE)
     assert payloads(found) == numbers(3)
+
+
+def test_a_lane_is_taken_over_however_long_that_takes(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lock is renewed; else who is slower than that would begin again without end."""
+    clock, pipes = ManualClock(), 12
+    embedded = place.open(clock)
+    catalog = embedded.ports.catalog
+    locker = LeaseLocker(catalog, embedded.ports.ids.client)
+    leased = embedded._replace(ports=embedded.ports._replace(locker=locker))
+    with cassq.Client(place.url, leased, clock) as client:
+        client.runtime.housekeeper.stop()
+        queue = client.create_queue("jobs", claim_timeout=6)
+        queue.create_group("keyed", order="key")
+        for number in range(pipes):
+            with queue.pusher() as pusher:
+                pusher.push(b"%d" % number, key=b"key %d" % number)
+        assert len(queue.popper("keyed").pop(pipes)) == pipes
+        clock.advance(60)
+        fence, slow = catalog.claims.fence, []
+
+        def fence_slowly(*words: Any) -> Any:
+            clock.advance(3)
+            slow.append(words)
+            return fence(*words)
+
+        monkeypatch.setattr(catalog.claims, "fence", fence_slowly)
+        heir = queue.popper("keyed")
+        found = [message.payload for _ in range(3) for message in heir.pop(pipes)]
+        assert len(slow) == pipes, "it is taken over once"
+    assert sorted(map(int, found)) == list(range(pipes))
