@@ -32,6 +32,7 @@ def open_one(cassandra_place: CassandraPlace) -> Iterator[Open]:
         yield connect
 
 
+@pytest.mark.long(reason="a client dies at each of many steps")
 def test_a_client_that_dies_while_a_group_expires_loses_no_record_of_it(open_one: Open) -> None:
     catalog, own = open_one()
     queue = make_queue(catalog)

@@ -94,6 +94,7 @@ def test_the_totals_of_one_pipe_are_found_without_reading_the_others(open_one: O
     assert cql.rows == 0
 
 
+@pytest.mark.long(reason="a client dies at each of many steps, as in the test of two clients")
 def test_totals_too_late_for_a_block_go_into_the_next_once(open_one: Open) -> None:
     """Whatever step whoever retires was killed at: others have filled the block meanwhile."""
     catalog, _ = open_one()

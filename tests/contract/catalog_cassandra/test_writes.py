@@ -53,7 +53,13 @@ def later(cql: TroubledCql, clock: ManualClock) -> None:
     cql.stamp = lambda: stamp() + 1000 * NOTE_MS  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize("by", ["the reaper", "who lists"])
+@pytest.mark.parametrize(
+    "by",
+    [
+        "the reaper",
+        pytest.param("who lists", marks=pytest.mark.long(reason="as by the reaper, many steps")),
+    ],
+)
 def test_a_client_that_dies_while_publishing_has_published_all_or_nothing(
     open_one: Open, clock: ManualClock, by: str
 ) -> None:

@@ -32,6 +32,7 @@ def die(queue: cassq.Queue, found: list[bytes], error: str) -> str:
     return first.split(":")[0]
 
 
+@pytest.mark.long(reason="five jobs of Spark; the gate checks calls, and merges by ids")
 @everywhere
 def test_what_letters_died_of_is_counted_and_those_that_sql_names_come_back(
     spark: Any, client: cassq.Client, queue: cassq.Queue

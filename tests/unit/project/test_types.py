@@ -154,6 +154,7 @@ def test_pyright_finds_each_wrong_setting_choice_and_name_and_nothing_else(
     assert lines == WRONG, done.stdout
 
 
+@pytest.mark.long(reason="pyright looks at all that is public; it finds wrong calls in the gate")
 def test_what_is_public_has_types(pyright: tuple[str, ...]) -> None:
     done = run(*pyright, "--verifytypes", "cassq", "--ignoreexternal", "--outputjson")
     report = json.loads(done.stdout)["typeCompleteness"]
