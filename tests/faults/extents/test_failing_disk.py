@@ -126,7 +126,7 @@ def test_a_short_write_counts_for_nothing(queue: cassq.Queue, disk: SickDisk, si
     pusher = queue.pusher()
     pusher.push(b"before")
     disk.write_short(size)
-    with pytest.raises(StorageFullError, match=f"only {size} of"):
+    with pytest.raises(StorageFullError, match=f"no space left after {size} of"):
         pusher.push(b"cut off in the middle")
     pusher.push(b"after")
     assert payloads(drain(queue.popper())) == [b"before", b"after"]
