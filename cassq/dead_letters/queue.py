@@ -201,7 +201,7 @@ class DeadLetterQueue:
         if to_queue:
             places = [(queue.group_row(), Filter())]
         else:
-            places = [(place.row, Filter(died_in=place.died_in)) for place in queue.places()]
+            places = [(place.row, Filter().at(place)) for place in queue.places()]
         there: set[str] = set()
         for group, where in places:
             broken: dict[str, CassqError] = {}

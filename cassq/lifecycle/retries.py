@@ -20,7 +20,7 @@ from cassq.message.batches import Batch, Intend
 from cassq.message.columns import encode_headers
 from cassq.message.frames import Place
 from cassq.model import claims
-from cassq.model.queues import dead_letter_name
+from cassq.model.queues import DEFAULT_GROUP, dead_letter_name
 from cassq.model.rows import Claim, GroupRow, Move, QueueRow
 from cassq.plurals import counted
 
@@ -145,18 +145,26 @@ class LetterGroup(NamedTuple):
         return (death.get("queue"), death.get("group")) == self.died_in
 
 
+def all_letters(ports: Ports, name: str) -> LetterGroup | None:
+    """All letters of the queue of that name; None if it, or its group `default`, is gone. Cost: two
+    reads."""
+    queue = ports.catalog.queues.named(name)
+    if queue is None:
+        return None
+    groups = ports.catalog.queues.groups(queue.id)
+    return next((LetterGroup(queue, row) for row in groups if row.name == DEFAULT_GROUP), None)
+
+
 def letter_groups(ports: Ports, queue: QueueRow, group: str) -> list[LetterGroup]:
     """Where dead letters of a group are, which may be gone itself: in a queue of its own, and in
     the one that its queue names. Cost: two reads for each."""
     died_in = (queue.name, group)
-    places = {dead_letter_name(*died_in): None, queue.policy.dead_letters: died_in}
-    found: list[LetterGroup] = []
-    for name, only in places.items():
-        row = ports.catalog.queues.named(name) if name not in ("", queue.name) else None
-        if row is not None:
-            groups = ports.catalog.queues.groups(row.id)
-            found += (LetterGroup(row, each, only) for each in groups if each.name == "default")
-    return found
+    own, named = dead_letter_name(*died_in), queue.policy.dead_letters
+    found = [all_letters(ports, own)]
+    if named not in ("", queue.name, own):
+        shared = all_letters(ports, named)
+        found.append(None if shared is None else shared._replace(died_in=died_in))
+    return [place for place in found if place is not None]
 
 
 class DeadLetters:

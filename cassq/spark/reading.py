@@ -33,11 +33,11 @@ from pyspark.sql.types import StructType
 from cassq.errors import GroupNotFoundError
 from cassq.extents.port import ExtentMissingError, ExtentReader
 from cassq.lifecycle.ports import Ports
-from cassq.lifecycle.retries import letter_groups
+from cassq.lifecycle.retries import all_letters
 from cassq.lifecycle.sealing import seen_end
 from cassq.message.frames import Place
 from cassq.model import ledger
-from cassq.model.queues import is_dead_letter_name
+from cassq.model.queues import dead_letter_name, is_dead_letter_name
 from cassq.model.rows import Cursor, GroupRow, PipeRow, PipeState, QueueRow
 from cassq.spark.clients import Location, located, place_at, place_of, queue_of
 from cassq.spark.decoding import arrow_schema, is_outside, record_batch, within
@@ -200,10 +200,10 @@ def _snapshot(ports: Ports, row: QueueRow, options: ReadOptions) -> list[PipeRan
     group = group_of(ports, row.id, row.name, options.group)
     states: Iterable[str] = ledger.UNFINISHED
     if options.state == DEAD:
-        own = [place for place in letter_groups(ports, row, group.name) if not place.died_in]
-        if not own:
+        letters = all_letters(ports, dead_letter_name(row.name, group.name))
+        if letters is None:
             return []
-        group = own[0].row
+        group = letters.row
     elif options.state != UNFINISHED:
         states = (options.state,)
     cursors = {cursor.pipe_id: cursor for cursor in ports.catalog.claims.cursors(group.id)}

@@ -26,7 +26,8 @@ from cassq.dead_letters.bulk_job import BulkOutcome, Watch
 from cassq.dead_letters.letters import Filter, Letter, letters_of
 from cassq.dead_letters.queue import DeadLetterQueue
 from cassq.errors import CassqError, QueueNotFoundError
-from cassq.model.queues import DEFAULT_GROUP, OWN, is_dead_letter_name, origin_of
+from cassq.lifecycle.retries import all_letters
+from cassq.model.queues import OWN, is_dead_letter_name, origin_of
 from cassq.plurals import counted
 
 LINES_AT_ONCE = 256
@@ -138,11 +139,12 @@ def list_(call: Invocation, prefix: str) -> None:
 
 def _in_named_queues(client: Client, queues: Sequence[Queue]) -> list[dict[str, Any]]:
     """The groups of these queues that have dead letters in a queue that the setting `dead_letters`
-    names. Cost: reads every letter there."""
+    names, as far as its pipes can be read. Cost: reads every letter there."""
     sources = {queue.name for queue in queues}
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for name in sorted({queue.policy.dead_letters for queue in queues} - {""}):
-        for letter in _letters_in(client, name):
+        place = all_letters(client.ports, name)
+        for letter in letters_of(client.ports, place.row, Filter(), {}) if place else ():
             queue, group = letter.death.get("queue"), letter.death.get("group")
             if queue not in sources or queue == name:
                 continue
@@ -153,14 +155,6 @@ def _in_named_queues(client: Client, queues: Sequence[Queue]) -> list[dict[str, 
             age = client.ports.clock.wall_ms() / 1000 - letter.pushed_at.timestamp()
             row["oldest_age"] = max(row["oldest_age"], age)
     return list(found.values())
-
-
-def _letters_in(client: Client, name: str) -> Iterator[Letter]:
-    """The letters that are left in a queue, without pipes that cannot be read."""
-    row = client.ports.catalog.queues.named(name)
-    for group in client.ports.catalog.queues.groups(row.id) if row is not None else []:
-        if group.name == DEFAULT_GROUP:
-            yield from letters_of(client.ports, group, Filter(), {})
 
 
 @dead.command(

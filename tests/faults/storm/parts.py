@@ -331,8 +331,9 @@ def drain(stage: Stage, url: str, path: str, queues: dict[str, list[str]], limit
                 ]
                 if all(quiet):
                     break
-                if sum(each.count for each in drainers) > count:
-                    watch, count = Stopwatch(), sum(each.count for each in drainers)
+                before, count = count, sum(each.count for each in drainers)
+                if count > before:
+                    watch = Stopwatch()
                 ears.rest(0.2)
         finally:
             enough.set()
