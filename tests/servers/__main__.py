@@ -233,7 +233,7 @@ def do_fetch(asked: argparse.Namespace) -> int:
         place = jars.fetch(kind)
         if kind == "cassandra":
             cassandra.make_archive()
-        print(f"{kind} {jars.version(kind)}: {place}")
+        print(f"{kind} {jars.version(jars.pom_of(kind))}: {place}")
     return 0
 
 

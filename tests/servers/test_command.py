@@ -98,6 +98,20 @@ def test_a_detached_cluster_does_what_other_shells_ask(run: Run, name: str) -> N
     assert (gone.returncode, f"no cluster {name}" in gone.stderr) == (1, True)
 
 
+def test_what_was_fetched_is_named_with_its_version_and_its_place(run: Run) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.servers", "fetch", "zookeeper"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    pinned = jars.version(jars.pom_of("zookeeper"))
+    assert done.stdout == f"zookeeper {pinned}: {jars.fetch('zookeeper')}\n"
+
+
 @pytest.mark.long(reason="servers that start and end")
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_cluster_ends_with_its_owner_however_that_ends(
