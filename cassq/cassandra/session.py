@@ -270,6 +270,10 @@ class Cql:
         """Like `apply_many`, for batches, each of one partition."""
         return self._apply_all([self.batch(statements) for statements in batches])
 
+    def answers_of(self, batches: Iterable[Sequence[Statement]]) -> list[bool | BackendError]:
+        """Like `apply_batches`, but with the error of each batch that has no answer."""
+        return self._answers([self.batch(statements) for statements in batches])
+
     def apply_settled(self, text: str, values: Sequence[Any], look: Callable[[], bool]) -> bool:
         """Whether one conditional write was applied; if that is unknown, what `look` finds, as in
         `settled`."""
@@ -306,19 +310,42 @@ class Cql:
 
     def _apply_all(self, bounds: Sequence[Any]) -> list[bool | None]:
         answers: list[bool | None] = []
+        for answer in self._answers(bounds):
+            if isinstance(answer, bool):
+                answers.append(answer)
+            elif answer.outcome_unknown:
+                answers.append(None)
+            else:
+                raise answer
+        return answers
+
+    def _answers(self, bounds: Sequence[Any]) -> list[bool | BackendError]:
+        """What became of each conditional write, `IN_FLIGHT` of them at a time."""
+        answers: list[bool | BackendError] = []
         for at in range(0, len(bounds), IN_FLIGHT):
             some = bounds[at : at + IN_FLIGHT]
-            for bound, sent in zip(some, [self.send(bound) for bound in some], strict=True):
+            for bound, sent in zip(some, [self._begun(bound) for bound in some], strict=True):
                 try:
-                    answers.append(bool(self._result(sent, conditional=True)[0][0]))
-                except OverloadedError:
-                    self.requests.count("repeated")
-                    answers.append(self._apply(bound)[0])
+                    answers.append(self._answer(bound, sent))
                 except BackendError as exc:
-                    if not exc.outcome_unknown:
-                        raise
-                    answers.append(None)
+                    answers.append(exc)
         return answers
+
+    def _begun(self, bound: Any) -> ResponseFuture | BackendError:
+        """What was sent, or why it was not."""
+        try:
+            return self.send(bound)
+        except BackendError as exc:
+            return exc
+
+    def _answer(self, bound: Any, sent: ResponseFuture | BackendError) -> bool:
+        if isinstance(sent, BackendError):
+            raise sent
+        try:
+            return bool(self._result(sent, conditional=True)[0][0])
+        except OverloadedError:
+            self.requests.count("repeated")
+            return self._apply(bound)[0]
 
     def _apply(self, statement: Any) -> tuple[bool, Row]:
         tries = self.tries()

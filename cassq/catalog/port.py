@@ -293,13 +293,23 @@ class Claims(abc.ABC):
         return True
 
     @abc.abstractmethod
+    def fence_all(self, cursors: Sequence[Cursor], owner: str) -> list[Cursor | None]:
+        """Raise the epochs of cursors that still have theirs, each by itself; for each the new
+        cursor, or None. Cost: on networked catalogs, as many round trips as for one."""
+
     def fence(self, cursor: Cursor, owner: str) -> Cursor | None:
-        """Raise the epoch if it is still `cursor.epoch`; return the new cursor, or None."""
+        """Raise the epoch if it is still `cursor.epoch`; see `fence_all`."""
+        return self.fence_all([cursor], owner)[0]
 
     @abc.abstractmethod
     def rows(self, group_id: str, pipe_id: str, seqs: range | None = None) -> list[Claim]:
         """The claim rows of a (group, pipe) by start: all, or those that contain some of `seqs`.
         Cost: those rows, from the ack offset on."""
+
+    def rows_in(self, group_id: str, pipe_ids: Sequence[str]) -> list[list[Claim]]:
+        """All `rows` of a group in each of these pipes. Cost: on networked catalogs, as many round
+        trips as for one pipe."""
+        return [self.rows(group_id, pipe_id) for pipe_id in pipe_ids]
 
     @abc.abstractmethod
     def due(
@@ -352,13 +362,16 @@ class Claims(abc.ABC):
         self,
         changes: Sequence[tuple[Claim, Sequence[Claim]]],
         *,
-        epoch: int | None = None,
+        epochs: Sequence[int | None] | None = None,
         synced: bool = True,
     ) -> list[bool]:
-        """`replace` several claims with one sync; one result per claim. Others may see the result
-        before it is durable, except with `epoch`, unless all are held by a keyed group: then it is
-        durable once another popper has raised the epoch. Unless `synced`, it survives a crash of
-        the process, but maybe not of the machine."""
+        """`replace` several claims with one sync; one result per claim. epochs: for each, the
+        `epoch` of `replace`.
+
+        Others may see the result before it is durable, except where there is an epoch, unless all
+        of those are held by a keyed group: then it is durable once another popper has raised the
+        epoch. Unless `synced`, it survives a crash of the process, but maybe not of the machine.
+        """
 
     def ensure_durable(self) -> None:
         """Make durable what reads now show of earlier writes, whose outcome was unknown."""

@@ -177,14 +177,13 @@ class ReceiptSettler:
         return again
 
     def _dated(self, found: dict[Receipt, Found], due_ms: int) -> list[Receipt]:
-        changed: set[str] = set()
-        by_row = sorted(_by_row(found).values(), key=lambda each: each[0].epoch or 0)
-        for epoch, some in groupby(by_row, lambda each: each[0].epoch):
-            changes = [
-                (row, claims.dated(row, seqs, due_ms, self._version)) for (row, _), seqs in some
-            ]
-            done = self._catalog.claims.replace_many(changes, epoch=epoch)
-            changed |= {row.version for (row, _), ok in zip(changes, done, strict=True) if not ok}
+        by_row = list(_by_row(found).values())
+        changes = [
+            (row, claims.dated(row, seqs, due_ms, self._version)) for (row, _), seqs in by_row
+        ]
+        epochs = [each.epoch for each, _ in by_row]
+        done = self._catalog.claims.replace_many(changes, epochs=epochs)
+        changed = {row.version for (row, _), ok in zip(changes, done, strict=True) if not ok}
         if due_ms < self._catalog.now_ms() + SOON_MS:
             self._ring()  # before that they look by themselves
         return [receipt for receipt, (row, _) in found.items() if row.version in changed]

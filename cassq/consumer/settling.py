@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
 from operator import attrgetter
 from random import random
 
@@ -169,22 +168,21 @@ class Settler:
         self._clear_up()
         self.acks_written, self.failure = False, None
         free: list[Claim] = []
-        for epoch, part in groupby(list(self.unwritten), key=attrgetter("epoch")):
-            whole: dict[Delivery, bool] = {}
-            left = list(part)
-            for _ in range(TRIES_MAX):
-                changes: list[Change] = []
-                for delivery in left:
-                    replaced, whole[delivery] = self._changes_of(delivery)
-                    changes += replaced
-                left = self._write(changes, epoch, free) if changes else []
-                if not left:
-                    break
+        whole: dict[Delivery, bool] = {}
+        left = list(self.unwritten)
+        for _ in range(TRIES_MAX):
+            changes: list[Change] = []
             for delivery in left:
-                del whole[delivery]  # it stays noted, for the next time
-                self.failure = contended(delivery.pipe_id)
-            for delivery, gives_too in whole.items():
-                self._written(delivery, gives_too=gives_too)
+                replaced, whole[delivery] = self._changes_of(delivery)
+                changes += replaced
+            left = self._write(changes, free) if changes else []
+            if not left:
+                break
+        for delivery in left:
+            del whole[delivery]  # it stays noted, for the next time
+            self.failure = contended(delivery.pipe_id)
+        for delivery, gives_too in whole.items():
+            self._written(delivery, gives_too=gives_too)
         return free
 
     def _changes_of(self, delivery: Delivery) -> tuple[list[Change], bool]:
@@ -210,18 +208,15 @@ class Settler:
 
     def write_tried(self, deliveries: Sequence[Delivery], *, synced: bool) -> None:
         """Write what a keyed group is about to hand out, and mark lost claims. Survives a crash of
-        the process, with `synced` also of the machine. Cost: a transaction for the claims of each
-        epoch."""
+        the process, with `synced` also of the machine. Cost: a transaction."""
         self._clear_up()
-        for epoch, some in _by_epoch(deliveries):
-            left = list(some)
-            for _ in range(TRIES_MAX):
-                changes = [change for delivery in left for change in self._tries_of(delivery)]
-                left = self._write(changes, epoch, [], synced=synced) if changes else []
-                if not left:
-                    break
-            else:
-                raise contended(left[0].pipe_id)
+        left = list(deliveries)
+        for _ in range(TRIES_MAX):
+            changes = [change for delivery in left for change in self._tries_of(delivery)]
+            left = self._write(changes, [], synced=synced) if changes else []
+            if not left:
+                return
+        raise contended(left[0].pipe_id)
 
     def _tries_of(self, delivery: Delivery) -> Iterator[Change]:
         """The replacement of each row of which more is handed out, or less."""
@@ -233,23 +228,25 @@ class Settler:
 
     def part(self, changes: Sequence[Change], *, synced: bool) -> list[Change]:
         """Write rows of a keyed group's claims of which messages get deadlines of their own.
-        Returns the changes that were done; the claims of the others are lost. Cost: a transaction
-        for the claims of each epoch."""
+        Returns the changes that were done; the claims of the others are lost. Cost: a
+        transaction."""
         self._clear_up()
         done: list[Change] = []
-        for epoch, some in groupby(sorted(changes, key=_epoch), _epoch):
-            part = list(some)
-            pairs = [(old, new) for _, old, new in part]
-            results = self._catalog.claims.replace_many(pairs, epoch=epoch, synced=synced)
-            for change, is_done in zip(part, results, strict=True):
-                delivery, old, new = change
-                if is_done:
-                    delivery.part(old, new)
-                    self._drop_if_over(delivery)
-                    done.append(change)
-                else:
-                    self._lose(delivery, old)
+        for change, is_done in zip(changes, self._replace(changes, synced=synced), strict=True):
+            delivery, old, new = change
+            if is_done:
+                delivery.part(old, new)
+                self._drop_if_over(delivery)
+                done.append(change)
+            else:
+                self._lose(delivery, old)
         return done
+
+    def _replace(self, changes: Sequence[Change], *, synced: bool) -> list[bool]:
+        """Whether each change was done."""
+        pairs = [(old, new) for _, old, new in changes]
+        epochs = [delivery.epoch for delivery, _, _ in changes]
+        return self._catalog.claims.replace_many(pairs, epochs=epochs, synced=synced)
 
     def will_write(self, delivery: Delivery) -> None:
         """Write with the next flush what a keyed group hands out of a claim, or does no more."""
@@ -278,7 +275,6 @@ class Settler:
     def _write(
         self,
         changes: list[Change],
-        epoch: int | None,
         free: list[Claim],
         *,
         synced: bool = True,
@@ -289,11 +285,10 @@ class Settler:
             changes = [each for each in changes if not self._write_reserved(each, free)]
             if not changes:
                 return []
-        pairs = [(old, new) for _, old, new in changes]
         # The outcome is unknown also when a signal handler raises in the middle of this.
         self._unsure += changes
         try:
-            results = self._catalog.claims.replace_many(pairs, epoch=epoch, synced=synced)
+            results = self._replace(changes, synced=synced)
         except BackendError as exc:
             if not exc.outcome_unknown:
                 del self._unsure[len(self._unsure) - len(changes) :]
@@ -535,13 +530,13 @@ class Settler:
         if delivery.lock is not None and not delivery.lock.renew(ms):
             delivery.lost = True
         else:
-            self._extend({delivery: due_ms}, delivery.epoch)
+            self._extend({delivery: due_ms})
         if delivery.lost:
             self.unwritten.pop(delivery, None)
             self._drop_if_over(delivery)
             raise ClaimLostError(pipe_id=delivery.pipe_id)
 
-    def _extend(self, due_ms: dict[Delivery, int], epoch: int | None) -> None:
+    def _extend(self, due_ms: dict[Delivery, int]) -> None:
         """Write deadlines of claims, for the messages that have none of their own."""
         left = list(due_ms)
         for _ in range(TRIES_MAX):
@@ -551,7 +546,7 @@ class Settler:
                 for row in delivery.rows
                 if row.due_ms != due_ms[delivery] or delivery.reserved is not None
             ]
-            left = self._write(changes, epoch, []) if changes else []
+            left = self._write(changes, []) if changes else []
             if not left:
                 break
         for delivery, then_ms in due_ms.items():
@@ -559,11 +554,9 @@ class Settler:
 
     def extend_all(self, deliveries: Sequence[Delivery], ms: int) -> bool:
         """Move the deadlines of a keyed group's claims to `ms` from now; False if one of them was
-        lost. Cost: a synced transaction for those of each epoch."""
+        lost. Cost: a synced transaction."""
         self._clear_up()
-        due_ms = self._catalog.now_ms() + ms
-        for epoch, some in _by_epoch(deliveries):
-            self._extend(dict.fromkeys(some, due_ms), epoch)
+        self._extend(dict.fromkeys(deliveries, self._catalog.now_ms() + ms))
         return not any(delivery.lost for delivery in deliveries)
 
     def forget(self, delivery: Delivery) -> None:
@@ -605,7 +598,7 @@ class Settler:
         if together:
             self._clear_up()
             now_ms = self._catalog.now_ms()
-            self._extend({delivery: now_ms + wanted[delivery] for delivery in together}, None)
+            self._extend({delivery: now_ms + wanted[delivery] for delivery in together})
             for delivery in together:
                 if delivery.lost:
                     self.unwritten.pop(delivery, None)
@@ -621,16 +614,6 @@ class Settler:
 def contended(pipe_id: str) -> BackendTimeoutError:
     """The error for claims that others change faster than they can be written."""
     return BackendTimeoutError(f"claims of pipe {pipe_id} are constantly changed by other clients")
-
-
-def _by_epoch(deliveries: Sequence[Delivery]) -> Iterator[tuple[int, Iterator[Delivery]]]:
-    """A keyed group's claims, those of one epoch together."""
-    epoch = attrgetter("epoch")
-    return groupby(sorted(deliveries, key=epoch), epoch)
-
-
-def _epoch(change: Change) -> int:
-    return change[0].epoch or 0
 
 
 def _tried(delivery: Delivery, row: Claim) -> tuple[RangeSet | None, int]:

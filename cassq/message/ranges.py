@@ -128,6 +128,8 @@ class RangeSet:
 
     def within(self, start: int, end: int) -> RangeSet:
         """The part in `[start, end)`. Cost: a binary search, and the ranges found."""
+        if start >= end:
+            return EMPTY
         ranges = self.ranges
         at = bisect_right(ranges, (start,))
         if at and ranges[at - 1][1] > start:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from cassq.cassandra.session import Row, Statement
-from cassq.errors import BackendTimeoutError
+from cassq.errors import BackendError, BackendTimeoutError
 from tests.contract.cassandra_place import BorrowedCql, Keyspace
 
 Trouble = Callable[[], str]
@@ -45,7 +45,8 @@ def in_turn(*troubles: str) -> Trouble:
 
 
 class TroubledCql(BorrowedCql):
-    """rounds: of each kind, since the last `clear`.
+    """rounds: of each kind, since the last `clear`. together: how many conditional batches were
+    sent side by side, each time; they are rounds, too.
 
     trouble: what becomes of the next conditional write: "applied" or "lost", both without an
     answer. before_reading: is called before each linearized read; before_round before each round
@@ -55,6 +56,7 @@ class TroubledCql(BorrowedCql):
     def __init__(self, keyspace: Keyspace) -> None:
         super().__init__(keyspace)
         self.rounds: Counter[str] = Counter()
+        self.together: list[int] = []
         self.trouble: Trouble = never
         self.before_reading: Callable[[], None] = lambda: None
         self.before_round: Callable[[], None] = lambda: None
@@ -98,6 +100,17 @@ class TroubledCql(BorrowedCql):
                 answers.append(self.apply_batch(statements))
             except BackendTimeoutError:
                 answers.append(None)
+        return answers
+
+    def answers_of(self, batches: Iterable[Sequence[Statement]]) -> list[bool | BackendError]:
+        answers: list[bool | BackendError] = []
+        self.together.append(0)
+        for statements in batches:
+            self.together[-1] += 1
+            try:
+                answers.append(self.apply_batch(statements))
+            except BackendTimeoutError as exc:
+                answers.append(exc)
         return answers
 
     def _troubled(self, act: Callable[[], Any]) -> Any:

@@ -43,6 +43,11 @@ MOVE_CHAIN = (
 )
 # The same, with a reservation of what comes next.
 MOVE_AND_RESERVE = MOVE_CHAIN.replace(" WHERE", ", epoch = epoch + 1, owner = ? WHERE")
+# Raises the epoch, if it is what it was.
+FENCE = (
+    "UPDATE cursors SET epoch = epoch + 1, owner = ?"
+    " WHERE group_id = ? AND pipe_id = ? AND epoch = ?"
+)
 ADD_CLAIM = (
     f"INSERT INTO claims ({CLAIM_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
@@ -235,6 +240,10 @@ def _removed_values(row: Removed) -> Row:
     return row.group_id, row.pipe_id, row.start, row.end, str(row.reason), row.at_ms
 
 
+# A group, a pipe, and the epoch that their cursor must have; None: it does not matter.
+Fence = tuple[str, str, int | None]
+
+
 class SqliteClaims(Claims):
     """Cursors, claims and moves."""
 
@@ -298,17 +307,14 @@ class SqliteClaims(Claims):
             self._merge_left(tx, piece)
         self._advance(tx, done[0].group_id, done[0].pipe_id)
 
-    def fence(self, cursor: Cursor, owner: str) -> Cursor | None:
+    def fence_all(self, cursors: Sequence[Cursor], owner: str) -> list[Cursor | None]:
+        fenced: list[Cursor | None] = []
         with self._db.lock, self._db.write(synced=True) as tx:
-            changed = tx.execute(
-                "UPDATE cursors SET epoch = epoch + 1, owner = ?"
-                " WHERE group_id = ? AND pipe_id = ? AND epoch = ?",
-                (owner, cursor.group_id, cursor.pipe_id, cursor.epoch),
-            )
-            if changed.rowcount != 1:
-                return None
-            row = tx.execute(CURSOR, (cursor.group_id, cursor.pipe_id)).fetchone()
-            return _cursor_row(row)
+            for each in cursors:
+                key = (each.group_id, each.pipe_id)
+                done = tx.execute(FENCE, (owner, *key, each.epoch)).rowcount == 1
+                fenced.append(_cursor_row(tx.execute(CURSOR, key).fetchone()) if done else None)
+        return fenced
 
     def rows(self, group_id: str, pipe_id: str, seqs: range | None = None) -> list[Claim]:
         if seqs is None:
@@ -356,7 +362,7 @@ class SqliteClaims(Claims):
     ) -> bool:
         with self._db.lock, self._db.write(synced=True) as tx:
             key = (old.group_id, old.pipe_id)
-            done = not self._fenced(tx, [key], epoch) and self._put(tx, old, new)
+            done = not self._fenced(tx, [(*key, epoch)]) and self._put(tx, old, new)
             if done:
                 tx.executemany(ADD_REMOVED, map(_removed_values, removed))
                 tx.executemany(SETTLE, map(_move_key, settle))
@@ -386,20 +392,29 @@ class SqliteClaims(Claims):
         self,
         changes: Sequence[tuple[Claim, Sequence[Claim]]],
         *,
-        epoch: int | None = None,
+        epochs: Sequence[int | None] | None = None,
         synced: bool = True,
     ) -> list[bool]:
+        if not changes:
+            return []
+        epochs = epochs or [None] * len(changes)
         # In an exclusive group others must not see an ack, and go on, before it is durable. Those
         # of a keyed group do not: a popper that takes the lane makes all before it durable as it
         # raises the epoch.
-        shows = epoch is None or all(old.tried is not None for old, _ in changes)
+        shows = all(
+            epoch is None or old.tried is not None
+            for (old, _), epoch in zip(changes, epochs, strict=True)
+        )
         later = synced and shows and self._db.syncs_log
         with self._db.lock, self._db.write(synced=synced and not later) as tx:
-            keys = [(old.group_id, old.pipe_id) for old, _ in changes]
-            out = self._fenced(tx, keys, epoch)
+            fences = [
+                (old.group_id, old.pipe_id, epoch)
+                for (old, _), epoch in zip(changes, epochs, strict=True)
+            ]
+            out = self._fenced(tx, fences)
             done = [
-                key not in out and self._put(tx, old, new)
-                for key, (old, new) in zip(keys, changes, strict=True)
+                fence not in out and self._put(tx, old, new)
+                for fence, (old, new) in zip(fences, changes, strict=True)
             ]
             for group_id, pipe_id in {
                 (row.group_id, row.pipe_id)
@@ -415,16 +430,14 @@ class SqliteClaims(Claims):
     def ensure_durable(self) -> None:
         self._db.sync(anyway=True)
 
-    def _fenced(
-        self, tx: sqlite3.Connection, keys: Iterable[tuple[str, str]], epoch: int | None
-    ) -> set[tuple[str, str]]:
-        """Of these groups and pipes, those that have another epoch. epoch: None: it does not
-        matter."""
-        out: set[tuple[str, str]] = set()
-        for key in set(keys) if epoch is not None else ():
-            row = tx.execute(CURSOR, key).fetchone()
-            if row is None or row[6] != epoch:
-                out.add(key)
+    def _fenced(self, tx: sqlite3.Connection, fences: Iterable[Fence]) -> set[Fence]:
+        """Those whose cursor has another epoch."""
+        out: set[Fence] = set()
+        for fence in set(fences):
+            if fence[2] is not None:
+                row = tx.execute(CURSOR, fence[:2]).fetchone()
+                if row is None or row[6] != fence[2]:
+                    out.add(fence)
         return out
 
     def _put(self, tx: sqlite3.Connection, old: Claim, new: Iterable[Claim]) -> bool:

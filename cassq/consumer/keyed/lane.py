@@ -394,46 +394,28 @@ class Lane(Keeper):
         return self._lock.held()
 
     def _adopt_begun(self) -> None:
-        """Adopt the pipes with unsettled messages, as far as they can be read. While one cannot,
-        its pusher's later ones wait: their messages may be of the same keys."""
-        window, left, found = self._claimer.window, list[PipeRow](), list[Segment]()
-        out, self._held_up, strict = window.left_alone(), set(), self._queue().policy.strict
-        for pipe in self._unread:
-            chain = chain_of(pipe, strict)
-            if chain not in self._held_up and pipe.id not in out and self._stays():
-                try:
-                    found += self._fence(pipe.id, timed=pipe.timer_ms is not None)[1]
-                    continue
-                except UNREADABLE as exc:
-                    window.pass_over(pipe.id, exc)
-            left.append(pipe)
-            self._held_up.add(chain)
-        self._unread = left
-        self._line_up(found)
+        """Adopt the pipes with unsettled messages, as far as they can be read."""
+        adopted = self._take_over.adopt(
+            self._group().id, self._unread, self._stays, strict=self._queue().policy.strict
+        )
+        self._unread, self._held_up = adopted.left, adopted.held_up
+        self._line_up_of(adopted.segments, adopted.epochs)
 
     def _adopt(self, pipe_id: str, *, timed: bool) -> Cursor | None:
         """Fence a pipe and put all that is unsettled in line; None if the pipe is gone."""
-        cursor, segments = self._fence(pipe_id, timed=timed)
-        self._line_up(segments)
-        return cursor
+        fenced = self._take_over.fence(self._group().id, [pipe_id]).get(pipe_id)
+        if fenced is None:
+            return None
+        found = self._take_over.unsettled(fenced, timed=timed)
+        self._line_up_of(found, {pipe_id: fenced.cursor.epoch})
+        return fenced.cursor
 
-    def _fence(self, pipe_id: str, *, timed: bool) -> tuple[Cursor | None, list[Segment]]:
-        """Fence a pipe and take over what an earlier holder had of it; with all that is unsettled.
-        timed: of a timer pipe, what is due, or was handed out before: the rest has no order."""
-        cursor = self._catalog.claims.cursor(self._group().id, pipe_id)
-        if cursor is not None:
-            cursor = self._catalog.claims.fence(cursor, self._claimer.name)
-        if cursor is None:
-            return None, []
-        now_ms = self._catalog.now_ms()
-        free = self._take_over.free_rows(cursor, now_ms)
-        if free:
+    def _line_up_of(self, found: Sequence[Segment], epochs: Mapping[str, int]) -> None:
+        """Put what was found in pipes that were just fenced in line."""
+        self._epochs |= epochs
+        if found:
             self._holding.look(self._line)
-        if timed:
-            free = [row for row in free if row.due_ms <= now_ms or row.deliveries]
-        found = [self._take_over.segment(row) for row in free]
-        self._epochs[pipe_id] = cursor.epoch
-        return cursor, found
+        self._line_up(found)
 
     def _line_up(self, waiting: Sequence[Segment]) -> None:
         """Put segments of free rows in line: those that are due as ours, in their order, behind

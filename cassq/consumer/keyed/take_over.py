@@ -6,10 +6,12 @@ Not thread-safe, as `cassq.consumer.keyed.lane`, which decides what stands in li
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import islice
+from typing import NamedTuple
 
+from cassq.consumer.claiming.candidates import UNREADABLE
 from cassq.consumer.claiming.claimer import Claimer
 from cassq.consumer.claiming.redelivery import read_left
 from cassq.consumer.delivery import Acknowledger, Delivery
@@ -24,6 +26,24 @@ from cassq.model.rows import Claim, ClaimState, Cursor, PipeRow
 # Lock and rows are held for so many claim timeouts, so that what is handed out is kept for one
 # whatever its popper does next.
 HELD_FOR = 2
+PIPES_TOGETHER, ROWS_TOGETHER = 64, 256  # in one write
+
+
+class Fenced(NamedTuple):
+    """A pipe whose epoch was raised, with its rows, of which none is an earlier holder's."""
+
+    cursor: Cursor
+    rows: list[Claim]
+
+
+class Adopted(NamedTuple):
+    """What was unsettled in pipes that were fenced. left: those that could not be read, and those
+    behind them in their chains, which they hold up. epochs: by pipe, of all others."""
+
+    segments: list[Segment]
+    epochs: dict[str, int]
+    left: list[PipeRow]
+    held_up: set[str]
 
 
 def lane_lock(group_id: str, number: int = 0) -> str:
@@ -48,39 +68,106 @@ class TakeOver:
 
     def __init__(self, ports: Ports, claimer: Claimer, acknowledger: Acknowledger) -> None:
         self._catalog = ports.catalog
+        self._claims = ports.catalog.claims
         self._ids = ports.ids
         self._claimer = claimer
         self._acknowledger = acknowledger
 
-    def free_rows(self, cursor: Cursor, now_ms: int) -> list[Claim]:
-        """The rows of a fenced pipe that wait, in its order: those that are free, once those that
-        were held are free too, and expired messages are removed; and those that keep a deadline of
-        their own. Cost: a query; with held or expired rows a write and a query each."""
-        if cursor.ack.seq == cursor.chain.seq:
-            return []
-        rows = self._without_held(cursor, now_ms)
+    def adopt(
+        self,
+        group_id: str,
+        pipes: Sequence[PipeRow],
+        stays: Callable[[], bool],
+        *,
+        strict: bool,
+    ) -> Adopted:
+        """Fence pipes, and read what is unsettled in them. While one cannot be read, the later ones
+        of its chain wait: their messages may be of the same keys. stays: called before each write;
+        False ends this, as the lane was lost. Cost: `fence` for every `PIPES_TOGETHER`, and what
+        `unsettled` costs for each."""
+        window = self._claimer.window
+        done: dict[str, int | None] = {}  # by pipe, its epoch; none if it is gone, or not ours
+        found: list[Segment] = []
+        held_up: set[str] = set()
+        ready = _ready(pipes, window.left_alone(), held_up, strict=strict)
+        while (some := list(islice(ready, PIPES_TOGETHER))) and stays():
+            fenced = self.fence(group_id, [pipe.id for pipe in some])
+            for pipe in some:
+                if pipe.id not in fenced:
+                    done[pipe.id] = None
+                elif chain_of(pipe, strict) not in held_up:
+                    try:
+                        found += self.unsettled(fenced[pipe.id], timed=pipe.timer_ms is not None)
+                        done[pipe.id] = fenced[pipe.id].cursor.epoch
+                    except UNREADABLE as exc:
+                        window.pass_over(pipe.id, exc)
+                        held_up.add(chain_of(pipe, strict))
+        left = [pipe for pipe in pipes if pipe.id not in done]
+        epochs = {pipe_id: epoch for pipe_id, epoch in done.items() if epoch is not None}
+        return Adopted(found, epochs, left, {chain_of(pipe, strict) for pipe in left})
+
+    def fence(self, group_id: str, pipe_ids: Sequence[str]) -> dict[str, Fenced]:
+        """Raise the epochs of pipes, and free what an earlier holder had of them: those that are
+        there, and whose epochs nobody else raised meanwhile. Cost: for all together, two round
+        trips; with unsettled rows one more, with held ones three."""
+        found = [each for each in self._claims.cursors_in(group_id, pipe_ids) if each is not None]
+        fenced = self._claims.fence_all(found, self._claimer.name)
+        cursors = [each for each in fenced if each is not None]
+        rows = self._freed_rows(cursors, self._catalog.now_ms())
+        return {each.pipe_id: Fenced(each, rows.get(each.pipe_id, [])) for each in cursors}
+
+    def unsettled(self, fenced: Fenced, *, timed: bool) -> list[Segment]:
+        """The messages of a fenced pipe that wait, in its order: those of free rows, once expired
+        ones are removed, and those that keep a deadline of their own. timed: of a timer pipe, what
+        is due, or was handed out before: the rest has no order. Raises as the store does. Cost:
+        what `segment` costs for each row; with expired rows a write each, and a query."""
+        cursor, rows = fenced
         free = [row for row in rows if row.state is ClaimState.FREE]
         if sum(self._claimer.expired(row, cursor.epoch) for row in free):
-            rows = self._catalog.claims.rows(cursor.group_id, cursor.pipe_id)
-        return [row for row in rows if row.state is ClaimState.FREE or _is_kept(row, now_ms)]
+            rows = self._claims.rows(cursor.group_id, cursor.pipe_id)
+        now_ms = self._catalog.now_ms()
+        rows = [row for row in rows if row.state is ClaimState.FREE or _is_kept(row, now_ms)]
+        if timed:
+            rows = [row for row in rows if row.due_ms <= now_ms or row.deliveries]
+        return [self.segment(row) for row in rows]
 
-    def _without_held(self, cursor: Cursor, now_ms: int) -> list[Claim]:
-        """The rows of a pipe once those that an earlier holder of the lane had are free: again and
-        again, as receipts may change them meanwhile."""
+    def _freed_rows(self, cursors: Sequence[Cursor], now_ms: int) -> dict[str, list[Claim]]:
+        """By pipe, the rows of fenced pipes once those that an earlier holder of the lane had are
+        free: again and again, as receipts may change them meanwhile."""
+        found: dict[str, list[Claim]] = {}
+        left = {each.pipe_id: each for each in cursors if each.ack.seq < each.chain.seq}
         for _ in range(TRIES_MAX):
-            rows = self._catalog.claims.rows(cursor.group_id, cursor.pipe_id)
-            held = [row for row in rows if row.state is ClaimState.HELD]
-            held = [row for row in held if not _is_kept(row, now_ms)]
-            if not held:
-                return rows
-            done = self._catalog.claims.replace_many(
-                [(row, self._freed(row, now_ms)) for row in held], epoch=cursor.epoch
-            )
-            if not all(done):
-                now = self._catalog.claims.find_cursor(cursor.group_id, cursor.pipe_id)
-                if now is None or now.epoch != cursor.epoch:
-                    return rows  # another popper has the lane: what is written next is refused
-        raise contended(cursor.pipe_id)
+            if not left:
+                return found
+            rows = self._claims.rows_in(cursors[0].group_id, list(left))
+            found.update(zip(left, rows, strict=True))
+            left = self._free(left, found, now_ms)
+        raise contended(next(iter(left)))
+
+    def _free(
+        self, cursors: Mapping[str, Cursor], rows: Mapping[str, list[Claim]], now_ms: int
+    ) -> dict[str, Cursor]:
+        """Free the held rows of pipes; returns the pipes whose rows are to be read again: but not
+        those of which another popper has the lane, as what is written next is refused there."""
+        held = [
+            row
+            for pipe_id in cursors
+            for row in rows[pipe_id]
+            if row.state is ClaimState.HELD and not _is_kept(row, now_ms)
+        ]
+        if not held:
+            return {}
+        done = self._claims.replace_many(
+            [(row, self._freed(row, now_ms)) for row in held],
+            epochs=[cursors[row.pipe_id].epoch for row in held],
+        )
+        again = {row.pipe_id for row in held}
+        refused = {row.pipe_id for row, ok in zip(held, done, strict=True) if not ok}
+        if refused:
+            now = self._claims.cursors(held[0].group_id, sorted(refused))
+            ours = {each.pipe_id for each in now if each.epoch == cursors[each.pipe_id].epoch}
+            again -= refused - ours
+        return {pipe_id: cursors[pipe_id] for pipe_id in again}
 
     def _freed(self, row: Claim, now_ms: int) -> list[Claim]:
         """The successors of a row that an earlier holder had. If that was this popper, its
@@ -99,20 +186,20 @@ class TakeOver:
     ) -> tuple[list[Segment], list[Segment]]:
         """Free what was kept until now by deadlines of messages' own. Returns the segments that are
         free, with their rows of now, and those whose rows others changed. epochs: by pipe. Cost: a
-        synced transaction for those of each epoch."""
+        synced transaction."""
         free: list[Segment] = []
         changed: list[Segment] = []
-        for epoch, some in _by_epoch(segments, epochs):
-            changes = [(each, self._claimer.freed(each.row)) for each in some]
-            done = self._catalog.claims.replace_many(
-                [(segment.row, rows) for segment, rows in changes], epoch=epoch
-            )
-            for (segment, rows), ok in zip(changes, done, strict=True):
-                if ok and len(rows) == 1:
-                    segment.row = rows[0]
-                    free.append(segment)
-                else:
-                    changed.append(segment)
+        changes = [(each, self._claimer.freed(each.row)) for each in segments]
+        done = self._claims.replace_many(
+            [(segment.row, rows) for segment, rows in changes],
+            epochs=[_epoch(segment, epochs) for segment, _ in changes],
+        )
+        for (segment, rows), ok in zip(changes, done, strict=True):
+            if ok and len(rows) == 1:
+                segment.row = rows[0]
+                free.append(segment)
+            else:
+                changed.append(segment)
         return free, changed
 
     def segment(self, row: Claim) -> Segment:
@@ -133,29 +220,40 @@ class TakeOver:
         stays: Callable[[], bool] = lambda: True,
     ) -> dict[Segment, Delivery]:
         """Take free rows that are due; those that were refused are missing. epochs: by pipe. stays:
-        called before each write; False ends this, as the lane was lost."""
+        called before each write; False ends this, as the lane was lost. Cost: a synced transaction
+        for every `ROWS_TOGETHER`."""
         taken: dict[Segment, Delivery] = {}
         now_ms = self._catalog.now_ms()
         due_ms = now_ms + HELD_FOR * self._claimer.rules.claim_timeout_ms
-        for epoch, some in _by_epoch(segments, epochs):
-            if not stays():
-                break
-            changes: list[tuple[Segment, Claim, list[Claim]]] = []
-            for segment in some:
-                row = segment.row
-                until = Place(row.end, row.pos)
-                holder = self._claimer.new_holder()
-                mine, rows = claims.taken(
-                    row, until, holder, due_ms, self._ids.version, tried=EMPTY
-                )
-                changes.append((segment, mine, rows))
-            done = self._catalog.claims.replace_many(
-                [(segment.row, rows) for segment, _, rows in changes], epoch=epoch
+        left = iter(segments)
+        while (some := list(islice(left, ROWS_TOGETHER))) and stays():
+            changes = [self._taking(segment.row, due_ms) for segment in some]
+            done = self._claims.replace_many(
+                [(segment.row, rows) for segment, (_, rows) in zip(some, changes, strict=True)],
+                epochs=[_epoch(segment, epochs) for segment in some],
             )
-            for (segment, mine, _), ok in zip(changes, done, strict=True):
+            for segment, (mine, _), ok in zip(some, changes, done, strict=True):
                 if ok:
+                    epoch = _epoch(segment, epochs)
                     taken[segment] = Delivery(self._acknowledger, [mine], now_ms, None, epoch)
         return taken
+
+    def _taking(self, row: Claim, due_ms: int) -> tuple[Claim, list[Claim]]:
+        """A row as ours, and what is to replace it."""
+        until, holder = Place(row.end, row.pos), self._claimer.new_holder()
+        return claims.taken(row, until, holder, due_ms, self._ids.version, tried=EMPTY)
+
+
+def _ready(
+    pipes: Iterable[PipeRow], out: Collection[str], held_up: set[str], *, strict: bool
+) -> Iterator[PipeRow]:
+    """The pipes that none of their chain holds up. out: those that cannot be read now, whose chains
+    are added to `held_up`."""
+    for pipe in pipes:
+        if pipe.id in out:
+            held_up.add(chain_of(pipe, strict))
+        elif chain_of(pipe, strict) not in held_up:
+            yield pipe
 
 
 def _is_kept(row: Claim, now_ms: int) -> bool:
@@ -163,12 +261,6 @@ def _is_kept(row: Claim, now_ms: int) -> bool:
     return claims.is_dated(row) and row.due_ms > now_ms
 
 
-def _by_epoch(
-    segments: Iterable[Segment], epochs: Mapping[str, int]
-) -> Iterator[tuple[int, Iterator[Segment]]]:
-    """Segments whose rows can be written together. epochs: by pipe."""
-
-    def epoch(segment: Segment) -> int:
-        return epochs.get(segment.row.pipe_id, -1)
-
-    return groupby(sorted(segments, key=epoch), epoch)
+def _epoch(segment: Segment, epochs: Mapping[str, int]) -> int:
+    """What a segment's pipe's epoch was raised to; none is -1."""
+    return epochs.get(segment.row.pipe_id, -1)

@@ -153,7 +153,7 @@ def test_a_fenced_popper_s_acks_are_refused(consumer: Consumer, theirs: Consumer
     assert theirs.catalog.claims.fence(theirs.cursor, "you") is not None
     assert not consumer.finish(row, epoch=mine.epoch)
     assert consumer.catalog.claims.replace_many(
-        [(row, consumer.acked(row, 0, 5))], epoch=mine.epoch
+        [(row, consumer.acked(row, 0, 5))], epochs=[mine.epoch]
     ) == [False]
     assert consumer.rows == [row]
     assert theirs.finish(row, epoch=mine.epoch + 1)
@@ -248,6 +248,49 @@ def test_rows_that_are_given_back_in_part_cover_what_they_covered(consumer: Cons
     assert consumer.cursor.ack.seq == 2
     assert consumer.rows[0].failure == '{"error":"no"}'
     consumer.assert_covered()
+
+
+def test_pipes_are_fenced_together_and_each_for_itself(
+    consumer: Consumer, theirs: Consumer
+) -> None:
+    pipe_ids = ["p", "p2", "p3"]
+    for pipe_id in pipe_ids[1:]:
+        assert consumer.catalog.pipes.add(pipe_row(pipe_id))
+    before = consumer.catalog.claims.cursors_in(consumer.group, pipe_ids)
+    known = [cursor for cursor in before if cursor is not None]
+    assert theirs.catalog.claims.fence(known[1], "you") is not None
+    mine, lost, other = consumer.catalog.claims.fence_all(known, "me")
+    assert mine == replace(known[0], epoch=known[0].epoch + 1, owner="me")
+    assert other == replace(known[2], epoch=known[2].epoch + 1, owner="me")
+    assert lost is None, "a race that was lost"
+    assert Consumer(theirs.catalog, pipe_id="p2").cursor.owner == "you"
+    assert consumer.catalog.claims.fence_all([], "me") == []
+
+
+def test_the_rows_of_several_pipes_are_those_of_each(consumer: Consumer) -> None:
+    assert consumer.catalog.pipes.add(pipe_row("p2"))
+    elsewhere = Consumer(consumer.catalog, pipe_id="p2")
+    rows = [consumer.claim(5), consumer.claim(5)], [elsewhere.claim(3)]
+    found = consumer.catalog.claims.rows_in(consumer.group, ["p2", "p", "none"])
+    assert found == [rows[1], rows[0], []]
+
+
+def test_each_of_many_claims_is_replaced_only_in_its_own_epoch(
+    consumer: Consumer, theirs: Consumer
+) -> None:
+    assert consumer.catalog.pipes.add(pipe_row("p2"))
+    elsewhere = Consumer(consumer.catalog, pipe_id="p2")
+    for _ in range(2):
+        assert elsewhere.catalog.claims.fence(elsewhere.cursor, "me") is not None
+    epochs = [consumer.cursor.epoch, elsewhere.cursor.epoch]
+    rows = [consumer.claim(5), elsewhere.claim(5), consumer.claim(5), elsewhere.claim(5)]
+    changes = [(row, consumer.acked(row, row.start, row.end)) for row in rows]
+    assert theirs.catalog.claims.replace_many(changes, epochs=[*epochs, -1, epochs[0]]) == [
+        *(True, True, False, False)
+    ]
+    assert consumer.states == elsewhere.states == [(5, 10, HELD)]
+    assert consumer.catalog.claims.replace_many(changes[2:], epochs=epochs) == [True, True]
+    assert consumer.cursor.ack == elsewhere.cursor.ack == place(10)
 
 
 def test_many_claims_are_replaced_at_once_and_each_answers_for_itself(

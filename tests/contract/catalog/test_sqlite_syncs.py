@@ -190,7 +190,7 @@ def test_an_ack_of_an_exclusive_group_is_durable_before_others_see_it(
     assert mine is not None
     row = syncs.consumer.claim(4)
     changes = [(row, syncs.consumer.acked(row, 0, 4))]
-    verb = lambda: syncs.catalog.claims.replace_many(changes, epoch=mine.epoch)  # noqa: E731
+    verb = lambda: syncs.catalog.claims.replace_many(changes, epochs=[mine.epoch])  # noqa: E731
     assert syncs.by(verb) == [True]
     assert log.synced == 0
 
@@ -203,7 +203,7 @@ def test_an_ack_of_a_keyed_group_is_durable_before_another_popper_has_its_pipe(
     row = claims.first(mine, place(4), "me", 9_999, version, tried=RangeSet.run(0, 2))
     assert syncs.catalog.claims.claim(mine, place(4), [row])
     changes = [(row, [replace(row, acked=RangeSet.run(0, 1), version=version())])]
-    verb = lambda: syncs.catalog.claims.replace_many(changes, epoch=mine.epoch)  # noqa: E731
+    verb = lambda: syncs.catalog.claims.replace_many(changes, epochs=[mine.epoch])  # noqa: E731
     assert syncs.by(verb) == [False, True]
     assert log.synced == 1
     assert syncs.by(lambda: syncs.catalog.claims.fence(mine, "other")) == [True]

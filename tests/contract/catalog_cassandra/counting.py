@@ -9,6 +9,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from cassq.cassandra.session import Row, Statement
+from cassq.errors import BackendError
 from tests.contract.cassandra_place import BorrowedCql, Keyspace
 
 
@@ -74,6 +75,12 @@ class CountingCql(BorrowedCql):
         if found:
             self.count()
         return super().apply_batches(found)
+
+    def answers_of(self, batches: Iterable[Sequence[Statement]]) -> list[bool | BackendError]:
+        found = list(batches)
+        if found:
+            self.count()
+        return super().answers_of(found)
 
     def result(self, future: Any, *, conditional: bool = False) -> list[Row]:
         rows = super().result(future, conditional=conditional)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import pytest
 
@@ -96,6 +95,53 @@ def test_many_replacements_cost_one_conditional_batch_a_pipe(open_consumer: Open
     changes = [(row, consumer.acked(row, row.start, row.end)) for row in rows]
     assert consumer.catalog.claims.replace_many(changes) == [True] * 4
     assert cql.rounds == {"conditional": 2}
+    assert cql.together == [2], "side by side"
+
+
+@pytest.mark.parametrize("trouble", ["applied", "lost"])
+def test_a_batch_without_an_answer_among_several_is_looked_up(
+    open_consumer: Open, trouble: str
+) -> None:
+    (consumer, cql), (theirs, _) = open_consumer(), open_consumer()
+    elsewhere = Consumer(consumer.catalog, pipe_id="p2")
+    rows = [consumer.claim(5), elsewhere.claim(5)]
+    cql.rounds.clear()
+    cql.trouble = in_turn(trouble)
+    changes = [(row, consumer.acked(row, row.start, row.end)) for row in rows]
+    assert consumer.catalog.claims.replace_many(changes) == [True] * 2
+    assert cql.rounds["conditional"] == (2 if trouble == "applied" else 3)
+    for pipe_id in ("p", "p2"):
+        assert Consumer(theirs.catalog, pipe_id=pipe_id).cursor.ack == place(5)
+
+
+def test_of_several_batches_one_that_stays_without_an_answer_leaves_all_in_doubt(
+    open_consumer: Open,
+) -> None:
+    consumer, cql = open_consumer()
+    elsewhere = Consumer(consumer.catalog, pipe_id="p2")
+    rows = [consumer.claim(5), elsewhere.claim(5)]
+    cql.trouble = in_turn("lost", "", "lost", "lost", "lost")
+    changes = [(row, consumer.acked(row, row.start, row.end)) for row in rows]
+    with pytest.raises(BackendError) as caught:
+        consumer.catalog.claims.replace_many(changes)
+    assert caught.value.outcome_unknown
+    assert consumer.states == [(0, 5, HELD)]
+    assert elsewhere.cursor.ack == place(5), "the others go on"
+    assert consumer.catalog.claims.replace_many(changes) == [True, False]
+
+
+def test_several_pipes_are_fenced_in_one_round_and_read_in_one(open_consumer: Open) -> None:
+    (consumer, cql), (theirs, _) = open_consumer(), open_consumer()
+    pipe_ids = ["p", "p2"]
+    known = [each for each in consumer.catalog.claims.cursors_in("q/default", pipe_ids) if each]
+    claimed = [Consumer(theirs.catalog, pipe_id=pipe_id).claim(5) for pipe_id in pipe_ids]
+    cql.rounds.clear()
+    fenced = consumer.catalog.claims.fence_all(known, "me")
+    assert [cursor and cursor.chain for cursor in fenced] == [place(5)] * 2
+    assert cql.together == [2]
+    cql.rounds.clear()
+    assert consumer.catalog.claims.rows_in("q/default", pipe_ids) == [[row] for row in claimed]
+    assert cql.rounds == {"read": 1}
 
 
 def test_a_lost_race_for_the_chain_costs_nothing_more(open_consumer: Open) -> None:
@@ -303,13 +349,13 @@ def test_after_an_unknown_outcome_claims_are_read_with_what_was_begun(
     with pytest.raises(BackendError):
         consumer.finish(row)
     cql.trouble = never
-    read, linearized = cql.read, list[bool]()
+    read_many, linearized = cql.read_many, list[bool]()
 
-    def noted(text: str, values: Sequence[Any] = (), *, serial: bool = False) -> list[Row]:
+    def noted(statements: Iterable[Statement], *, serial: bool = False) -> list[list[Row]]:
         linearized.append(serial)
-        return read(text, values, serial=serial)
+        return read_many(statements, serial=serial)
 
-    monkeypatch.setattr(cql, "read", noted)
+    monkeypatch.setattr(cql, "read_many", noted)
     for _ in range(2):
         assert consumer.catalog.claims.rows(row.group_id, row.pipe_id, seqs) == [row]
     assert linearized == [True, False]

@@ -268,6 +268,50 @@ def test_what_a_popper_has_listed_its_client_does_not_list_again_for_another(
                 assert ENTRIES in counting.texts, "what was pushed since is not to be missed"
 
 
+def test_to_take_over_a_lane_takes_one_round_trip_more_for_each_more_pipe(
+    cassandra_place: CassandraPlace,
+) -> None:
+    """That which reads its messages."""
+    one, seven = (taking_over(cassandra_place, f"jobs-{pipes}", pipes) for pipes in (1, 7))
+    assert seven - one == 6
+
+
+def taking_over(place: CassandraPlace, name: str, pipes: int) -> int:
+    """How often a popper waits whose group's lane another had, which died with messages of so many
+    pipes in hand."""
+    counting, clock = CountingCql(place.keyspace), ManualClock()
+    with still(place, counting, clock) as client:
+        queue = client.create_queue(name, claim_timeout=10)
+        queue.create_group("keyed", order="key")
+        for number in range(pipes):
+            queue.pusher().push(b"a", key=b"%d" % number)
+        dead = queue.popper("keyed")
+        assert len(dead.pop(pipes)) == pipes
+        clock.advance(60)
+        heir = queue.popper("keyed")
+        before = counting.waited
+        assert len(heir.pop(pipes)) == pipes
+        return counting.waited - before
+
+
+def test_a_commit_takes_as_many_round_trips_however_many_pipes_it_is_of(
+    client: cassq.Client, counting: CountingCql
+) -> None:
+    queue = client.create_queue("jobs")
+    waited: list[int] = []
+    for pipes in (1, 2, 6):
+        pushers = [queue.pusher() for _ in range(pipes)]
+        for pusher in pushers:
+            pusher.push_many([b"a", b"b"])
+        with queue.popper() as popper:
+            messages = [message for _ in pushers for message in popper.pop(2)]
+            assert len({message.id.partition(":")[0] for message in messages}) == pipes
+            before = counting.waited
+            popper.commit(messages)
+            waited.append(counting.waited - before)
+    assert waited[1:] == [1, 1], "the first one does more"
+
+
 @pytest.mark.parametrize(("kind", "pipes"), [("ap", 1), ("ap", 6), ("cp", 1)])
 def test_a_first_pop_takes_as_many_round_trips_however_many_pipes_are_new_to_it(
     client: cassq.Client, counting: CountingCql, kind: str, pipes: int

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 
 import cassq
 from cassq.base.clock import ManualClock, SystemClock
+from cassq.consumer.keyed import take_over
 from cassq.errors import BackendError
 from cassq.lifecycle.ports import TimedLife
 from cassq.locks.lease import LeaseLocker
+from cassq.model.rows import Cursor
 from tests.contract.keyspaces import opened_keyspace
 from tests.integration.deadlines import eventually
 from tests.integration.places import Place
@@ -113,14 +115,15 @@ def test_a_lane_is_taken_over_however_long_that_takes(
                 pusher.push(b"%d" % number, key=b"key %d" % number)
         assert len(queue.popper("keyed").pop(pipes)) == pipes
         clock.advance(60)
-        fence, slow = catalog.claims.fence, []
+        fence_all, slow = catalog.claims.fence_all, []
 
-        def fence_slowly(*words: Any) -> Any:
+        def fence_slowly(cursors: Sequence[Cursor], owner: str) -> Any:
             clock.advance(3)
-            slow.append(words)
-            return fence(*words)
+            slow.extend(cursors)
+            return fence_all(cursors, owner)
 
-        monkeypatch.setattr(catalog.claims, "fence", fence_slowly)
+        monkeypatch.setattr(catalog.claims, "fence_all", fence_slowly)
+        monkeypatch.setattr(take_over, "PIPES_TOGETHER", 1)
         heir = queue.popper("keyed")
         found = [message.payload for _ in range(3) for message in heir.pop(pipes)]
         assert len(slow) == pipes, "it is taken over once"

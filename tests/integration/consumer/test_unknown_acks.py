@@ -34,13 +34,11 @@ class LosingClaims:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._claims, name)
 
-    def replace_many(
-        self, changes: Sequence[Any], *, epoch: int | None = None, synced: bool = True
-    ) -> list[bool]:
+    def replace_many(self, changes: Sequence[Any], **others: Any) -> list[bool]:
         lose, self.lose = self.lose, ""
         if lose == "before":
             raise BackendTimeoutError("no answer to an ack", outcome_unknown=True)
-        done: list[bool] = self._claims.replace_many(changes, epoch=epoch, synced=synced)
+        done: list[bool] = self._claims.replace_many(changes, **others)
         if lose == "after":
             raise BackendTimeoutError("no answer to an ack", outcome_unknown=True)
         return done

@@ -16,12 +16,12 @@ from cassq.consumer.keyed.keys import Line
 from cassq.consumer.keyed.lane import Lane
 from cassq.consumer.keyed.segment_hold import SegmentHold
 from cassq.consumer.keyed.segments import Entry, Segment
-from cassq.consumer.keyed.take_over import TakeOver
+from cassq.consumer.keyed.take_over import Fenced, TakeOver
 from cassq.consumer.settling import Settler
 from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model import claims
 from cassq.model.priorities import Level
-from cassq.model.rows import Claim, Cursor
+from cassq.model.rows import Claim
 from cassq.producer.leveling import Leveling
 
 
@@ -130,9 +130,10 @@ def releases_in_place_what_has_a_receipt() -> AbstractContextManager[Any]:
 def forgets_what_is_dated_at_a_take_over() -> AbstractContextManager[Any]:
     """A message with a deadline of its own does not hold its key once another popper has the
     lane."""
-    free_rows = TakeOver.free_rows
+    unsettled = TakeOver.unsettled
 
-    def wrong(self: TakeOver, cursor: Cursor, now_ms: int) -> list[Claim]:
-        return [row for row in free_rows(self, cursor, now_ms) if not claims.is_dated(row)]
+    def wrong(self: TakeOver, fenced: Fenced, *, timed: bool) -> list[Segment]:
+        found = unsettled(self, fenced, timed=timed)
+        return [segment for segment in found if not claims.is_dated(segment.row)]
 
-    return patch.object(TakeOver, "free_rows", wrong)
+    return patch.object(TakeOver, "unsettled", wrong)

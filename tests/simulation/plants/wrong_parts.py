@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -10,7 +10,13 @@ from unittest import mock
 
 from cassq import reaper
 from cassq.catalog.sqlite import pipe_tables
-from cassq.catalog.sqlite.claim_tables import _KEY, ADD_CLAIM, SqliteClaims, _claim_values
+from cassq.catalog.sqlite.claim_tables import (
+    _KEY,
+    ADD_CLAIM,
+    Fence,
+    SqliteClaims,
+    _claim_values,
+)
 from cassq.catalog.sqlite.pipe_tables import SqlitePipes
 from cassq.catalog.sqlite.queue_tables import SqliteQueues
 from cassq.consumer.delivery import Delivery
@@ -287,8 +293,8 @@ class IgnoresFences(IgnoresVersions):
 
     _exclusive = False
 
-    def _fenced(self, tx: Any, keys: Any, epoch: int | None) -> set[tuple[str, str]]:
-        self._exclusive = epoch is not None
+    def _fenced(self, tx: Any, fences: Iterable[Fence]) -> set[Fence]:
+        self._exclusive = any(epoch is not None for _, _, epoch in fences)
         return set()
 
     def _put(self, tx: Any, old: Claim, new: Any) -> bool:

@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cassq.catalog.cassandra.partition import claim_rows as cql
-from cassq.catalog.cassandra.partition.claim_plans import plan_claim, plan_fence, plan_replace
+from cassq.catalog.cassandra.partition.claim_plans import (
+    CHANGES_MAX,
+    in_rounds,
+    plan_claim,
+    plan_fence,
+    plan_replace,
+)
 from cassq.catalog.cassandra.partition.partition_cache import PartitionCache
 from cassq.message.frames import Place
 from cassq.model.claims import as_owner, reservation, reserved
@@ -113,3 +119,27 @@ def test_done_rows_are_not_joined_over_what_lies_between_them() -> None:
     joined = plan_replace(known(*rows), [(rows[2], done(rows[2]))], None)
     assert joined is not None
     assert [(row.start, row.end) for row in joined.put] == [(5, 20)]
+
+
+def test_changes_are_made_a_batch_an_epoch_and_one_at_a_time_in_each_pipe() -> None:
+    here = [a_claim(seq, seq + 1) for seq in range(4)]
+    there = [replace(row, pipe_id="other") for row in here[:2]]
+    rows, epochs = [*here, *there], [1, 2, None, 1, 7, 7]
+    rounds = list(in_rounds([(row, done(row)) for row in rows], epochs))
+    assert [[(part.key[1], part.epoch, part.numbers) for part in parts] for parts in rounds] == [
+        [("p", 1, [0, 3]), ("other", 7, [4, 5])],
+        [("p", 2, [1])],
+        [("p", None, [2])],
+    ]
+    assert all(
+        [rows[number] for number in part.numbers] == [old for old, _ in part.changes]
+        for parts in rounds
+        for part in parts
+    )
+
+
+def test_no_batch_has_more_changes_than_a_server_takes() -> None:
+    rows = [a_claim(seq, seq + 1) for seq in range(CHANGES_MAX + 1)]
+    rounds = list(in_rounds([(row, done(row)) for row in rows], [None] * len(rows)))
+    assert [len(part.changes) for parts in rounds for part in parts] == [CHANGES_MAX, 1]
+    assert len(rounds) == 2

@@ -164,6 +164,9 @@ def test_values_that_are_not_seqs_are_not_in_it(other: object) -> None:
         (5, 7, []),
         (4, 7, [(4, 5)]),
         (9, 20, []),
+        (3, 3, []),
+        (4, 3, []),
+        (8, 2, []),
     ],
 )
 def test_what_lies_within_some_bounds_is_cut_at_both(

@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import islice
+from collections.abc import Collection, Mapping, Sequence
 
 from cassq.cassandra.session import Statement
 from cassq.catalog.cassandra.claims.arrivals import Arrivals
@@ -16,20 +15,24 @@ from cassq.catalog.cassandra.claims.due_tables import DueClaims
 from cassq.catalog.cassandra.partition import claim_rows as cql
 from cassq.catalog.cassandra.partition.catalog_rows import CatalogRows
 from cassq.catalog.cassandra.partition.claim_plans import (
-    Change,
     ConditionalBatch,
+    PartitionChanges,
     PlannedBatch,
     SettledFacts,
+    in_rounds,
     plan_claim,
     plan_fence,
     plan_mend,
     plan_replace,
 )
-from cassq.catalog.cassandra.partition.conditional_writer import CHANGES_MAX, ConditionalWriter
+from cassq.catalog.cassandra.partition.conditional_writer import (
+    ConditionalWriter,
+    Plan,
+)
 from cassq.catalog.cassandra.partition.partition_cache import PartitionCache
 from cassq.catalog.cover import fault
 from cassq.catalog.port import Claims
-from cassq.errors import BackendError, CorruptionError
+from cassq.errors import BackendError, CassqError, CorruptionError
 from cassq.message.frames import Place
 from cassq.model.rows import Claim, ClaimState, Cursor, GroupRow, Move, Removed
 
@@ -93,25 +96,35 @@ class CassandraClaims(Claims):
             self._partitions.stand_back(known)
         return step.results == [True]
 
-    def fence(self, cursor: Cursor, owner: str) -> Cursor | None:
-        """Cost: one conditional batch."""
+    def fence_all(self, cursors: Sequence[Cursor], owner: str) -> list[Cursor | None]:
+        """Cost: one round of conditional batches."""
 
-        def plan(known: PartitionCache, fresh: bool) -> PlannedBatch | None:
-            if not fresh:
-                known.see(cursor)
-            step = plan_fence(known, cursor, owner)
-            return None if not fresh and not step.sure else step
+        def plan_of(cursor: Cursor) -> Plan:
+            def plan(known: PartitionCache, fresh: bool) -> PlannedBatch | None:
+                if not fresh:
+                    known.see(cursor)
+                step = plan_fence(known, cursor, owner)
+                return None if not fresh and not step.sure else step
 
-        step = self._partitions.change((cursor.group_id, cursor.pipe_id), plan)
-        return step.cursor if step.results == [True] else None
+            return plan
+
+        plans = {(each.group_id, each.pipe_id): plan_of(each) for each in cursors}
+        fenced: list[Cursor | None] = []
+        for step in self._partitions.change_all(plans):
+            if not isinstance(step, PlannedBatch):
+                raise step
+            fenced.append(step.cursor if step.results == [True] else None)
+        return fenced
+
+    def rows_in(self, group_id: str, pipe_ids: Sequence[str]) -> list[list[Claim]]:
+        """Cost: one round of reads, of the rows from the ack offsets on."""
+        return self._partitions.read_all([(group_id, pipe_id) for pipe_id in pipe_ids])
 
     def rows(self, group_id: str, pipe_id: str, seqs: range | None = None) -> list[Claim]:
         """Cost: one read, of the rows that begin between the ack offset and `seqs.stop`."""
         known = self._partitions.memory.of((group_id, pipe_id))
         if seqs is None:
-            with known.lock:
-                self._partitions.load(known, serial=False)
-                return cql.joined(known.rows[start] for start in known.starts)
+            return self.rows_in(group_id, [pipe_id])[0]
         values = (group_id, pipe_id, known.ack_seq, min(seqs.stop, SEQ_MAX))
         rows = cql.claims_of(known.key, self._partitions.read_of(known, cql.CLAIMS_OF, values))
         return cql.joined(row for row in rows if row.end > seqs.start)
@@ -173,43 +186,36 @@ class CassandraClaims(Claims):
         self,
         changes: Sequence[tuple[Claim, Sequence[Claim]]],
         *,
-        epoch: int | None = None,
+        epochs: Sequence[int | None] | None = None,
         synced: bool = True,
     ) -> list[bool]:
-        """Cost: one conditional batch per (group, pipe). Always as durable as the keyspace makes
-        it."""
-        places: dict[cql.Key, list[int]] = {}
-        for at, (old, _) in enumerate(changes):
-            places.setdefault((old.group_id, old.pipe_id), []).append(at)
+        """Cost: a round of conditional batches, one per (group, pipe). Always as durable as the
+        keyspace makes it."""
         results = [False] * len(changes)
-        written = False
-        for key, numbers in places.items():
-            for part in _parts(numbers, CHANGES_MAX):
-                try:
-                    done = self._replace_some(key, [changes[at] for at in part], epoch)
-                except CorruptionError as exc:
+        failures: list[CassqError] = []
+        for parts in in_rounds(changes, epochs or [None] * len(changes)):
+            for part, done in zip(parts, self._replace_parts(parts), strict=True):
+                if isinstance(done, CorruptionError):
                     # A problem with one pipe must not cost another pipe its acks.
-                    logger.warning("cannot write the acks of pipe %s: %s", key[1], exc)
-                    continue
-                except BackendError as exc:
-                    exc.outcome_unknown |= written  # for all of them together
-                    raise
-                for at, one in zip(part, done, strict=True):
-                    results[at] = one
-                written |= any(done)
+                    logger.warning("cannot write the acks of pipe %s: %s", part.key[1], done)
+                elif isinstance(done, CassqError):
+                    failures.append(done)
+                else:
+                    for at, one in zip(part.numbers, done, strict=True):
+                        results[at] = one
+            if failures:
+                raise _for_all(failures, some_done=any(results))
         return results
 
-    def _replace_some(
-        self, key: cql.Key, changes: Sequence[Change], epoch: int | None
-    ) -> list[bool]:
-        if epoch is None:
-            return self._partitions.replace_together(key, changes)
-
-        def plan(known: PartitionCache, fresh: bool) -> PlannedBatch | None:
-            step = plan_replace(known, changes, epoch)
-            return step if step is None or fresh or step.sure else None
-
-        return self._partitions.change(key, plan).results
+    def _replace_parts(self, parts: Sequence[PartitionChanges]) -> list[list[bool] | CassqError]:
+        """Change each of several partitions; what became of the changes, or why it is not known."""
+        if len(parts) == 1 and parts[0].epoch is None:
+            try:
+                return [self._partitions.replace_together(parts[0].key, parts[0].changes)]
+            except CassqError as exc:
+                return [exc]
+        done = self._partitions.change_all({part.key: part.plan for part in parts})
+        return [each.results if isinstance(each, PlannedBatch) else each for each in done]
 
     # --- moves --------------------------------------------------------------------------------
 
@@ -341,7 +347,10 @@ def _holds(known: PartitionCache, held: Claim) -> bool:
     return row is not None and row.version == held.version
 
 
-def _parts(numbers: Sequence[int], size: int) -> Iterable[list[int]]:
-    left = iter(numbers)
-    while part := list(islice(left, size)):
-        yield part
+def _for_all(failures: Sequence[CassqError], *, some_done: bool) -> CassqError:
+    """The error that tells of several changes together."""
+    first = failures[0]
+    unknown = some_done or any(getattr(each, "outcome_unknown", False) for each in failures)
+    if isinstance(first, BackendError):
+        first.outcome_unknown = unknown
+    return first

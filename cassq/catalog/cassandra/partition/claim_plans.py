@@ -15,8 +15,9 @@ poppers may be adjacent; if there are many, a writer that has them cached joins 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 
 from cassq.cassandra.session import Row, Statement
 from cassq.catalog.cassandra.partition import claim_rows as cql
@@ -27,6 +28,7 @@ from cassq.model.rows import Claim, ClaimState, Cursor, Move, Removed
 
 TOUCHING_MAX = 16  # adjacent done rows, before some are joined in passing
 JOINED_MOST = 100  # rows joined at once
+CHANGES_MAX = 500  # in one batch
 
 Change = tuple[Claim, Sequence[Claim]]
 
@@ -351,3 +353,36 @@ def plan_replace(
 
 def _move_key(move: Move) -> Row:
     return move.group_id, move.pipe_id, move.seq
+
+
+@dataclass(slots=True)
+class PartitionChanges:
+    """Changes that one conditional batch makes. numbers: which they are of all that are wanted."""
+
+    key: cql.Key
+    epoch: int | None
+    numbers: list[int] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
+
+    def plan(self, known: PartitionCache, fresh: bool) -> PlannedBatch | None:
+        """What to write; None if the partition must be read again for that."""
+        step = plan_replace(known, self.changes, self.epoch)
+        return step if step is None or fresh or step.sure else None
+
+
+def in_rounds(
+    changes: Sequence[Change], epochs: Sequence[int | None]
+) -> Iterator[list[PartitionChanges]]:
+    """Changes by the batch that makes them, at most `CHANGES_MAX` of one epoch; and batches by when
+    they are made: those of a round side by side, as each is of another partition."""
+    of_key: dict[cql.Key, list[PartitionChanges]] = {}
+    for number, (change, epoch) in enumerate(zip(changes, epochs, strict=True)):
+        key = (change[0].group_id, change[0].pipe_id)
+        parts = of_key.setdefault(key, [])
+        part = next((p for p in parts if p.epoch == epoch and len(p.numbers) < CHANGES_MAX), None)
+        if part is None:
+            parts.append(part := PartitionChanges(key, epoch))
+        part.numbers.append(number)
+        part.changes.append(change)
+    for together in zip_longest(*of_key.values()):
+        yield [part for part in together if part is not None]

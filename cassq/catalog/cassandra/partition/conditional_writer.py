@@ -8,14 +8,20 @@ of a process at a time changes a partition, so the mark is that of the latest wr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from itertools import islice
 from random import random
 from typing import Any
 
-from cassq.cassandra.session import Row
+from cassq.cassandra.session import IN_FLIGHT, Row, Statement
 from cassq.catalog.cassandra.partition import claim_rows as cql
-from cassq.catalog.cassandra.partition.claim_plans import Change, PlannedBatch, plan_replace
+from cassq.catalog.cassandra.partition.claim_plans import (
+    CHANGES_MAX,
+    Change,
+    PlannedBatch,
+    plan_replace,
+)
 from cassq.catalog.cassandra.partition.claim_rows import Key
 from cassq.catalog.cassandra.partition.keyspace import Keyspace
 from cassq.catalog.cassandra.partition.partition_cache import (
@@ -25,10 +31,10 @@ from cassq.catalog.cassandra.partition.partition_cache import (
 )
 from cassq.catalog.cover import fault, wedged
 from cassq.errors import BackendError, BackendTimeoutError, CassqError
+from cassq.model.rows import Claim
 
 TRIES_MAX = 200  # a writer that must read first may often lose to one that need not
 UNSURE_MAX = 3  # attempts without an answer
-CHANGES_MAX = 500  # in one batch
 REFUSALS_MAX = 8
 STAND_BACK_MAX = 1.0  # seconds
 
@@ -55,15 +61,50 @@ class ConditionalWriter:
         with known.lock:
             return self._change_known(known, plan)
 
+    def change_all(self, plans: Mapping[Key, Plan]) -> list[PlannedBatch | CassqError]:
+        """`change` several partitions, and say of each how that ended, in their order. Cost: one
+        round of conditional batches; those that are refused go on one after the other, as in
+        `change`."""
+        ended: dict[Key, PlannedBatch | CassqError] = {}
+        keys = iter(sorted(plans))  # the order in which all threads take their locks
+        while some := list(islice(keys, IN_FLIGHT)):
+            with ExitStack() as held:
+                changes = {key: _Change(self, self.memory.of(key), plans[key]) for key in some}
+                for change in changes.values():
+                    held.enter_context(change.known.lock)
+                try:
+                    self._make_first_attempts(list(changes.values()))
+                    for key, change in changes.items():
+                        try:
+                            ended[key] = self._run(change)
+                        except CassqError as exc:
+                            ended[key] = exc
+                except BaseException:
+                    for change in changes.values():  # any of them may be written
+                        change.known.forget()
+                        change.known.doubtful = True
+                    raise
+        return [ended[key] for key in plans]
+
+    def _make_first_attempts(self, changes: Sequence[_Change]) -> None:
+        begun = [(change, batch) for change in changes if (batch := change.begin()) is not None]
+        begun_ms = self.clock.boot_ms()
+        answers = self.cql.answers_of([batch for _, batch in begun])
+        took_ms = self.clock.boot_ms() - begun_ms
+        for (change, _), answer in zip(begun, answers, strict=True):
+            change.answered(answer, took_ms)
+
     def _change_known(self, known: PartitionCache, plan: Plan) -> PlannedBatch:
         """`change`, for a caller that holds the lock."""
-        change = _Change(self, known)
+        return self._run(_Change(self, known, plan))
+
+    def _run(self, change: _Change) -> PlannedBatch:
         try:
-            return change.run(plan)
+            return change.run()
         except BackendError as exc:
-            known.forget()
+            change.known.forget()
             exc.outcome_unknown |= change.unsure > 0
-            known.doubtful |= exc.outcome_unknown
+            change.known.doubtful |= exc.outcome_unknown
             raise
 
     def replace_together(self, key: Key, changes: Sequence[Change]) -> list[bool]:
@@ -125,82 +166,125 @@ class ConditionalWriter:
         cursor, rows = cql.parted(known.key, self.read_of(known, text, values, serial=serial))
         known.load(cursor, rows, self.clock.boot_ms())
 
+    def read_all(self, keys: Sequence[Key]) -> list[list[Claim]]:
+        """The claims of several partitions, read again. Cost: a round of reads; one more while
+        writes are in doubt."""
+        found = {key: self.memory.of(key) for key in keys}
+        with ExitStack() as held:
+            for _, known in sorted(found.items()):
+                held.enter_context(known.lock)
+            for serial in (False, True):
+                some = [known for known in found.values() if known.doubtful is serial]
+                asked = [cql.read_statement(known.key, known.ack_seq) for known in some]
+                answers = self.cql.read_many(asked, serial=serial) if asked else []
+                for known, answer in zip(some, answers, strict=True):
+                    known.doubtful = False
+                    known.load(*cql.parted(known.key, answer), self.clock.boot_ms())
+            return [
+                cql.joined(known.rows[start] for start in known.starts) for known in found.values()
+            ]
+
 
 class _Change:
     """One change, through all its attempts. unsure: how many of them got no answer."""
 
-    def __init__(self, partitions: ConditionalWriter, known: PartitionCache) -> None:
+    def __init__(self, partitions: ConditionalWriter, known: PartitionCache, plan: Plan) -> None:
+        self.known = known
+        self.unsure = 0
         self._partitions = partitions
-        self._known = known
+        self._plan = plan
         self._writer = int(partitions.ids.client, 16)
         self._tries: dict[str, PlannedBatch] = {}
-        self.unsure = 0
+        self._begun: PlannedBatch | None = None  # the first attempt, which is made elsewhere, ...
+        self._answer: bool | BackendError = False  # ... and what became of it
 
-    def run(self, plan: Plan) -> PlannedBatch:
-        fresh = False
+    def begin(self) -> list[Statement] | None:
+        """The statements of the first attempt; None if it must read before, or need not write."""
+        step = self._plan(self.known, False)
+        if step is None or step.batch is None:
+            return None
+        self._begun = step
+        return self._statements(step)
+
+    def answered(self, answer: bool | BackendError, took_ms: float) -> None:
+        """The first attempt was made."""
+        self._answer = answer
+        self._took(took_ms)
+
+    def run(self) -> PlannedBatch:
+        """Make all attempts, but for the first if that was made; return the last plan."""
+        known, partitions = self.known, self._partitions
+        fresh, begun = False, self._begun
         for _ in range(TRIES_MAX):
-            step = plan(self._known, fresh)
+            step = begun or self._plan(known, fresh)
             if step is not None and step.batch is None:
                 return step
             if step is not None:
-                if self._write(step):
+                if self._is_applied(step, self._answer if begun else self._write(step)):
                     return step
                 if step.final and not self.unsure:
                     return PlannedBatch(None, [False] * len(step.results), sure=False)
             elif fresh and not self.unsure:
                 self._check_cover()
-            self._partitions.load(self._known, serial=fresh or bool(self._tries))
-            fresh = True
+            partitions.load(known, serial=fresh or bool(self._tries))
+            fresh, begun = True, None
             written = self._looked_up() if self.unsure else None
             if written is not None:
                 return written
         raise BackendTimeoutError(
-            f"other clients keep changing the claims of pipe {self._known.key[1]}",
+            f"other clients keep changing the claims of pipe {known.key[1]}",
             hint="try again; use fewer poppers on one pipe, or larger claims",
         )
 
     def _check_cover(self) -> None:
         """Check rows that were just read, and from which no plan can be made, for damage."""
-        known = self._known
+        known = self.known
         rows = cql.joined(known.rows[start] for start in known.starts)
         if known.cursor is not None and (why := fault(known.cursor, rows)):
             raise wedged(known.key[1], why)
 
-    def _write(self, step: PlannedBatch) -> bool:
-        """Whether it was applied, judging by the answer."""
+    def _statements(self, step: PlannedBatch) -> list[Statement]:
         assert step.batch is not None
         token = self._partitions.ids.version()
         self._tries[token] = step
+        return step.batch.statements(self._writer, token)
+
+    def _write(self, step: PlannedBatch) -> bool | BackendError:
+        statements = self._statements(step)
         begun_ms = self._partitions.clock.boot_ms()
         try:
-            if not self._partitions.cql.apply_batch(step.batch.statements(self._writer, token)):
-                return False
+            return self._partitions.cql.apply_batch(statements)
         except BackendError as exc:
-            if not exc.outcome_unknown:
-                raise
-            self.unsure += 1
-            if self.unsure > UNSURE_MAX:
-                raise
-            return False
+            return exc
         finally:
-            took_ms = self._partitions.clock.boot_ms() - begun_ms
-            self._known.write_ms = 0.75 * self._known.write_ms + 0.25 * took_ms
-        if step.cursor is not None:
-            self._known.change(step.cursor, step.gone, step.put)
-            self._known.changed_ms = self._partitions.clock.boot_ms()
-        return True
+            self._took(self._partitions.clock.boot_ms() - begun_ms)
+
+    def _took(self, ms: float) -> None:
+        self.known.write_ms = 0.75 * self.known.write_ms + 0.25 * ms
+
+    def _is_applied(self, step: PlannedBatch, answer: bool | BackendError) -> bool:
+        """Whether an attempt was applied, judging by the answer."""
+        if isinstance(answer, BackendError):
+            self.unsure += answer.outcome_unknown
+            if not answer.outcome_unknown or self.unsure > UNSURE_MAX:
+                raise answer
+            return False
+        if answer and step.cursor is not None:
+            self.known.change(step.cursor, step.gone, step.put)
+            self.known.changed_ms = self._partitions.clock.boot_ms()
+        return answer
 
     def _looked_up(self) -> PlannedBatch | None:
         """The attempt that was applied after all, found by the writer's own mark. Earlier reads may
         be older than it."""
-        values = (*self._known.key, self._writer)
+        values = (*self.known.key, self._writer)
         rows = self._partitions.cql.read(cql.MARK, values, serial=True)
         found = self._tries.get(rows[0][0]) if rows else None
         if found is not None:
-            self._known.forget()
-        elif self._known.cursor is None:
+            self.known.forget()
+        elif self.known.cursor is None:
             raise BackendTimeoutError(
-                f"pipe {self._known.key[1]} was removed while its claims were being changed",
+                f"pipe {self.known.key[1]} was removed while its claims were being changed",
                 outcome_unknown=True,
             )
         return found
