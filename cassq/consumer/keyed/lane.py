@@ -578,7 +578,8 @@ class Lane(Keeper):
         """Keep the lane and its rows, take messages from consumers that are gone, and leave a lane
         that is not used; seconds until the next time. leave: it will not be used again.
 
-        Cost: in a third of the claim timeout, that of renewing the lock, and a write of each row.
+        Cost: in a third of the claim timeout, that of renewing the lock; in the whole of it, a
+        write of each row.
         """
         if self._lock is None:
             return _NEVER
@@ -618,7 +619,10 @@ class Lane(Keeper):
             self._lose()
             return
         self._take_away(timeout_ms)
-        if not self._settler.extend_all(list(self._segments), HELD_FOR * timeout_ms):
+        # What is kept for so long may wait for the next time.
+        soon_ms = self._catalog.now_ms() + timeout_ms + timeout_ms // 3
+        due = [each for each in self._segments if any(row.due_ms < soon_ms for row in each.rows)]
+        if due and not self._settler.extend_all(due, HELD_FOR * timeout_ms):
             self._forget()
 
     def _take_away(self, timeout_ms: int) -> None:

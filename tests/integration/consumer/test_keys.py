@@ -298,6 +298,26 @@ def test_a_long_task_keeps_its_message_while_its_thread_lives(
     assert drained(popper) == ["a2"]
 
 
+def test_rows_are_kept_for_a_claim_timeout_at_least_and_not_written_more_often(
+    timed: cassq.Client, clock: ManualClock
+) -> None:
+    timeout, seconds = 30, 300
+    queue = timed.create_queue("jobs", claim_timeout=timeout)
+    queue.create_group("keyed", order="key")
+    push(queue, ["a1", "b1"])
+    popper = queue.popper("keyed")
+    (message, _) = popper.pop(10)
+    catalog = timed.runtime.ports.catalog
+    group_id, pipe_id = popper._group().id, message.id.partition(":")[0]
+    deadlines: set[int] = set()
+    for _ in range(seconds):
+        pass_time(clock, popper, 1)
+        (row,) = catalog.claims.rows(group_id, pipe_id)
+        assert row.due_ms >= catalog.now_ms() + timeout * 1000
+        deadlines.add(row.due_ms)
+    assert len(deadlines) <= seconds / timeout * 2
+
+
 # --- who has the lane ---------------------------------------------------------------------------
 
 
