@@ -30,7 +30,7 @@ class Housekeeper:
         self._nudge = Nudge()
         self._due: dict[Tend, float] = {}
         self._urgent: deque[Tend] = deque()
-        self._failing: set[Tend] = set()
+        self._failing: dict[Tend, str] = {}  # and what was logged of each
         self._thread: threading.Thread | None = None
         self._next = 0.0
         self._stopped = False
@@ -56,7 +56,7 @@ class Housekeeper:
         """Remove a task."""
         with self._mutex:
             self._due.pop(tend, None)
-            self._failing.discard(tend)
+            self._failing.pop(tend, None)
 
     def _schedule(self, tend: Tend, seconds: float, *, only_known: bool) -> None:
         due = self._clock.boot_ms() / 1000 + seconds
@@ -88,18 +88,27 @@ class Housekeeper:
         try:
             again = tend()
         except CassqError as exc:
-            # The user gets the same error from the next call; here the task is retried. It is
-            # logged once, not every second of an outage.
-            level = logging.INFO if tend in self._failing else logging.WARNING
-            logger.log(level, "housekeeping failed, trying again every second: %s", exc)
-            self._failing.add(tend)
+            # The user gets the same error from the next call; here the task is retried.
+            logger.log(
+                self._level(tend, str(exc)),
+                "housekeeping failed, trying again every second: %s",
+                exc,
+            )
+            self._failing[tend] = str(exc)
             again = 1.0
         except Exception:
             logger.exception("housekeeping failed unexpectedly; it tries again in ten seconds")
             again = 10.0
         else:
-            self._failing.discard(tend)
+            self._failing.pop(tend, None)
         self._schedule(tend, again, only_known=True)
+
+    def _level(self, tend: Tend, text: str) -> int:
+        """How loud an error is: it is a warning once, whatever it makes fail, and not every second
+        of an outage."""
+        if text in self._failing.values():
+            return logging.DEBUG
+        return logging.INFO if tend in self._failing else logging.WARNING
 
     def stop(self) -> None:
         """End the thread; no task is called after it returns."""

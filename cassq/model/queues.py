@@ -408,7 +408,23 @@ def changed(policy: P, changes: Mapping[str, Any]) -> P:
             raise ConfigError(
                 f"there is no setting {name!r}", hint=f"the settings are {', '.join(known)}"
             )
-    return replace(policy, **changes)
+    new = replace(policy, **changes)
+    if changes.get("attributes"):
+        _check_attributes(changes["attributes"])
+    return new
+
+
+def _check_attributes(text: str) -> None:
+    """Not part of the policy's own checks, so that one that was stored can always be read."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise ConfigError(
+            f"attributes must be a JSON object, not {text!r:.220}",
+            hint="it is what clients of a gateway have set; leave it to them",
+        )
 
 
 def as_dict(policy: Policy) -> dict[str, Any]:

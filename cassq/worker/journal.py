@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from cassq.base.clock import Stopwatch
 from cassq.consumer.delivery import Message
+from cassq.errors import CassqError
 from cassq.plurals import counted
 
 # A logger of its own, so that a program can leave out the lines of tasks that were done.
@@ -34,6 +35,7 @@ class Outcome(enum.StrEnum):
 
 
 _WARNED = frozenset(Outcome) - {Outcome.DONE, Outcome.SETTLED}
+_REFUSED = frozenset({Outcome.LOST, Outcome.UNWRITTEN})
 
 
 class Terms(NamedTuple):
@@ -93,6 +95,8 @@ class Journal:
         if not logger.isEnabledFor(level):
             return
         message, name = task.message, task.terms.name
+        # Where cassq refuses a settlement says nothing to a user; where a handler fails does.
+        refused = failure if outcome in _REFUSED and isinstance(failure, CassqError) else None
         fields = {
             "queue": self._queue,
             **({"task": name} if name else {}),
@@ -103,13 +107,14 @@ class Journal:
         }
         logger.log(
             level,
-            "%s %s %s after %.3f s, attempt %d",
+            "%s %s %s after %.3f s, attempt %d%s",
             f"{self._queue} {name}" if name else self._queue,
             message.id,
             (outcome is Outcome.DONE and task.terms.ended) or outcome.replace("_", " "),
             seconds,
             message.attempts,
-            exc_info=failure,
+            f": {refused}" if refused else "",
+            exc_info=None if refused else failure,
             extra={"fields": fields},
         )
 

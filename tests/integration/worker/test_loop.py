@@ -6,12 +6,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
 import cassq
-from cassq.errors import AbandonedTasksError, QueueNotFoundError, UsageError
+from cassq.errors import AbandonedTasksError, ClaimLostError, QueueNotFoundError, UsageError
 from tests.integration.deadlines import eventually
 from tests.integration.stage import Connect, numbers, push
 from tests.integration.worker.running import Running, W
@@ -100,6 +100,25 @@ def test_a_handler_that_settles_the_message_itself_is_respected(client: cassq.Cl
     assert (stats.committed, stats.dead, stats.waiting, stats.pending) == (2, 1, 0, 0)
     assert attempts == [1, 2]
     assert worker.facts()["outcomes"] == {"settled": 3, "done": 1}
+
+
+def test_a_message_that_is_lost_is_told_with_the_reason_and_no_traceback(
+    client: cassq.Client, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = client.create_queue("gone")
+
+    def handle(message: cassq.Message) -> None:
+        connect().delete_queue("gone")
+        with pytest.raises(ClaimLostError):
+            message.extend(60)
+
+    push(queue, b"1")
+    worker = queue.worker(handle, concurrency=1)
+    with running(worker), suppress(QueueNotFoundError):
+        eventually("it is lost", lambda: worker.facts()["outcomes"] == {"lost": 1})
+    (lost,) = [record for record in caplog.records if "lost after" in record.getMessage()]
+    assert (lost.levelno, lost.exc_info) == (logging.WARNING, None)
+    assert str(ClaimLostError()) in lost.getMessage()
 
 
 def test_a_handler_may_leave_a_message_to_another_process(client: cassq.Client) -> None:

@@ -200,6 +200,28 @@ def test_a_task_that_fails_is_reported_and_tried_again_and_the_others_go_on(
         assert [record.levelno for record in caplog.records] == again
 
 
+def test_an_error_that_many_tasks_meet_is_told_once_and_another_quietly(
+    keeper: Housekeeper, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    what = "locked"
+
+    def fail() -> float:
+        raise BackendTimeoutError(what)
+
+    tasks = [Task(fail) for _ in range(3)]
+    with caplog.at_level(logging.INFO, logger="cassq"):
+        for task in tasks:
+            keeper.add(task.tend, 0)
+        for _ in range(3):
+            look(keeper)
+            clock.advance(1)
+        assert [task.calls for task in tasks] == [3] * 3
+        what = "away"
+        look(keeper)
+    levels = [(record.levelno, "away" in record.message) for record in caplog.records]
+    assert levels == [(logging.WARNING, False), (logging.INFO, True)]
+
+
 def test_nothing_is_called_once_it_has_stopped(keeper: Housekeeper, clock: ManualClock) -> None:
     task = every(0.0)
     keeper.add(task.tend, 0)

@@ -230,6 +230,15 @@ def test_attributes_are_a_text_of_limited_length() -> None:
             QueuePolicy(attributes=wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("wrong", ["notjson", "[1]", '"text"', "5"])
+def test_attributes_can_be_set_only_to_an_object_but_what_is_stored_can_be_read(wrong: str) -> None:
+    with pytest.raises(ConfigError, match="JSON object, not"):
+        changed(QueuePolicy(), {"attributes": wrong})
+    assert queue_policy(to_json(QueuePolicy(attributes=wrong))).attributes == wrong
+    for right in ("", "{}", '{"tags":{"a":"b"}}'):
+        assert changed(QueuePolicy(), {"attributes": right}).attributes == right
+
+
 @pytest.mark.parametrize("policy", [QueuePolicy, GroupPolicy])
 def test_a_schedule_is_some_seconds(policy: type[QueuePolicy | GroupPolicy]) -> None:
     assert policy(retry_schedule=[10, 100, 1000]).retry_schedule == (10.0, 100.0, 1000.0)
