@@ -277,11 +277,12 @@ def test_a_tick_is_not_pushed_any_more_when_the_schedule_was_ended_before_it_was
         assert ticks_of(queue) == []
 
 
+@pytest.mark.parametrize("payload", [b"new", b"old"])
 def test_a_schedule_created_again_meanwhile_is_not_changed_by_a_push_of_the_old_one(
-    place: Place, other: cassq.Client
+    place: Place, other: cassq.Client, payload: bytes
 ) -> None:
     queue = other.create_queue("jobs")
-    other.create_schedule("tidy", "jobs", every=HOUR)
+    other.create_schedule("tidy", "jobs", every=HOUR, payload=b"old")
     records = other.ports.catalog.records
     seen: list[str] = []
 
@@ -289,7 +290,7 @@ def test_a_schedule_created_again_meanwhile_is_not_changed_by_a_push_of_the_old_
         if done == "queues.by_id" and not seen:
             seen.append(done)
             other.schedule("tidy").delete()
-            other.create_schedule("tidy", "jobs", every=HOUR, payload=b"new")
+            other.create_schedule("tidy", "jobs", every=HOUR, payload=payload)
             row = records.schedule("tidy")
             assert row is not None
             # As created by a client whose clock was behind.
@@ -299,7 +300,7 @@ def test_a_schedule_created_again_meanwhile_is_not_changed_by_a_push_of_the_old_
         old = due_now_once(other)
         assert mine.reaper.reap([queue.row], only=("schedule",)) == []
         assert ticks_of(queue) == []
-        assert other.schedule("tidy").info().payload == b"new"
+        assert other.schedule("tidy").info().payload == payload
 
 
 def test_a_pause_during_the_push_does_not_undo_it(place: Place, other: cassq.Client) -> None:

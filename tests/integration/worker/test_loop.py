@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import pytest
 
 import cassq
 from cassq.errors import AbandonedTasksError, ClaimLostError, QueueNotFoundError, UsageError
+from cassq.worker.wakeup import Wakeup
 from tests.integration.deadlines import eventually
 from tests.integration.stage import Connect, numbers, push
 from tests.integration.worker.running import Running, W
@@ -197,15 +198,26 @@ def test_a_strict_queue_is_worked_on_in_order(client: cassq.Client) -> None:
     assert seen == numbers(40)
 
 
-def test_a_stopped_worker_finishes_what_it_has_and_takes_no_more(client: cassq.Client) -> None:
+def test_a_stopped_worker_finishes_what_it_has_and_takes_no_more(
+    client: cassq.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     queue = client.create_queue("stopped")
     push(queue, *numbers(10))
     gate = Gate()
     worker = queue.worker(gate, concurrency=4)
+    wait, waits = Wakeup.wait, list[float]()
+
+    def noted(wakeup: Wakeup, seconds: float, others: Sequence[int] = ()) -> list[int]:
+        if worker._stopping:
+            waits.append(seconds)
+        return wait(wakeup, seconds, others)
+
+    monkeypatch.setattr(Wakeup, "wait", noted)
     run = Running(worker)
     for _ in range(4):
         assert gate.entered.acquire(timeout=100)
     worker.stop()
+    eventually("it waits for them, or gives up", lambda: waits or run.error is not None)
     gate.opened.set()
     run.join()
     assert run.error is None
