@@ -44,6 +44,8 @@ class LeaseLock(Lock):
         if not self.held():
             return False
         now_ms = self._locker.now_ms()
+        # Without an answer it may have either deadline.
+        self._due_ms = min(self._due_ms, now_ms + ttl_ms)
         if self._locker.take(self.name, self.owner, ttl_ms) != self.token:
             # It had lapsed, and this call may have taken it again: release it for the others.
             self._lose()

@@ -97,12 +97,10 @@ class HeldTurn(Lock):
 
     def renew(self, ttl_ms: int) -> bool:
         with self._renewing:
-            self._stale = False
             self._long |= ttl_ms > self.ttl_ms
             # It lapses as if it had been renewed for its own time then: for less than that, it is
             # renewed again before anything else is claimed.
-            self.renewed_ms = self._turns.now_ms() + ttl_ms - self.ttl_ms
-            return self.lock.renew(ttl_ms)
+            return self._renew(self._turns.now_ms() + ttl_ms - self.ttl_ms, ttl_ms)
 
     def release(self) -> None:
         """What was handed out is settled or lost: keep the lock for the next pop, or end the turn.
@@ -139,9 +137,16 @@ class HeldTurn(Lock):
         whether it is still ours. Cost: the same as `Lock.renew`."""
         with self._renewing:
             if self._stale or always:
-                self._stale, self.renewed_ms = False, now_ms
-                return self.lock.renew(self.ttl_ms)
+                return self._renew(now_ms, self.ttl_ms)
             return self.lock.held()
+
+    def _renew(self, since_ms: int, ttl_ms: int) -> bool:
+        """Renew the lock, which then lapses its own time after `since_ms`. If that fails, it may
+        lapse as before, or so soon."""
+        self.renewed_ms = min(self.renewed_ms, since_ms)
+        held = self.lock.renew(ttl_ms)
+        self._stale, self.renewed_ms = False, since_ms
+        return held
 
     def lapses_early(self, now_ms: int) -> bool:
         """Whether the lock must be renewed before anything is claimed."""

@@ -12,9 +12,9 @@ import pytest
 
 import cassq
 from cassq.base.clock import Clock, ManualClock, SystemClock
-from cassq.errors import ClaimLostError
+from cassq.errors import BackendTimeoutError, ClaimLostError
 from cassq.locks.line import REQUEST_MS, turn_lease
-from cassq.locks.turns import IDLE_MS, LOOK_MS, OVERSTAY_MS, TURN_MS, Turns, TurnState
+from cassq.locks.turns import IDLE_MS, LOOK_MS, OVERSTAY_MS, STALE_SHARE, TURN_MS, Turns, TurnState
 from cassq.model.rows import Cursor
 from tests.integration.deadlines import in_threads
 from tests.integration.places import Place
@@ -256,6 +256,36 @@ def test_a_lock_that_was_shortened_for_a_message_is_whole_for_the_next(
         assert one(other) is None
     clock.advance(0.001)
     assert one(other) == b"1"
+
+
+def test_a_lock_that_could_not_be_renewed_is_renewed_before_the_next_claim(
+    opened: Open, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else another popper gets what is in hand before its claim is over."""
+    client = opened()
+    popper = jobs(client, 20).popper(keep_alive=0)
+    other = opened().queue("jobs").popper()
+    assert one(popper) == b"0"
+    for number in range(1, 13):
+        clock.advance(STALE_SHARE * TIMEOUT / 12)
+        assert one(popper) == b"%d" % number
+    clock.advance(0.1)
+    assert client.ports.turns is not None
+    (turn,) = client.ports.turns._kept.values()
+    with monkeypatch.context() as patched:
+        patched.setattr(turn.lock, "renew", failing_renewal)
+        with pytest.raises(BackendTimeoutError):
+            popper.pop(1)
+    assert payloads(popper.pop(1)) == [b"13"]
+    for _ in range(10 * TIMEOUT - 1):
+        clock.advance(0.1)
+        assert one(other) is None
+    clock.advance(0.1)
+    assert one(other) == b"13"
+
+
+def failing_renewal(ttl_ms: int) -> bool:
+    raise BackendTimeoutError("no answer", outcome_unknown=True)
 
 
 def test_a_lock_is_renewed_in_the_background(opened: Open, clock: ManualClock) -> None:
