@@ -104,8 +104,8 @@ class Housekeeper:
         self._schedule(tend, again, only_known=True)
 
     def _level(self, tend: Tend, text: str) -> int:
-        """How loud an error is: it is a warning once, whatever it makes fail, and not every second
-        of an outage."""
+        """How an error is logged: as a warning once, however many tasks it affects, and not every
+        second of an outage."""
         if text in self._failing.values():
             return logging.DEBUG
         return logging.INFO if tend in self._failing else logging.WARNING

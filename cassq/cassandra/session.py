@@ -15,7 +15,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from cassandra import DriverException
@@ -264,15 +264,17 @@ class Cql:
 
     def apply_many(self, statements: Iterable[Statement]) -> list[bool | None]:
         """Independent conditional writes, run concurrently; None where the outcome is unknown."""
-        return self._apply_all([self._bound(t, v, self._consistency) for t, v in statements])
+        return self._apply_all(
+            [partial(self._bound, t, v, self._consistency) for t, v in statements]
+        )
 
     def apply_batches(self, batches: Iterable[Sequence[Statement]]) -> list[bool | None]:
         """Like `apply_many`, for batches, each of one partition."""
-        return self._apply_all([self.batch(statements) for statements in batches])
+        return self._apply_all([partial(self.batch, statements) for statements in batches])
 
     def answers_of(self, batches: Iterable[Sequence[Statement]]) -> list[bool | BackendError]:
         """Like `apply_batches`, but with the error of each batch that has no answer."""
-        return self._answers([self.batch(statements) for statements in batches])
+        return self._answers([partial(self.batch, statements) for statements in batches])
 
     def apply_settled(self, text: str, values: Sequence[Any], look: Callable[[], bool]) -> bool:
         """Whether one conditional write was applied; if that is unknown, what `look` finds, as in
@@ -308,9 +310,9 @@ class Cql:
         """The attempts of one statement, for callers that send it themselves."""
         return Tries(self._clock, self._patience)
 
-    def _apply_all(self, bounds: Sequence[Any]) -> list[bool | None]:
+    def _apply_all(self, writes: Sequence[Callable[[], Any]]) -> list[bool | None]:
         answers: list[bool | None] = []
-        for answer in self._answers(bounds):
+        for answer in self._answers(writes):
             if isinstance(answer, bool):
                 answers.append(answer)
             elif answer.outcome_unknown:
@@ -319,28 +321,29 @@ class Cql:
                 raise answer
         return answers
 
-    def _answers(self, bounds: Sequence[Any]) -> list[bool | BackendError]:
-        """What became of each conditional write, `IN_FLIGHT` of them at a time."""
+    def _answers(self, writes: Sequence[Callable[[], Any]]) -> list[bool | BackendError]:
+        """What became of each conditional write, `IN_FLIGHT` of them at a time. writes: make the
+        statements, which may fail as well, as they may have to be prepared."""
         answers: list[bool | BackendError] = []
-        for at in range(0, len(bounds), IN_FLIGHT):
-            some = bounds[at : at + IN_FLIGHT]
-            for bound, sent in zip(some, [self._begun(bound) for bound in some], strict=True):
+        for at in range(0, len(writes), IN_FLIGHT):
+            for begun in [self._begun(make) for make in writes[at : at + IN_FLIGHT]]:
                 try:
-                    answers.append(self._answer(bound, sent))
+                    answers.append(
+                        begun if isinstance(begun, BackendError) else self._answer(*begun)
+                    )
                 except BackendError as exc:
                     answers.append(exc)
         return answers
 
-    def _begun(self, bound: Any) -> ResponseFuture | BackendError:
-        """What was sent, or why it was not."""
+    def _begun(self, make: Callable[[], Any]) -> tuple[Any, ResponseFuture] | BackendError:
+        """A statement with what was sent, or why it was not."""
         try:
-            return self.send(bound)
+            bound = make()
+            return bound, self.send(bound)
         except BackendError as exc:
             return exc
 
-    def _answer(self, bound: Any, sent: ResponseFuture | BackendError) -> bool:
-        if isinstance(sent, BackendError):
-            raise sent
+    def _answer(self, bound: Any, sent: ResponseFuture) -> bool:
         try:
             return bool(self._result(sent, conditional=True)[0][0])
         except OverloadedError:

@@ -294,8 +294,9 @@ class Claims(abc.ABC):
 
     @abc.abstractmethod
     def fence_all(self, cursors: Sequence[Cursor], owner: str) -> list[Cursor | None]:
-        """Raise the epochs of cursors that still have theirs, each by itself; for each the new
-        cursor, or None. Cost: on networked catalogs, as many round trips as for one."""
+        """Raise the epochs of cursors, each of another pipe, that still have theirs; for each by
+        itself the new cursor, or None. Cost: on networked catalogs, as many round trips as for
+        one."""
 
     def fence(self, cursor: Cursor, owner: str) -> Cursor | None:
         """Raise the epoch if it is still `cursor.epoch`; see `fence_all`."""

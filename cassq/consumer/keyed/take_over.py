@@ -82,9 +82,9 @@ class TakeOver:
         strict: bool,
     ) -> Adopted:
         """Fence pipes, and read what is unsettled in them. While one cannot be read, the later ones
-        of its chain wait: their messages may be of the same keys. stays: called before each write;
-        False ends this, as the lane was lost. Cost: `fence` for every `PIPES_TOGETHER`, and what
-        `unsettled` costs for each."""
+        of its chain wait: their messages may be of the same keys. stays: called before every
+        `fence`, and before each pipe is read; False ends this, as the lane was lost. Cost: `fence`
+        for every `PIPES_TOGETHER`, and what `unsettled` costs for each."""
         window = self._claimer.window
         done: dict[str, int | None] = {}  # by pipe, its epoch; none if it is gone, or not ours
         found: list[Segment] = []
@@ -95,7 +95,7 @@ class TakeOver:
             for pipe in some:
                 if pipe.id not in fenced:
                     done[pipe.id] = None
-                elif chain_of(pipe, strict) not in held_up:
+                elif chain_of(pipe, strict) not in held_up and stays():
                     try:
                         found += self.unsettled(fenced[pipe.id], timed=pipe.timer_ms is not None)
                         done[pipe.id] = fenced[pipe.id].cursor.epoch

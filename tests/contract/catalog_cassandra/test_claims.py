@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
 from cassq.base.clock import ManualClock
-from cassq.cassandra.session import WHOLE_AFTER, WHOLE_KEPT_MAX, WHOLE_MAX, Cql, Row, Statement
-from cassq.errors import BackendError, BackendTimeoutError, CorruptionError
+from cassq.cassandra.session import (
+    IN_FLIGHT,
+    WHOLE_AFTER,
+    WHOLE_KEPT_MAX,
+    WHOLE_MAX,
+    Cql,
+    Row,
+    Statement,
+)
+from cassq.errors import (
+    BackendError,
+    BackendTimeoutError,
+    BackendUnavailableError,
+    CorruptionError,
+)
 from cassq.message.frames import Place
 from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model import claims
@@ -586,12 +600,14 @@ def test_an_ack_in_front_of_a_gap_ends_in_an_error_that_says_what_to_do(
 # --- batches that are prepared as a whole -----------------------------------------------------
 
 
-def move_chain(before: int | None, after: int, marks: int = 1) -> list[Statement]:
+def move_chain(
+    before: int | None, after: int, marks: int = 1, pipe_id: str = "p"
+) -> list[Statement]:
     """A batch that moves a chain, if it is where it is thought to be, and leaves some marks."""
     text = "UPDATE claims SET chain_seq = ? WHERE group_id = ? AND pipe_id = ? IF chain_seq = ?"
     mark = f"{before} to {after}"
-    written = [(PUT_MARK, (mark, "g", "p", writer)) for writer in range(marks)]
-    return [(text, (after, "g", "p", before)), *written]
+    written = [(PUT_MARK, (mark, "g", pipe_id, writer)) for writer in range(marks)]
+    return [(text, (after, "g", pipe_id, before)), *written]
 
 
 @pytest.fixture
@@ -616,6 +632,25 @@ def test_a_batch_that_is_sent_often_is_prepared_and_refused_as_before(own: Cql) 
     assert not whole.is_idempotent, "it is not sent to a second server"
     for _ in range(WHOLE_AFTER + 2):
         assert isinstance(own.batch(move_chain(0, 0, marks=WHOLE_MAX)), BatchStatement)
+
+
+def test_of_several_batches_one_that_is_not_sent_leaves_known_what_became_of_the_others(
+    own: Cql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, batch = list[int](), own.batch
+
+    def failing(statements: Sequence[Statement]) -> Any:
+        made.append(len(made))
+        if len(made) == IN_FLIGHT + 1:
+            raise BackendUnavailableError("no server could prepare it")
+        return batch(statements)
+
+    monkeypatch.setattr(own, "batch", failing)
+    batches = [move_chain(None, 0, pipe_id=f"p{number}") for number in range(IN_FLIGHT + 2)]
+    *before, failed, last = own.answers_of(batches)
+    assert before == [True] * IN_FLIGHT
+    assert isinstance(failed, BackendUnavailableError)
+    assert last is True
 
 
 def test_many_kinds_of_batches_are_not_all_prepared(own: Cql) -> None:
