@@ -172,7 +172,8 @@ class ReceiptSettler:
         again: list[Receipt] = []
         for receipt, (row, _) in found.items():
             delivery = deliveries[row.version]
-            if delivery.lost or receipt.seq in delivery.missed:
+            acked = back is not None and receipt.seq in delivery.settled  # by another
+            if delivery.lost or acked or receipt.seq in delivery.missed:
                 again.append(receipt)
         return again
 

@@ -266,6 +266,8 @@ class Settler:
         changes: list[Change] = []
         for row, mine in zip(rows, given, strict=True):
             acks = delivery.pending.within(row.start, row.end)
+            if row.acked:  # of them some may be written, just before another row could not be
+                acks = acks - row.acked
             tried, due_ms = _tried(delivery, row)
             if acks or mine or tried is not None:
                 new = claims.resolved(row, acks, mine, self._version, tried=tried, due_ms=due_ms)
@@ -339,12 +341,29 @@ class Settler:
         """Whether a row that is not as it was last written was changed by receipts only; otherwise
         the claim is lost. Cost: a read, in keyed groups two; none in exclusive ones."""
         if delivery.epoch is None or delivery.keyed:
-            seqs = range(old.start, old.end)
+            seqs, now_ms = range(old.start, old.end), self._catalog.now_ms()
             rows = self._catalog.claims.rows(old.group_id, old.pipe_id, seqs)
-            if not self._is_fenced(delivery) and delivery.find_again(old, rows):
+            if not self._is_fenced(delivery) and self._keep_found(delivery, old, rows, now_ms):
                 return True
         self._lose(delivery, old)
         return False
+
+    def _keep_found(
+        self, delivery: Delivery, old: Claim, rows: Sequence[Claim], now_ms: int
+    ) -> bool:
+        """`Delivery.find_again`. rows: read since `now_ms`. Before the deadline, only receipts can
+        have settled everything, unless the queue was deleted."""
+        settled = now_ms < old.due_ms and bool(rows or self._is_passed(old))
+        if not delivery.find_again(old, rows, settled=settled):
+            return False
+        if not delivery.rows and delivery not in self.unwritten:
+            self._drop_if_over(delivery)
+        return True
+
+    def _is_passed(self, old: Claim) -> bool:
+        """Whether the ack offset is past a row."""
+        cursor = self._catalog.claims.find_cursor(old.group_id, old.pipe_id)
+        return cursor is not None and cursor.ack.seq >= old.end
 
     def _is_fenced(self, delivery: Delivery) -> bool:
         """Whether another popper has taken the pipe of an exclusive or keyed group's claim."""
@@ -369,7 +388,7 @@ class Settler:
             self._catalog.claims.ensure_durable()
         while self._unsure:
             delivery, old, new = self._unsure[-1]
-            seqs = range(old.start, old.end)
+            seqs, now_ms = range(old.start, old.end), self._catalog.now_ms()
             rows = self._catalog.claims.rows(old.group_id, old.pipe_id, seqs)
             if self._is_reserved(delivery):
                 self._unsure.pop()
@@ -381,7 +400,9 @@ class Settler:
                     delivery.replace(old, new)
                     if delivery.hold is not None:
                         delivery.hold.written([row for row in new if row.state is ClaimState.FREE])
-                elif delivery.epoch is not None or not delivery.find_again(old, rows):
+                elif delivery.epoch is not None or not self._keep_found(
+                    delivery, old, rows, now_ms
+                ):
                     self._lose(delivery, old)
             self._unsure.pop()
 
@@ -523,7 +544,8 @@ class Settler:
     # --- keeping --------------------------------------------------------------------------------
 
     def extend(self, delivery: Delivery, ms: int) -> None:
-        """Move the claim's deadline to `ms` from now. Raises ClaimLostError."""
+        """Move the claim's deadline to `ms` from now. Raises ClaimLostError, also if receipts have
+        settled all that was left of it."""
         self._clear_up()
         delivery.check(EMPTY)
         due_ms = self._catalog.now_ms() + ms
@@ -534,6 +556,7 @@ class Settler:
         if delivery.lost:
             self.unwritten.pop(delivery, None)
             self._drop_if_over(delivery)
+        if delivery.lost or (delivery.missed and not delivery.rows):
             raise ClaimLostError(pipe_id=delivery.pipe_id)
 
     def _extend(self, due_ms: dict[Delivery, int]) -> None:

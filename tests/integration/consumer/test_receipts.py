@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -46,6 +47,69 @@ def test_the_popper_keeps_what_no_receipt_has_settled(queue: cassq.Queue, connec
         popper.commit([messages[3]])
     assert popper.lost == 0
     assert queue.audit().findings == []
+
+
+def test_a_claim_stays_though_a_receipt_settles_a_row_of_it_that_was_just_written(
+    queue: cassq.Queue, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two rows with acks, one was changed by a receipt, so the popper writes again, and between
+    these writes another receipt settles the rest of the other row."""
+    push(queue, *numbers(8))
+    popper = queue.popper()
+    messages = popper.pop(8)
+    other = connect().queue("jobs")
+    other.settle(messages[3].receipt).release()
+    popper.commit([messages[4]])  # now it knows of two rows: 0 to 2, and 5 to 7
+    other.settle(messages[0].receipt).ack()
+
+    claims = popper._catalog.claims
+    write, written = claims.replace_many, 0
+
+    def replace_many(*args: Any, **options: Any) -> list[bool]:
+        nonlocal written
+        written += 1
+        done = write(*args, **options)
+        if written == 1:
+            other.settle([messages[6].receipt, messages[7].receipt]).ack()
+        return done
+
+    monkeypatch.setattr(claims, "replace_many", replace_many)
+    popper.commit([messages[1], messages[5]])
+    assert written == 2
+    assert popper.lost == 0
+    popper.commit([messages[2]])
+    assert payloads(drain(other.popper())) == [b"3"]
+    assert queue.audit().findings == []
+
+
+def test_a_claim_is_kept_for_what_receipts_left_of_it(queue: cassq.Queue, connect: Connect) -> None:
+    push(queue, *numbers(4))
+    popper = queue.popper()
+    messages = popper.pop(4)
+    other = connect().queue("jobs")
+    other.settle(messages[1].receipt).extend(600)
+    popper.commit([messages[3]])  # now it knows of two rows: 0, and 2
+    other.settle(messages[0].receipt).ack()
+    messages[2].extend(60)
+    popper.commit([messages[2]])
+    assert popper.lost == 0
+    other.settle(messages[1].receipt).ack()
+    assert waiting(queue) == (0, 0)
+
+
+def test_a_claim_of_which_receipts_settled_everything_is_not_lost(
+    queue: cassq.Queue, connect: Connect
+) -> None:
+    push(queue, *numbers(2))
+    popper = queue.popper()
+    messages = popper.pop(2)
+    connect().queue("jobs").settle([each.receipt for each in messages]).ack()
+    with pytest.raises(ClaimLostError):
+        messages[0].extend(60)
+    assert popper.lost == 0
+    assert not popper._settler.deliveries
+    with pytest.raises(ReceiptError):
+        queue.settle(messages[0].receipt).ack()
 
 
 def test_an_ack_that_a_receipt_came_before_says_so_and_costs_no_other(
