@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from cassq.model.rows import Dedup, Incident, Member, Sample
-from cassq.model.schedules import ScheduleRow
+
+if TYPE_CHECKING:  # most processes have no schedules
+    from cassq.model.schedules import ScheduleRow
 
 
 class Records(abc.ABC):

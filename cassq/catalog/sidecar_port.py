@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from cassq.model.sidecar_rows import Placement, SidecarRow, SidecarState
+if TYPE_CHECKING:  # most processes have no sidecars
+    from cassq.model.sidecar_rows import Placement, SidecarRow, SidecarState
 
 
 class Sidecars(abc.ABC):

@@ -5,18 +5,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, ClassVar, Final, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar, cast
 
 from cassq.base.clock import Clock
 from cassq.base.counters import Requests
 from cassq.base.ids import Ids
-from cassq.base.sharing import Sharing
 from cassq.catalog.port import Catalog
 from cassq.errors import ClosedError, ForkedClientError, InterruptedCallError
 from cassq.extents.port import ExtentStore
-from cassq.extents.replicas.upkeep import Upkeep
 from cassq.locks.port import Locker
-from cassq.locks.turns import Turns
+
+if TYPE_CHECKING:  # a process without servers needs none of these
+    from cassq.base.sharing import Sharing
+    from cassq.extents.replicas.upkeep import Upkeep
+    from cassq.locks.turns import Turns
 
 
 class _Mine(threading.local):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from cassq.frozen import dataclass
 from cassq.message.frames import Extras, encode
 
 FRAME_BYTES_TARGET = 1024 * 1024

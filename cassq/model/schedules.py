@@ -20,10 +20,11 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
+from cassq.frozen import dataclass
 from cassq.model.rows import QueueRow
 from cassq.model.ticks import EVERY, Ticks, ticks_of
 from cassq.settings import Missed, Overlap

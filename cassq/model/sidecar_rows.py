@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from cassq.frozen import dataclass
 
 
 class SidecarState(enum.IntEnum):

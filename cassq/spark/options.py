@@ -76,11 +76,6 @@ class StreamOptions(NamedTuple):
     pattern: str = ""
 
 
-def batch_id(write_id: str) -> str:
-    """The catalog's name of a write that is not a stream's, by the user's."""
-    return f"batch:{write_id}"
-
-
 def write_options(options: Mapping[str, str]) -> WriteOptions:
     """Raises ConfigError for an option that is unknown, missing or wrong."""
     columns = ("payload", "headers", "key", "delay", "due", "priority")

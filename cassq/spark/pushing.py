@@ -34,8 +34,7 @@ from cassq.spark.clients import (
     place_of,
     queue_of,
 )
-from cassq.spark.options import batch_id
-from cassq.spark.staged import Begun, Part, StagedWrite
+from cassq.spark.staged import Begun, Part, StagedWrite, batch_id
 
 BATCH_MESSAGES = 10_000
 LOOKED_AT = 256  # messages that are looked at together for their size

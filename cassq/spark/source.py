@@ -17,7 +17,6 @@ from cassq.spark.options import (
     SCHEMA,
     SCHEMA_OF_SEVERAL,
     WriteOptions,
-    batch_id,
     read_options,
     reads_several,
     stream_options,
@@ -64,6 +63,7 @@ class CassqSource(DataSource):
 
     @in_spark()
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        from cassq.spark.staged import batch_id
         from cassq.spark.writing import BatchWriter
 
         options = write_options(self.options)

@@ -20,6 +20,11 @@ from cassq.producer.staging import Stage, StagedPipe
 from cassq.spark.clients import Location, place_at, queue_of
 
 
+def batch_id(write_id: str) -> str:
+    """The catalog's name of a write that is not a stream's, by the user's."""
+    return f"batch:{write_id}"
+
+
 class StagedWrite(NamedTuple):
     """A write to a queue; to several, named by the rows, if the queue is empty. id: the catalog's.
     driver: the ID under which the driver leads it. number: of a stream's batch."""

@@ -20,8 +20,9 @@ pytest.importorskip("pyspark")
 from pyspark.sql.types import StructType
 
 from cassq.spark.jobs import audit_tasks, rollup_rows
-from cassq.spark.options import SCHEMA, batch_id, read_options, stream_options
+from cassq.spark.options import SCHEMA, read_options, stream_options
 from cassq.spark.reading import BatchReader, ScanTask
+from cassq.spark.staged import batch_id
 from cassq.spark.streams.stream_reader import StreamReader
 from cassq.spark.writing import BatchWriter, Columns, WriteTarget
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cassq.base.clock import Clock
 from cassq.catalog.port import Catalog
@@ -16,9 +18,11 @@ from cassq.catalog.sqlite.pipe_tables import SqlitePipes
 from cassq.catalog.sqlite.queue_tables import SqliteQueues
 from cassq.catalog.sqlite.record_tables import SqliteRecords
 from cassq.catalog.sqlite.result_tables import SqliteResults
-from cassq.catalog.sqlite.sidecar_tables import SqliteSidecars
 from cassq.catalog.sqlite.step_tables import SqliteSteps
 from cassq.catalog.sqlite.write_tables import SqliteWrites
+
+if TYPE_CHECKING:
+    from cassq.catalog.sqlite.sidecar_tables import SqliteSidecars
 
 RESULTS = "results.sqlite"
 STEPS = "steps.sqlite"
@@ -69,10 +73,15 @@ class SqliteCatalog(Catalog):
         self.claims = SqliteClaims(self._db)
         self.leases = SqliteLeases(self._db)
         self.writes = SqliteWrites(self._db)
-        self.sidecars = SqliteSidecars(self._db)
         self.records = SqliteRecords(self._db)
         self.results: SqliteResults = SqliteResults(path.with_name(RESULTS), clock)
         self.steps: SqliteSteps = SqliteSteps(path.with_name(STEPS), clock, durable=durable)
+
+    @cached_property
+    def sidecars(self) -> SqliteSidecars:  # type: ignore[override]  # it is made when it is used
+        from cassq.catalog.sqlite.sidecar_tables import SqliteSidecars
+
+        return SqliteSidecars(self._db)
 
     def now_ms(self) -> int:
         return self._clock.boot_ms() + self._db.offset_ms

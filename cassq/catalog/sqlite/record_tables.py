@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from cassq.base.ids import Ids
 from cassq.catalog.record_port import Records
 from cassq.catalog.sqlite.database import Database
 from cassq.model.rows import Dedup, Incident, Member, Sample
-from cassq.model.schedules import ScheduleRow, decoded, encoded
+
+if TYPE_CHECKING:
+    from cassq.model.schedules import ScheduleRow
 
 MEMBER_KEPT_MS = 3_600_000
 
@@ -152,20 +155,20 @@ class SqliteRecords(Records):
             return gone.rowcount == 1
 
     def schedules(self) -> list[ScheduleRow]:
-        return [decoded(row[0]) for row in self._db.read(SCHEDULES)]
+        return [_decoded(row[0]) for row in self._db.read(SCHEDULES)]
 
     def schedule(self, name: str) -> ScheduleRow | None:
         rows = self._db.read(SCHEDULE, (name,))
-        return decoded(rows[0][0]) if rows else None
+        return _decoded(rows[0][0]) if rows else None
 
     def add_schedule(self, row: ScheduleRow) -> bool:
-        return self._schedule_written(ADD_SCHEDULE, row.name, encoded(row))
+        return self._schedule_written(ADD_SCHEDULE, row.name, _encoded(row))
 
     def change_schedule(self, old: ScheduleRow, new: ScheduleRow) -> bool:
-        return self._schedule_written(CHANGE_SCHEDULE, old.name, encoded(old), encoded(new))
+        return self._schedule_written(CHANGE_SCHEDULE, old.name, _encoded(old), _encoded(new))
 
     def drop_schedule(self, row: ScheduleRow) -> bool:
-        return self._schedule_written(DROP_SCHEDULE, row.name, encoded(row))
+        return self._schedule_written(DROP_SCHEDULE, row.name, _encoded(row))
 
     def _schedule_written(self, statement: str, *values: str) -> bool:
         with self._db.lock, self._db.write(synced=True) as tx:
@@ -183,3 +186,16 @@ class SqliteRecords(Records):
         if not self._identity:
             self._identity = self.note("identity", Ids().new(self._db.now_ms()))
         return self._identity
+
+
+# Imported when they are used, as most processes have no schedules.
+def _decoded(text: str) -> ScheduleRow:
+    from cassq.model.schedules import decoded
+
+    return decoded(text)
+
+
+def _encoded(row: ScheduleRow) -> str:
+    from cassq.model.schedules import encoded
+
+    return encoded(row)

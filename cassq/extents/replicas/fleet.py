@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
+from cassq.frozen import dataclass
 from cassq.model.sidecar_rows import Placement, ReplicaAt, SidecarRow, SidecarState
 
 

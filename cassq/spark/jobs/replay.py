@@ -24,7 +24,8 @@ from cassq.model.rows import WriteState
 from cassq.spark.clients import absolute, client_of
 from cassq.spark.jobs.replay_sources import Archive, ReplayChunk, Source, Stored, chunks
 from cassq.spark.jobs.sessions import told_as_ours
-from cassq.spark.options import batch_id, time_ms
+from cassq.spark.options import time_ms
+from cassq.spark.staged import batch_id
 from cassq.spark.writing import check_target
 
 

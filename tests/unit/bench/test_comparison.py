@@ -526,7 +526,7 @@ def open_directory() -> Iterator[Path]:
 
 
 @pytest.mark.long(reason="the whole comparison, of a size that says something")
-@pytest.mark.needs("module:psutil")
+@pytest.mark.needs("redis-server", "postgres", "module:psutil")
 def test_a_small_comparison_runs_and_clears_up(tmp_path: Path, open_directory: Path) -> None:
     data, page = open_directory, tmp_path / "results.md"
     finished = bench(data, "--peers", "cassq,sqlite", "--out", str(page))
