@@ -12,9 +12,10 @@ from cassq.message.batches import AppendReceipt, SpilledReceipt
 
 _SEQ_BITS, _LOW_BITS, _MIDDLE_BITS = 26, 62, 12
 _NODE_BITS = 48  # of a UUID's last group, which holds the sequence number
-_PIPE = re.compile(r"[0-9a-f]{24}")
-_PLAIN = re.compile(r"([0-9a-f]{24})-(0|[1-9][0-9]*)")
-_UUID8 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+# Compiled when they are used: only those who show ids as UUIDs do.
+_PIPE = r"[0-9a-f]{24}"
+_PLAIN = r"([0-9a-f]{24})-(0|[1-9][0-9]*)"
+_UUID8 = r"[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
 
 
 def as_uuid(message_id: str) -> str:
@@ -36,7 +37,7 @@ def as_uuid(message_id: str) -> str:
 def _place_of(pipe_id: str) -> tuple[str, int] | None:
     """What the ids of a pipe share as UUIDs: all groups but the last, and of that the bits above
     the sequence number."""
-    if not _PIPE.fullmatch(pipe_id):
+    if not re.fullmatch(_PIPE, pipe_id):
         return None
     low = 2 << _LOW_BITS | int(pipe_id[15:], 16) << _SEQ_BITS
     high = f"{pipe_id[:8]}-{pipe_id[8:12]}-8{pipe_id[12:15]}"
@@ -45,10 +46,10 @@ def _place_of(pipe_id: str) -> tuple[str, int] | None:
 
 def from_uuid(text: str) -> str:
     """The id of a message from what `as_uuid` returned; any other text as it is."""
-    plain = _PLAIN.fullmatch(text)
+    plain = re.fullmatch(_PLAIN, text)
     if plain is not None:
         return f"{plain[1]}:{plain[2]}"
-    match = _UUID8.fullmatch(text)
+    match = re.fullmatch(_UUID8, text)
     if match is None:
         return text
     number = UUID(text).int

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from typing import Any, TypeVar, get_args
 
+from cassq import frozen
 from cassq.errors import ConfigError, InvalidNameError
 from cassq.settings import Compression, Consistency, OnDead, Order, Overflow
 
@@ -35,10 +36,10 @@ FIXED_QUEUE_SETTINGS = ("consistency", "key_lanes")
 FIXED_SETTINGS = ("exclusive", "order", "on_dead", "limit_per_key", "rate_per_key", "fair")
 ORDERS: tuple[Order, ...] = get_args(Order)
 ON_DEADS: tuple[OnDead, ...] = get_args(OnDead)
+# Compiled when they are used, which is later than when a process starts, and seldom.
 _PART = r"[A-Za-z0-9._-]+"
-_QUEUE_NAME = re.compile(rf"{_PART}|(?:/{_PART})+")
-_GROUP_NAME = re.compile(_PART)
-_RATE = re.compile(r"([1-9][0-9]{0,6})/([smh])")
+_QUEUE_NAME = rf"{_PART}|(?:/{_PART})+"
+_RATE = r"([1-9][0-9]{0,6})/([smh])"
 _RATE_MS = {"s": 1000, "m": 60_000, "h": 3_600_000}
 # Joins the parts of cassq's own names; users' names may not contain it.
 OWN = "~"
@@ -51,7 +52,7 @@ def check_queue_name(name: str) -> str:
 
 def check_group_name(name: str) -> str:
     """`name`, if valid for a consumer group; else raises InvalidNameError."""
-    return _checked("group", name, _GROUP_NAME)
+    return _checked("group", name, _PART)
 
 
 def check_schedule_name(name: str) -> str:
@@ -60,10 +61,10 @@ def check_schedule_name(name: str) -> str:
     return _checked("schedule", name, _QUEUE_NAME)
 
 
-def _checked(noun: str, name: str, pattern: re.Pattern[str]) -> str:
+def _checked(noun: str, name: str, pattern: str) -> str:
     if not isinstance(name, str):
         raise InvalidNameError(f"a {noun}'s name must be a str, not {type(name).__name__}")
-    if len(name) > NAME_LENGTH_MAX or not pattern.fullmatch(name):
+    if len(name) > NAME_LENGTH_MAX or not re.fullmatch(pattern, name):
         raise InvalidNameError(f"{name[:220]!r} is not a valid {noun} name")
     if any(part in (".", "..") for part in name.split("/")):
         raise InvalidNameError(f"{name!r} is not a valid {noun} name: no part may be '.' or '..'")
@@ -349,7 +350,7 @@ def checked_for(name: str, policy: GroupPolicy) -> GroupPolicy:
     return policy
 
 
-@dataclass(frozen=True, slots=True)
+@frozen.dataclass(frozen=True, slots=True)
 class Rules:
     """How messages are delivered to one group: its own values, and the queue's where it has none.
 
@@ -476,7 +477,7 @@ def interval_ms(rate: str) -> int:
 def rate_of(rate: str, setting: str = "rate") -> tuple[int, int]:
     """How many messages come in how many milliseconds at a rate such as "10/s". Raises ConfigError,
     which names the setting, for what is not a rate."""
-    match = _RATE.fullmatch(rate) if isinstance(rate, str) else None
+    match = re.fullmatch(_RATE, rate) if isinstance(rate, str) else None
     if match is None:
         raise ConfigError(
             f"{setting} {rate!r} is not a rate",

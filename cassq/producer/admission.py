@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from types import NoneType
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from cassq.base.arguments import DELAY_MAX_SECONDS, check_zone, milliseconds
 from cassq.base.clock import Clock
@@ -44,6 +43,9 @@ from cassq.pipes import Chore, PipeWriter, PipeWriters, Present, Tended
 from cassq.producer.dedup import DedupPush, marked
 from cassq.producer.quota import Quota
 from cassq.producer.spilling import Overflow, spilled_count, spilled_rest
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 T = TypeVar("T")
 

@@ -15,6 +15,8 @@ NEVER = (
     *("cassq.client.client", "cassq.popper", "cassq.producer.pusher", "cassq.cassandra"),
     *("cassq.consumer", "cassq.dead_letters", "cassq.reaper", "cassq.alerts", "cassq.cli"),
     *("cassq.inspect.stats", "cassq.inspect.audit", "cassq.extents.sidecar", "cassandra", "pandas"),
+    *("cassq.extents.replicas", "cassq.model.sidecar_rows", "cassq.model.schedules"),
+    *("cassq.catalog.sqlite.sidecar_tables", "cassq.base.sharing", "concurrent.futures"),
 )
 WRITING = ("cassq.producer", "cassq.pipes", "cassq.spark.writing", "cassq.spark.encoding")
 READING = ("cassq.spark.reading", "cassq.spark.decoding", "cassq.spark.streams")

@@ -129,25 +129,6 @@ def test_importing_cassq_loads_no_driver_and_nothing_heavy() -> None:
     assert loaded & NOT_LOADED == set()
 
 
-@pytest.mark.parametrize(
-    "module", ["cassq.spark.pushing", "cassq.spark.reading", "cassq.spark.writing"]
-)
-def test_a_spark_task_loads_nothing_of_what_few_have(module: str) -> None:
-    loaded = set(output(sys.executable, "-c", _PRINT_LOADED.format(f"import {module}")).split())
-    assert {module, "cassq.client.backends.embedded", "cassq.catalog.sqlite"} <= loaded
-    assert (
-        loaded
-        & {
-            "cassq.client.client",
-            "cassq.catalog.sqlite.sidecar_tables",
-            "cassq.extents.replicas.upkeep",
-            "cassq.model.schedules",
-            "cassq.model.sidecar_rows",
-        }
-        == set()
-    )
-
-
 def test_what_is_loaded_is_seen() -> None:
     loaded = set(output(sys.executable, "-c", _PRINT_LOADED.format("import asyncio")).split())
     assert "asyncio" in loaded & NOT_LOADED
