@@ -40,7 +40,7 @@ from cassq.model.priorities import PLAIN, PRIORITY_MAX, Level, Levels, check_all
 from cassq.model.queues import QueuePolicy
 from cassq.model.rows import QueueRow
 from cassq.pipes import Chore, PipeWriter, PipeWriters, Present, Tended
-from cassq.producer.dedup import DedupPush, marked
+from cassq.producer.dedup import DedupPush, marked, marked_with
 from cassq.producer.quota import Quota
 from cassq.producer.spilling import Overflow, spilled_count, spilled_rest
 
@@ -203,7 +203,7 @@ class Admission:
         if importance is not None:
             headers = with_importance(headers, importance)
         if dedup_id is not None:
-            (headers,) = marked(self._queue(), [headers], [dedup_id])
+            headers = marked_with(self._queue(), headers, dedup_id)
         header = encode_headers(headers) if headers else None
         entry = PendingPush(check_payload(payload), header, check_key(key))
         if delay is not None or due is not None:

@@ -73,12 +73,24 @@ def marked(
         headers = [None] * len(dedup_ids)
     found: list[Mapping[str, str] | None] = []
     for given, name in zip(headers, dedup_ids, strict=True):
-        if name is not None:
-            check_dedup_id(name)
-        # Invalid headers are refused later, like any others.
-        fits = name is not None and (given is None or isinstance(given, Mapping))
-        found.append({**(given or {}), DEDUP_HEADER: name or ""} if fits else given)
+        found.append(given if name is None else _marked(given, name))
     return found
+
+
+def marked_with(
+    queue: QueueRow, headers: Mapping[str, str] | None, dedup_id: str
+) -> Mapping[str, str]:
+    """`marked` for one message."""
+    _check_window(queue)
+    return _marked(headers, dedup_id)
+
+
+def _marked(headers: Mapping[str, str] | None, dedup_id: str) -> Mapping[str, str]:
+    check_dedup_id(dedup_id)
+    if headers is None:
+        return {DEDUP_HEADER: dedup_id}
+    # Invalid headers are refused later, like any others.
+    return {**headers, DEDUP_HEADER: dedup_id} if isinstance(headers, Mapping) else headers
 
 
 def _check_window(queue: QueueRow) -> None:
@@ -334,10 +346,13 @@ def forget(ports: Ports, queue: QueueRow) -> int:
 def _receipts(places: Iterable[tuple[str, int]]) -> list[AppendReceipt]:
     """Places as runs."""
     found: list[AppendReceipt] = []
-    for pipe_id, seq in places:
-        last = found[-1] if found else AppendReceipt("", 0, 0)
-        if last.pipe_id == pipe_id and last.first_seq + last.length == seq:
-            found[-1] = last._replace(length=last.length + 1)
-        else:
-            found.append(AppendReceipt(pipe_id, seq, 1))
+    pipe_id, first, end = "", 0, 0
+    for place, seq in places:
+        if seq != end or place != pipe_id:
+            if end > first:
+                found.append(AppendReceipt(pipe_id, first, end - first))
+            pipe_id, first = place, seq
+        end = seq + 1
+    if end > first:
+        found.append(AppendReceipt(pipe_id, first, end - first))
     return found

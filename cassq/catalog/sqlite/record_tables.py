@@ -22,6 +22,8 @@ DEDUP = (
 PUT_DEDUP = (
     "INSERT OR REPLACE INTO dedups (queue_id, dedup_id, pipe_id, seq, at_ms) VALUES (?, ?, ?, ?, ?)"
 )
+# The same for ids that have no rows yet.
+ADD_DEDUP = PUT_DEDUP.replace("OR REPLACE", "OR IGNORE")
 # Removes old ids: a range of their index by time.
 FORGET_DEDUPS = "DELETE FROM dedups WHERE queue_id = ? AND at_ms < ?"
 ATTEND = """
@@ -62,13 +64,17 @@ class SqliteRecords(Records):
 
     def dedup_many(self, rows: Sequence[Dedup], instead_of: Mapping[str, Dedup]) -> list[Dedup]:
         with self._db.lock, self._db.write(synced=True) as tx:
+            values = [(r.queue_id, r.dedup_id, r.pipe_id, r.seq, r.at_ms) for r in rows]
+            tx.execute("SAVEPOINT before")
+            if tx.executemany(ADD_DEDUP, values).rowcount == len(rows):
+                return []  # by far the most are new
+            tx.execute("ROLLBACK TO before")
             taken: list[Dedup] = []
             for row in rows:
                 found = tx.execute(DEDUP, (row.queue_id, row.dedup_id)).fetchone()
                 if found and Dedup(*found) not in (row, instead_of.get(row.dedup_id)):
                     taken.append(Dedup(*found))
             if not taken:
-                values = [(r.queue_id, r.dedup_id, r.pipe_id, r.seq, r.at_ms) for r in rows]
                 tx.executemany(PUT_DEDUP, values)
             return taken
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 
@@ -73,8 +74,13 @@ def checked_id(name: str, value: str | None) -> str | None:
 def sequence_number(pipe_id: str, seq: int) -> str:
     """The number of the message at a place of a FIFO queue: 20 digits. It rises from one pipe to
     the next, as their ids do."""
+    return f"{_first_number(pipe_id) + seq:020d}"
+
+
+@lru_cache(256)
+def _first_number(pipe_id: str) -> int:
     made_ms = (made_at_ms(pipe_id) or _SINCE_MS) - _SINCE_MS
-    return f"{(made_ms << _SEQ_BITS) + seq:020d}"
+    return made_ms << _SEQ_BITS
 
 
 def number_of(message_id: str) -> str:
