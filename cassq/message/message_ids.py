@@ -22,13 +22,18 @@ def as_uuid(message_id: str) -> str:
     """An id as a UUID of version 8, which `from_uuid` reads back: 96 bits of the pipe, 26 of the
     sequence number. An id that has no place in it is returned with `-` for `:`."""
     pipe_id, _, digits = message_id.partition(":")
-    place = _place_of(pipe_id)
     try:
         seq = int(digits)
     except ValueError:
         seq = -1
-    if place is None or seq >> _SEQ_BITS or str(seq) != digits:
-        return message_id.replace(":", "-")
+    return uuid_at(pipe_id, seq) if str(seq) == digits else message_id.replace(":", "-")
+
+
+def uuid_at(pipe_id: str, seq: int) -> str:
+    """`as_uuid` of the message at a place of a pipe."""
+    place = _place_of(pipe_id)
+    if place is None or seq >> _SEQ_BITS:
+        return f"{pipe_id}-{seq}"
     groups, node = place
     return f"{groups}{node | seq:012x}"
 

@@ -83,12 +83,6 @@ def _first_number(pipe_id: str) -> int:
     return made_ms << _SEQ_BITS
 
 
-def number_of(message_id: str) -> str:
-    """The sequence number of a message that was pushed with this id."""
-    pipe_id, _, seq = message_id.partition(":")
-    return sequence_number(pipe_id, int(seq))
-
-
 def all_expired(catalog: Catalog, handles: Iterable[str]) -> list[str]:
     """Of receipts that are not valid, those whose messages are not settled: their time is over, or
     others have them. Cost: a read for each pipe."""

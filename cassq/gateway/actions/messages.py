@@ -24,7 +24,7 @@ from cassq.gateway.actions.faults import fault, wrong_value
 from cassq.gateway.actions.host import Host, HostedQueue
 from cassq.gateway.errors import ActionError
 from cassq.gateway.request import Answer, Request
-from cassq.message.message_ids import as_uuid
+from cassq.message.message_ids import as_uuid, uuid_at
 from cassq.model.receipts import parsed
 from cassq.producer.pusher import Push
 
@@ -58,9 +58,11 @@ async def send_message(host: Host, request: Request) -> Answer:
 
 def sent(terms: Terms, content: Content, message_id: str) -> dict[str, Any]:
     """The answer to the sender of a message."""
-    found = content.answer(as_uuid(message_id))
-    if terms.fifo:
-        found["SequenceNumber"] = fifo.number_of(message_id)
+    if not terms.fifo:
+        return content.answer(as_uuid(message_id))
+    pipe_id, _, digits = message_id.partition(":")
+    found = content.answer(uuid_at(pipe_id, seq := int(digits)))
+    found["SequenceNumber"] = fifo.sequence_number(pipe_id, seq)
     return found
 
 

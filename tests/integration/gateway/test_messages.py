@@ -14,8 +14,10 @@ import pytest
 import cassq
 from cassq.aio import Connecting
 from cassq.base.clock import ManualClock
+from cassq.consumer.keyed.lane import AHEAD_IDLE_MS
 from cassq.message.message_ids import from_uuid
 from tests.integration.aio.loops import until
+from tests.integration.deadlines import ticks
 from tests.integration.gateway.asking import ACCOUNT_URL, Asker, bodies, run, served
 from tests.integration.stage import Connect, alone, client_on
 
@@ -464,6 +466,7 @@ def test_groups_of_messages_share_a_fair_queue(url: str) -> None:
         assert groups == {"a": 10, "b": 10}
         await sqs.delete("jobs", *found)
         late = await sqs.send("jobs", "c", MessageGroupId="c", DelaySeconds=0)
+        await asyncio.to_thread(ticks, AHEAD_IDLE_MS)  # after which it looks for what is behind
         next_ten = await sqs.receive("jobs", 10, WaitTimeSeconds=20)
         assert late in {message["MessageId"] for message in next_ten}
         assert len(next_ten) == 10
