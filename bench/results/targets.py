@@ -285,8 +285,13 @@ def gateway_targets() -> list[Target]:
         )
         for figure, what, comparison, limit, unit in GATEWAY_LIMITS[:3]
     ]  # fmt: skip
-    held = own("gateway-backlog", "held", GATEWAY)
-    return [*made, Target("by SQS, received: deepest backlog over shallowest", "≥", 0.9, held)]
+    backlogs = {"received": "gateway-backlog", "FIFO: received": "gateway-fifo-backlog"}
+    return made + [
+        Target(
+            f"by SQS, {what}: deepest backlog over shallowest", "≥", 0.9, own(key, "held", GATEWAY)
+        )
+        for what, key in backlogs.items()
+    ]
 
 
 TARGETS: tuple[Target, ...] = (

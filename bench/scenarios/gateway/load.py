@@ -308,7 +308,9 @@ async def latency(seat: Seat, rate_per_s: int, seconds: float) -> Figures:
     return {"p50_ms": percentile(counted, 0.50), "p99_ms": percentile(counted, 0.99)}
 
 
-async def at_backlogs(seat: Seat, backlogs: tuple[int, ...], window: int, rounds: int) -> Figures:
+async def at_backlogs(
+    seat: Seat, backlogs: tuple[int, ...], window: int, rounds: int, kind: type[Load] = Load
+) -> Figures:
     """Receive and delete from queues in which so many wait, in turn; as many are sent again, which
     is not timed."""
     rates: dict[int, list[float]] = {backlog: [] for backlog in backlogs}
@@ -316,9 +318,11 @@ async def at_backlogs(seat: Seat, backlogs: tuple[int, ...], window: int, rounds
     async with AsyncExitStack() as stack:
         loads: dict[int, Load] = {}
         for backlog in backlogs:
-            loads[backlog] = load = await stack.enter_async_context(loaded(seat, str(backlog)))
+            loads[backlog] = load = await stack.enter_async_context(
+                loaded(seat, str(backlog), kind)
+            )
             with filling:
-                await load.fill(backlog, plainly=has_plain(seat))
+                await load.fill(backlog, plainly=has_plain(seat) and kind is Load)
         for number in range(rounds + 1):
             for backlog, load in loads.items():
                 meter = Meter()

@@ -55,6 +55,11 @@ class OverSqs(Scenario):
                 "receive and delete in tens, messages a second, by how many wait",
                 size=BODY_BYTES,
             ),
+            Case(
+                "gateway-fifo-backlog",
+                f"the same on FIFO queues of {GROUPS:,} groups",
+                size=BODY_BYTES,
+            ),
         ]
 
     def columns(self, plan: Plan) -> list[Column]:
@@ -79,10 +84,15 @@ class OverSqs(Scenario):
 
     def takes_part(self, case: Case, peer: type[Peer]) -> bool:
         """One that is too slow to have a backlog has none."""
-        slow = case.key == "gateway-backlog" and not peer.traits.batches
-        return super().takes_part(case, peer) and not slow
+        traits = peer.traits
+        slow = case.key == "gateway-backlog" and not traits.batches
+        shallow = case.key == "gateway-fifo-backlog" and not traits.deep
+        return super().takes_part(case, peer) and not (slow or shallow)
 
     def measure(self, case: Case, seat: Seat, plan: Plan) -> Figures:
+        if case.key == "gateway-fifo-backlog":
+            backlogs, window = plan.gateway_backlogs, plan.gateway_window
+            return _run(at_backlogs, seat, backlogs, window, plan.backlog_rounds, FifoLoad)
         if case.key == "gateway-backlog":
             deep = seat.peer_class().traits.deep
             backlogs = plan.gateway_backlogs if deep else plan.gateway_backlogs[:1]

@@ -35,7 +35,7 @@ def verdicts(scores: Scores) -> set[Verdict]:
 
 
 def test_every_target_can_be_reached_and_missed() -> None:
-    assert len(HERE) == 9
+    assert len(HERE) == 10
     assert verdicts(Scores()) == {Verdict.UNKNOWN}
     for factor, held, verdict in ((1.0, 1.0, Verdict.REACHED), (0.5, 0.5, Verdict.MISSED)):
         scores = Scores()
@@ -43,6 +43,7 @@ def test_every_target_can_be_reached_and_missed() -> None:
         scores.add("gateway", OWN, {**figures, "p99_ms": GOOD["p99_ms"] / factor})
         scores.add("gateway-fifo", OWN, figures)
         scores.add("gateway-backlog", OWN, {"held": held})
+        scores.add("gateway-fifo-backlog", OWN, {"held": held})
         assert verdicts(scores) == {verdict}
 
 
@@ -138,6 +139,6 @@ def test_a_small_measurement_runs(tmp_path: Path) -> None:
     )
     assert finished.returncode == 0, finished.stderr
     rows = [line for line in finished.stdout.splitlines() if line.startswith("| cassq gateway |")]
-    assert len(rows) == 4
+    assert len(rows) == 5  # one of each case, and one of the peers
     assert "failed" not in finished.stdout
     assert not list(tmp_path.iterdir())
