@@ -15,9 +15,9 @@ import os
 import statistics
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -137,21 +137,18 @@ def _steps(client: Any, queue: str) -> dict[str, Callable[[], int]]:
 
 def _rate(step: Callable[[], int], threads: int, seconds: float) -> float:
     """Messages a second of so many threads."""
-    counts: list[int] = []
     begun = time.perf_counter()
 
-    def work() -> None:
+    def work() -> int:
         count = 0
         while time.perf_counter() - begun < seconds:
             count += step()
-        counts.append(count)
+        return count
 
-    working = [threading.Thread(target=work) for _ in range(threads)]
-    for each in working:
-        each.start()
-    for each in working:
-        each.join()
-    return sum(counts) / (time.perf_counter() - begun)
+    with ThreadPoolExecutor(threads) as pool:
+        working = [pool.submit(work) for _ in range(threads)]
+        count = sum(each.result() for each in working)
+    return count / (time.perf_counter() - begun)
 
 
 @click.command()

@@ -258,17 +258,16 @@ class Delivery:
         self.replace(old, new)
         self.left -= old.left_count - sum(row.left_count for row in new if self._is_ours(row))
 
-    def find_again(self, old: Claim, rows: Sequence[Claim], *, settled: bool) -> bool:
+    def find_again(self, old: Claim, rows: Sequence[Claim]) -> bool:
         """A row is not as it was last written: keep what is ours of the rows that are there now.
         False if nothing is, as the claim was lost; in a keyed group, where only receipts can have
-        changed it while the epoch is ours, if that cannot be. settled: if nothing is, receipts did
-        that.
+        changed it while the epoch is ours, if that cannot be.
 
         Messages that are not ours any more were settled by a receipt, or have a deadline of their
         own: they are missed, but for those that were acked, which an ack of ours cannot change.
         """
         ours = [row for row in rows if self._is_ours(row)]
-        if not (ours or self.keyed or settled):
+        if not (ours or self.keyed):
             return False
         gone = old.left - RangeSet.joined([EMPTY, *(row.left for row in ours)])
         acked = gone & RangeSet.joined([EMPTY, *(row.acked for row in ours)])
@@ -427,6 +426,8 @@ class Message:
             )
         if delivery.reserved is not None:
             delivery.extend(RECEIPT_SECONDS, self.seq)  # which makes it a row that others can see
+        if delivery.lost:
+            raise ClaimLostError(pipe_id=delivery.pipe_id)
         return Receipt(delivery.group_id, delivery.pipe_id, self.seq, delivery.holder).text
 
     def nack(self, delay: float | None = None, error: Error = None) -> None:

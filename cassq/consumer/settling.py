@@ -341,29 +341,12 @@ class Settler:
         """Whether a row that is not as it was last written was changed by receipts only; otherwise
         the claim is lost. Cost: a read, in keyed groups two; none in exclusive ones."""
         if delivery.epoch is None or delivery.keyed:
-            seqs, now_ms = range(old.start, old.end), self._catalog.now_ms()
+            seqs = range(old.start, old.end)
             rows = self._catalog.claims.rows(old.group_id, old.pipe_id, seqs)
-            if not self._is_fenced(delivery) and self._keep_found(delivery, old, rows, now_ms):
+            if not self._is_fenced(delivery) and delivery.find_again(old, rows):
                 return True
         self._lose(delivery, old)
         return False
-
-    def _keep_found(
-        self, delivery: Delivery, old: Claim, rows: Sequence[Claim], now_ms: int
-    ) -> bool:
-        """`Delivery.find_again`. rows: read since `now_ms`. Before the deadline, only receipts can
-        have settled everything, unless the queue was deleted."""
-        settled = now_ms < old.due_ms and bool(rows or self._is_passed(old))
-        if not delivery.find_again(old, rows, settled=settled):
-            return False
-        if not delivery.rows and delivery not in self.unwritten:
-            self._drop_if_over(delivery)
-        return True
-
-    def _is_passed(self, old: Claim) -> bool:
-        """Whether the ack offset is past a row."""
-        cursor = self._catalog.claims.find_cursor(old.group_id, old.pipe_id)
-        return cursor is not None and cursor.ack.seq >= old.end
 
     def _is_fenced(self, delivery: Delivery) -> bool:
         """Whether another popper has taken the pipe of an exclusive or keyed group's claim."""
@@ -388,7 +371,7 @@ class Settler:
             self._catalog.claims.ensure_durable()
         while self._unsure:
             delivery, old, new = self._unsure[-1]
-            seqs, now_ms = range(old.start, old.end), self._catalog.now_ms()
+            seqs = range(old.start, old.end)
             rows = self._catalog.claims.rows(old.group_id, old.pipe_id, seqs)
             if self._is_reserved(delivery):
                 self._unsure.pop()
@@ -396,13 +379,13 @@ class Settler:
             versions = {row.version for row in rows}
             if old.version not in versions and old in delivery.rows:
                 written = any(row.version in versions for row in new)
-                if written or self._is_done(old, delivery, rows):
+                # If messages were left to us, and all are done, others may have done them all.
+                whole = not any(row.state is ClaimState.HELD for row in new)
+                if written or (whole and self._is_done(old, delivery, rows)):
                     delivery.replace(old, new)
                     if delivery.hold is not None:
                         delivery.hold.written([row for row in new if row.state is ClaimState.FREE])
-                elif delivery.epoch is not None or not self._keep_found(
-                    delivery, old, rows, now_ms
-                ):
+                elif delivery.epoch is not None or not delivery.find_again(old, rows):
                     self._lose(delivery, old)
             self._unsure.pop()
 
@@ -544,8 +527,7 @@ class Settler:
     # --- keeping --------------------------------------------------------------------------------
 
     def extend(self, delivery: Delivery, ms: int) -> None:
-        """Move the claim's deadline to `ms` from now. Raises ClaimLostError, also if receipts have
-        settled all that was left of it."""
+        """Move the claim's deadline to `ms` from now. Raises ClaimLostError."""
         self._clear_up()
         delivery.check(EMPTY)
         due_ms = self._catalog.now_ms() + ms
@@ -556,7 +538,6 @@ class Settler:
         if delivery.lost:
             self.unwritten.pop(delivery, None)
             self._drop_if_over(delivery)
-        if delivery.lost or (delivery.missed and not delivery.rows):
             raise ClaimLostError(pipe_id=delivery.pipe_id)
 
     def _extend(self, due_ms: dict[Delivery, int]) -> None:

@@ -10,12 +10,12 @@ are removed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 from uuid import uuid4
 
 from cassq.errors import InvalidPayloadError, UsageError
-from cassq.frozen import dataclass
 from cassq.lifecycle.ports import Ports
 from cassq.message.batches import FRAME_BYTES_TARGET
 from cassq.model.priorities import Level, by_priority, check_priority

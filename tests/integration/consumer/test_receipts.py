@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import cassq
-from cassq.errors import ClaimLostError, ReceiptError, UsageError
+from cassq.errors import BackendError, ClaimLostError, ReceiptError, UsageError
 from tests.integration.deadlines import eventually, ticks
 from tests.integration.stage import Connect, alone, drain, numbers, payloads, push, reap
 
@@ -82,34 +82,30 @@ def test_a_claim_stays_though_a_receipt_settles_a_row_of_it_that_was_just_writte
     assert queue.audit().findings == []
 
 
-def test_a_claim_is_kept_for_what_receipts_left_of_it(queue: cassq.Queue, connect: Connect) -> None:
-    push(queue, *numbers(4))
-    popper = queue.popper()
-    messages = popper.pop(4)
-    other = connect().queue("jobs")
-    other.settle(messages[1].receipt).extend(600)
-    popper.commit([messages[3]])  # now it knows of two rows: 0, and 2
-    other.settle(messages[0].receipt).ack()
-    messages[2].extend(60)
-    popper.commit([messages[2]])
-    assert popper.lost == 0
-    other.settle(messages[1].receipt).ack()
-    assert waiting(queue) == (0, 0)
-
-
-def test_a_claim_of_which_receipts_settled_everything_is_not_lost(
-    queue: cassq.Queue, connect: Connect
+@pytest.mark.parametrize("ending", ["dead", "purge"])
+def test_an_ack_of_unknown_outcome_is_not_told_as_done_if_others_ended_the_messages(
+    queue: cassq.Queue, connect: Connect, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
-    push(queue, *numbers(2))
+    push(queue, *numbers(3))
     popper = queue.popper()
-    messages = popper.pop(2)
-    connect().queue("jobs").settle([each.receipt for each in messages]).ack()
+    messages = popper.pop(3)
+    claims = popper._catalog.claims
+
+    def no_answer(*_: Any, **__: Any) -> list[bool]:
+        raise BackendError("no answer came", outcome_unknown=True)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(claims, "replace_many", no_answer)
+        with pytest.raises(BackendError):
+            popper.commit([messages[0]])
+    other = connect().queue("jobs")
+    if ending == "dead":
+        other.settle([message.receipt for message in messages]).dead()
+    else:
+        other.purge(held=True)
     with pytest.raises(ClaimLostError):
-        messages[0].extend(60)
-    assert popper.lost == 0
-    assert not popper._settler.deliveries
-    with pytest.raises(ReceiptError):
-        queue.settle(messages[0].receipt).ack()
+        popper.commit([messages[0]])
+    assert queue.stats().groups["default"].committed == 0
 
 
 def test_an_ack_that_a_receipt_came_before_says_so_and_costs_no_other(
