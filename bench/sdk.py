@@ -25,11 +25,12 @@ import boto3
 import click
 from botocore.config import Config
 
+from bench.scenarios.gateway.load import BATCH
+from bench.scenarios.gateway.scenario import BODY_BYTES
 from bench.servers.server import free_port
 from bench.servers.sqs import GatewayServer, SqsServer, client_core, pinned
 
-BATCH = 10
-BODY = "x" * 300
+BODY = "x" * BODY_BYTES
 KEY = "any"
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -224,10 +224,10 @@ def in_loop(_gate: Gate, work: Callable[..., Coroutine[Any, Any, Figures]], *giv
     return figures
 
 
-def has_plain(seat: Seat) -> bool:
-    """Whether the server has plain HTTP as well."""
+def has_plain(seat: Seat, kind: type[Load]) -> bool:
+    """Whether the server has plain HTTP as well, and the load makes use of it."""
     peer = seat.peer_class()
-    return issubclass(peer, SqsPeer) and peer.has_plain
+    return kind is Load and issubclass(peer, SqsPeer) and peer.has_plain
 
 
 async def throughput(
@@ -258,7 +258,7 @@ async def throughput(
         async with loaded(seat, "waiting", kind) as load:
             await load.fill(waiting)
             await timed("receive", load, load.receive)
-    if has_plain(seat) and kind is Load:
+    if has_plain(seat, kind):
         async with loaded(seat, "plain") as load:
             await timed("plain_push", load, load.push_plainly, PLAIN_CONNECTIONS)
             await timed("plain_pop", load, load.pop_plainly, PLAIN_CONNECTIONS)
@@ -322,7 +322,7 @@ async def at_backlogs(
                 loaded(seat, str(backlog), kind)
             )
             with filling:
-                await load.fill(backlog, plainly=has_plain(seat) and kind is Load)
+                await load.fill(backlog, plainly=has_plain(seat, kind))
         for number in range(rounds + 1):
             for backlog, load in loads.items():
                 meter = Meter()

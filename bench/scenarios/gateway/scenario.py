@@ -12,6 +12,7 @@ from bench.scenarios.gateway.load import (
     CONNECTIONS,
     GROUPS,
     FifoLoad,
+    Load,
     at_backlogs,
     in_loop,
     latency,
@@ -90,15 +91,13 @@ class OverSqs(Scenario):
         return super().takes_part(case, peer) and not (slow or shallow)
 
     def measure(self, case: Case, seat: Seat, plan: Plan) -> Figures:
-        if case.key == "gateway-fifo-backlog":
-            backlogs, window = plan.gateway_backlogs, plan.gateway_window
-            return _run(at_backlogs, seat, backlogs, window, plan.backlog_rounds, FifoLoad)
-        if case.key == "gateway-backlog":
-            deep = seat.peer_class().traits.deep
+        deep = seat.peer_class().traits.deep
+        kind = FifoLoad if case.key.startswith("gateway-fifo") else Load
+        if case.key.endswith("-backlog"):
             backlogs = plan.gateway_backlogs if deep else plan.gateway_backlogs[:1]
-            return _run(at_backlogs, seat, backlogs, plan.gateway_window, plan.backlog_rounds)
-        if case.key == "gateway-fifo":
-            deep = seat.peer_class().traits.deep
+            window, rounds = plan.gateway_window, plan.backlog_rounds
+            return _run(at_backlogs, seat, backlogs, window, rounds, kind)
+        if kind is FifoLoad:
             waiting = plan.gateway_window if deep else plan.gateway_window // SHALLOWER
             return _run(throughput, seat, plan.gateway_s, FifoLoad, waiting)
         figures = _run(throughput, seat, plan.gateway_s)
