@@ -623,4 +623,5 @@ def contended(pipe_id: str) -> BackendTimeoutError:
 def _tried(delivery: Delivery, row: Claim) -> tuple[RangeSet | None, int]:
     """What a row must say is handed out, if that changes, and until when it must be held then."""
     hold = delivery.hold
-    return (None, 0) if hold is None else (hold.tried(row), hold.due_ms(row))
+    tried = None if hold is None else hold.tried(row)
+    return (None, 0) if hold is None or tried is None else (tried, hold.due_ms(row))

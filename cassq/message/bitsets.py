@@ -24,13 +24,14 @@ class BitSet(RangeSet):
     Its ranges, and its single seqs, are found when they are first asked for.
     """
 
-    __slots__ = ("_base", "_bits", "_seqs")
+    __slots__ = ("_base", "_bits", "_seqs", "_stored")
 
     def __init__(self, base: int = 0, bits: int = 0, seqs: Sequence[int] | None = None) -> None:
         """Bit `i` of `bits` stands for seq `base + i`. seqs: the same, in order, if known."""
         self._base = base
         self._bits = bits
         self._seqs = seqs
+        self._stored: bytes | None = None
 
     @classmethod
     def of(cls, seqs: Iterable[int], base: int | None = None) -> BitSet:
@@ -80,6 +81,8 @@ class BitSet(RangeSet):
             if self._seqs and other._seqs and not self._bits & other._bits:
                 seqs = sorted((*self._seqs, *other._seqs))
             return BitSet(self._base, self._bits | other._bits, seqs)
+        if other is EMPTY:
+            return BitSet(self._base, self._bits)
         if _is_wide(self, other):
             return RangeSet((*self.ranges, *other.ranges))
         base, mine, theirs = _side_by_side(self, other)
@@ -145,6 +148,11 @@ class BitSet(RangeSet):
 
     def to_bytes(self) -> bytes:
         """A letter, the first seq in eight bytes, and the bits; all little-endian."""
+        if self._stored is None:
+            self._stored = self._to_bytes()
+        return self._stored
+
+    def _to_bytes(self) -> bytes:
         if not self._bits:
             return b""
         zeros = (self._bits & -self._bits).bit_length() - 1

@@ -48,6 +48,9 @@ from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model.rows import Claim, ClaimState, Cursor, GroupRow, PipeRow, QueueRow
 
 ROW_MESSAGES = 8192
+# While few keys have so many messages each in line: a pop has one of each, so that it has to write
+# fewer rows for them.
+FEW_KEYS, WAITING, FEW_KEYS_MESSAGES = 1_000, 4, 16_384
 # How many messages may stand in line: until so many wait for their keys, more are claimed.
 LINE_MESSAGES, LINE_MESSAGES_MAX = 10_000, 100_000  # the second while none of them is ready
 LINE_BYTES_MAX = 256 * 1024 * 1024
@@ -186,14 +189,15 @@ class Lane(Keeper):
         if self.receiving.ms is not None:
             return self._receive(entries, self.receiving.ms)
         runs = in_hand(entries)
-        tried: dict[Segment, list[RangeSet]] = {}
+        tried: dict[Segment, RangeSet] = {}
         for segment, _, seqs in runs:
-            tried.setdefault(segment, []).append(seqs)
+            tried[segment] = tried[segment] | seqs if segment in tried else seqs
         deliveries = [delivery_of(segment) for segment in tried]
         try:
-            for segment, sets in tried.items():
-                segment.trying = RangeSet.joined(sets)
-                segment.untried -= segment.trying
+            for segment, mine in tried.items():
+                segment.trying = mine
+                if segment.untried:
+                    segment.untried -= mine
             if self._goes_on:
                 for delivery in deliveries:
                     self._settler.will_write(delivery)
@@ -216,12 +220,12 @@ class Lane(Keeper):
         if not self._known:
             return Messages()
         now_ms = self._catalog.now_ms()
-        for segment, sets in tried.items():
+        for segment, mine in tried.items():
             if len(segment.handed) >= HANDED_MAX:
                 segment.handed = [
                     each for each in segment.handed if any(map(segment.out.__contains__, each[1]))
                 ]
-            segment.handed.append((now_ms, RangeSet.joined(sets)))
+            segment.handed.append((now_ms, mine))
         return Messages(
             [DeliveredRun(delivery_of(segment), bundle, seqs) for segment, bundle, seqs in runs]
         )
@@ -313,9 +317,9 @@ class Lane(Keeper):
                 return False
             rules = self._claimer.rules
             rules = replace(rules, claim_timeout_ms=HELD_FOR * rules.claim_timeout_ms)
-            request = ClaimRequest(
-                self._claimer.new_holder(), self._acknowledger, rules, ROW_MESSAGES, tried=EMPTY
-            )
+            most = self._row_messages()
+            holder = self._claimer.new_holder()
+            request = ClaimRequest(holder, self._acknowledger, rules, most, tried=EMPTY)
             self._claimer.new_claims.claim_for([request], view, lock)
             if request.found is None:
                 view.cursor = None
@@ -335,6 +339,13 @@ class Lane(Keeper):
             view.cursor = None
             raise
         return False
+
+    def _row_messages(self) -> int:
+        """How many messages the next row may have."""
+        line = self._line
+        few = 0 < line.keys <= FEW_KEYS and line.count >= WAITING * line.keys
+        plain = self.receiving.ms is None and line.fair is None
+        return FEW_KEYS_MESSAGES if few and plain else ROW_MESSAGES
 
     def _own(self, segment: Segment, delivery: Delivery) -> None:
         delivery.lock, delivery.keyed = None, True

@@ -108,11 +108,12 @@ def delivery_of(segment: Segment) -> Delivery:
 def runs_of(entries: Iterable[Entry]) -> list[tuple[Segment, Bundle, BitSet]]:
     """Messages as runs of their rows and bundles, in the order of the first of each run."""
     found: defaultdict[tuple[Segment, Bundle], list[int]] = defaultdict(list)
-    last: tuple[Segment | None, Bundle | None] = None, None
+    last_segment: Segment | None = None
+    last_bundle: Bundle | None = None
     add = list[int]().append
     for segment, bundle, seq in entries:  # mostly of the same as the one before
-        if segment is not last[0] or bundle is not last[1]:
-            last = segment, bundle
+        if segment is not last_segment or bundle is not last_bundle:
+            last_segment, last_bundle = segment, bundle
             add = found[segment, bundle].append
         add(seq)
     return [
