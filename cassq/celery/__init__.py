@@ -1,5 +1,5 @@
 """cassq for Celery: importing it makes `cassq+file:///…` and `cassq+cassandra://…` known as URLs
-of brokers.
+of brokers, and has groups publish their tasks in batches.
 
     import cassq.celery
 
@@ -19,7 +19,10 @@ with extras.wanted("cassq.celery needs", "celery", "celery"):
     import celery  # noqa: F401
     from kombu.transport import TRANSPORT_ALIASES
 
+from cassq.celery.groups import publish_in_batches
+
 TRANSPORT_ALIASES["cassq"] = "cassq.kombu:Transport"
+publish_in_batches()
 
 _HOMES = {
     "Backend": "cassq.celery.results",

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
+from cassq.errors import BackendError
 from cassq.message.message_ids import MessageId
 
 logger: logging.Logger = logging.getLogger("cassq")
@@ -29,7 +30,7 @@ def batch() -> Iterator[None]:
         with cassq.celery.batch():
             group(resize.s(name) for name in names).apply_async()
 
-    Tasks may run before the block ends. Raises the error of the first message that was not
+    Tasks may run before the block ends. Raises the error of the first message that could not be
     published. Blocks may be nested.
     """
     if batch_of_thread() is not None:
@@ -57,25 +58,32 @@ class Batch:
     def __init__(self, channel: Any, max_size: int) -> None:
         self.channel = channel
         self._max = max_size
-        self._futures: list[Future[MessageId]] = []
+        self._published: list[tuple[Future[MessageId], Callable[[], object]]] = []
 
     def publish(self, message: dict[str, Any], **kwargs: Any) -> None:
         self.channel.basic_publish(message, batch=self, **kwargs)
 
-    def add(self, future: Future[MessageId]) -> None:
-        self._futures.append(future)
-        if len(self._futures) >= self._max:
+    def add(self, future: Future[MessageId], again: Callable[[], object]) -> None:
+        """Add a message. again: publishes it by itself."""
+        self._published.append((future, again))
+        if len(self._published) >= self._max:
             self.flush()
 
     def flush(self) -> None:
-        """Raises the first error of a message that was not published."""
-        futures, self._futures = self._futures, []
-        for future in futures:
-            future.result()
+        """Wait until all are durable. What failed in the backend is published again by itself, as
+        kombu does with a message outside of a batch. Raises the first error of one that was not
+        published."""
+        published, self._published = self._published, []
+        for future, again in published:
+            try:
+                future.result()
+            except BackendError as exc:
+                logger.warning("a message is published again: %s", exc)
+                again()
 
     def discard(self) -> None:
         """What was published is on its way: it stays."""
-        self._futures = []
+        self._published = []
 
     def close(self) -> None:
         """Nothing is held."""

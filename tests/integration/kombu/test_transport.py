@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,11 @@ import pytest
 from kombu import Connection, Consumer, Exchange, Producer, Queue
 from kombu.exceptions import ChannelError
 
+from cassq.errors import BackendUnavailableError
 from cassq.kombu.batches import batch
 from cassq.kombu.brokers import broker_of
+from cassq.message.message_ids import MessageId
+from cassq.producer.pusher import Pusher
 from tests.integration.deadlines import eventually
 
 pytestmark = pytest.mark.embedded_only(reason="exchanges and groups are the same on each catalog")
@@ -183,6 +187,33 @@ def test_a_batch_is_published_when_it_ends(connection: Connection, url: str) -> 
         for number in range(50):
             publish(connection, number)
     assert broker_of(url).client.queue("jobs").stats().pushed == 50
+
+
+def test_a_message_of_a_batch_that_failed_in_the_backend_is_published_again(
+    connection: Connection, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, failed = Pusher.push_soon, Future[MessageId]()
+    failed.set_exception(BackendUnavailableError("locked for too long"))
+
+    def first_fails(self: Pusher, payload: bytes, **how: Any) -> Future[MessageId]:
+        return failed if b"first" in payload else whole(self, payload, **how)
+
+    monkeypatch.setattr(Pusher, "push_soon", first_fails)
+    with batch():
+        publish(connection, "first")
+        publish(connection, "second")
+    assert sorted(Reader(connection, Queue("jobs")).read(2)) == ["first", "second"]
+
+
+def test_what_cannot_be_published_at_all_is_raised_when_a_batch_ends(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = Future[MessageId]()
+    failed.set_exception(BackendUnavailableError("locked for too long"))
+    monkeypatch.setattr(Pusher, "push_soon", lambda *args, **how: failed)
+    monkeypatch.setattr(Pusher, "push", lambda *args, **how: failed.result())
+    with pytest.raises(BackendUnavailableError, match="locked"), batch():
+        publish(connection, "first")
 
 
 @pytest.mark.skipif(not hasattr(Producer, "batch"), reason="kombu has batches since 5.7")
