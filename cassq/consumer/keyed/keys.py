@@ -280,15 +280,18 @@ class Line:
                 self.settled(key)
             return
         behind, deal = self._behind, self.ready.append
+        plain: Segment | None = None  # the last one that is ours, and of which nothing is gone
         for key in keys:
             line = behind.get(key)
             if not line:
                 behind.pop(key, None)
                 continue
             segment, bundle, seqs = line[0]
-            if segment.delivery is None or segment.gone is not EMPTY:
-                self.settled(key)
-                continue
+            if segment is not plain:
+                if segment.delivery is None or segment.gone is not EMPTY:
+                    self.settled(key)
+                    continue
+                plain = segment
             if len(seqs) == 1:
                 line.popleft()
             deal((segment, bundle, seqs.pop()))

@@ -523,7 +523,7 @@ class Lane(Keeper):
 
     def acked(self, segment: Segment, keys: Sequence[bytes | None]) -> None:
         self._line.finished(keys)
-        named = [key for key in keys if key is not None]
+        named = list(keys) if None not in keys else [key for key in keys if key is not None]
         if named:
             self._after.append((segment, named))
         if self._hungry and (self._after or self._elsewhere.acks):

@@ -62,22 +62,24 @@ def test_what_others_sent_does_not_become_a_long_line() -> None:
 
 
 def test_nobody_waits_for_a_reader_of_the_log_and_what_is_dropped_is_counted() -> None:
-    reads, written = threading.Event(), list[str]()
+    begins, reads, written = threading.Event(), threading.Event(), list[str]()
 
     def write(line: str) -> None:
+        begins.set()
         assert reads.wait(60)
         written.append(line)
 
     handler = DroppingHandler(write, logging.WARNING)
-    for number in range(WAITING_MAX + 51):
+    handler.handle(record("the first"))
+    assert begins.wait(60), "it is on its way, and waits no longer"
+    for number in range(WAITING_MAX + 50):
         handler.handle(record("line %d", number))
     assert not handler.drain(0.0)
     assert written == []
     reads.set()
     assert handler.drain(60.0)
-    assert WAITING_MAX <= len(written) <= WAITING_MAX + 1, "one may be on its way already"
-    dropped = WAITING_MAX + 51 - len(written)
+    assert len(written) == 1 + WAITING_MAX
     handler.handle(record("the next"))
     assert handler.drain(60.0)
-    assert written[-2] == f"{dropped} lines of the log dropped: standard error was not read\n"
+    assert written[-2] == "50 lines of the log dropped: standard error was not read\n"
     assert written[-1] == "the next\n"
