@@ -1,4 +1,4 @@
-"""Groups of Celery's are published as one batch.
+"""Groups of Celery's are published in batches.
 
 Celery publishes the tasks of a group one by one, and so those of a chord's header: each would be on
 disk before the next one is sent. Here they share their syncs, as in a block of
@@ -13,19 +13,22 @@ from typing import Any
 
 from celery.canvas import group
 
+MARK = "_cassq_in_batches"
+
 
 def publish_in_batches() -> None:
     """Have groups that this process publishes to queues of cassq share their syncs. Other brokers
     notice nothing. Where Celery has no such method, groups stay as they are."""
     one_by_one = getattr(group, "_apply_tasks", None)
-    if one_by_one is None or hasattr(one_by_one, "__wrapped__"):
+    if one_by_one is None or hasattr(one_by_one, MARK):
         return
 
     @wraps(one_by_one)
     def together(*args: Any, **kwargs: Any) -> Iterator[Any]:
-        from cassq.kombu.batches import batch
+        from cassq.kombu.batches import group_batch
 
-        with batch():
+        with group_batch():
             yield from one_by_one(*args, **kwargs)
 
+    setattr(together, MARK, True)
     group._apply_tasks = together

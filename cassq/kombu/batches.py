@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
-from cassq.errors import BackendError
+from kombu.exceptions import OperationalError
+
+from cassq.errors import BackendError, ClosedError, GroupNotFoundError, QueueNotFoundError
 from cassq.message.message_ids import MessageId
 
 logger: logging.Logger = logging.getLogger("cassq")
 
+# What kombu takes for a lost connection.
+CONNECTION_ERRORS = (BackendError, ClosedError, GroupNotFoundError, QueueNotFoundError)
 BATCH_MAX = 10_000
 _of_thread = threading.local()
 
@@ -28,20 +32,39 @@ def batch() -> Iterator[None]:
     `delay` and `apply_async`. All of it is durable when the block ends.
 
         with cassq.celery.batch():
-            group(resize.s(name) for name in names).apply_async()
+            for name in names:
+                resize.delay(name)
 
-    Tasks may run before the block ends. Raises the error of the first message that could not be
-    published. Blocks may be nested.
+    Tasks may run before the block ends. Raises the error of the first message that was not
+    published, once all others are. Blocks may be nested.
     """
+    with _batch(Batch(None, BATCH_MAX)):
+        yield
+
+
+@contextmanager
+def group_batch() -> Iterator[None]:
+    """`batch` for what one call of Celery's publishes. Raises what a task by itself would, kombu's
+    OperationalError if the queues cannot be reached. Messages for which `confirm_publish` is off
+    are left out: nobody waits for them."""
+    with _batch(Batch(None, BATCH_MAX, of_group=True)):
+        yield
+
+
+@contextmanager
+def _batch(found: Batch) -> Iterator[None]:
     if batch_of_thread() is not None:
         yield
         return
-    found = _of_thread.batch = Batch(None, BATCH_MAX)
+    _of_thread.batch = found
     try:
         yield
+    except BaseException:
+        found.discard()
+        raise
     finally:
         del _of_thread.batch
-        found.flush()
+    found.flush()
 
 
 def batch_of_thread() -> Batch | None:
@@ -52,38 +75,47 @@ def batch_of_thread() -> Batch | None:
 class Batch:
     """Messages that are published together, by one thread; durable when `flush` returns.
 
-    max_size: how many there may be before they are flushed.
+    max_size: how many may be on their way at once. of_group: whether it is `group_batch`.
     """
 
-    def __init__(self, channel: Any, max_size: int) -> None:
+    def __init__(self, channel: Any, max_size: int, *, of_group: bool = False) -> None:
         self.channel = channel
+        self.of_group: bool = of_group
         self._max = max_size
-        self._published: list[tuple[Future[MessageId], Callable[[], object]]] = []
+        self._futures: list[Future[MessageId]] = []
+        self._error: BaseException | None = None  # of the first message that was not published
 
     def publish(self, message: dict[str, Any], **kwargs: Any) -> None:
         self.channel.basic_publish(message, batch=self, **kwargs)
 
-    def add(self, future: Future[MessageId], again: Callable[[], object]) -> None:
-        """Add a message. again: publishes it by itself."""
-        self._published.append((future, again))
-        if len(self._published) >= self._max:
-            self.flush()
+    def add(self, future: Future[MessageId]) -> None:
+        """Add a message. Raises nothing: kombu would take an error of an earlier message for one
+        of this, and publish this one again."""
+        self._futures.append(future)
+        if len(self._futures) >= self._max:
+            self._wait()
 
     def flush(self) -> None:
-        """Wait until all are durable. What failed in the backend is published again by itself, as
-        kombu does with a message outside of a batch. Raises the first error of one that was not
+        """Wait until all are durable. Raises the first error of a message that was not
         published."""
-        published, self._published = self._published, []
-        for future, again in published:
-            try:
-                future.result()
-            except BackendError as exc:
-                logger.warning("a message is published again: %s", exc)
-                again()
+        self._wait()
+        error, self._error = self._error, None
+        if self.of_group and isinstance(error, CONNECTION_ERRORS):
+            raise OperationalError(str(error)) from error
+        if error is not None:
+            raise error
+
+    def _wait(self) -> None:
+        futures, self._futures = self._futures, []
+        for future in futures:
+            error = future.exception()
+            self._error = self._error or error
 
     def discard(self) -> None:
         """What was published is on its way: it stays."""
-        self._published = []
+        futures, self._futures = self._futures, []
+        for future in futures:
+            future.add_done_callback(log_failure)
 
     def close(self) -> None:
         """Nothing is held."""

@@ -279,21 +279,20 @@ class Channel(virtual.Channel):
         due = self._due(found, message)
         priority = 0 if broker.is_strict(found) else self._get_message_priority(message)
         pusher = broker.pusher(found)
-
-        def publish() -> None:
+        batch = batch or batch_of_thread()
+        confirms = self.options.confirm_publish
+        if batch is not None and batch.of_group and not confirms:
+            batch = None
+        if batch is None and confirms:
             message_id = pusher.push(payload, headers=headers, due=due, priority=priority)
             if due is not None:
                 note_waiting(broker, message, found.name, message_id, due)
-
-        batch = batch or batch_of_thread()
-        if batch is None and self.options.confirm_publish:
-            publish()
             return
         future = pusher.push_soon(payload, headers=headers, due=due, priority=priority)
         if due is not None:
             future.add_done_callback(partial(note_published, broker, message, found.name, due))
         if batch is not None:
-            batch.add(future, publish)
+            batch.add(future)
         else:
             future.add_done_callback(log_failure)
 

@@ -9,7 +9,7 @@ from kombu.transport import base, virtual
 from kombu.utils.url import maybe_sanitize_url
 
 from cassq.base.clock import Stopwatch
-from cassq.errors import BackendError, ClosedError, GroupNotFoundError, QueueNotFoundError
+from cassq.kombu.batches import CONNECTION_ERRORS
 from cassq.kombu.brokers import Broker, broker_of
 from cassq.kombu.channel import Channel
 from cassq.kombu.exchanges import Declared, Exchanges
@@ -33,10 +33,7 @@ class Transport(virtual.Transport):
     driver_name = "cassq"
     connection_errors: tuple[type[BaseException], ...] = (
         *virtual.Transport.connection_errors,
-        BackendError,
-        ClosedError,
-        GroupNotFoundError,
-        QueueNotFoundError,
+        *CONNECTION_ERRORS,
     )
     implements: Any = base.Transport.implements.extend(
         asynchronous=True,

@@ -82,7 +82,9 @@ class BitSet(RangeSet):
                 seqs = sorted((*self._seqs, *other._seqs))
             return BitSet(self._base, self._bits | other._bits, seqs)
         if other is EMPTY:
-            return BitSet(self._base, self._bits)
+            return BitSet(
+                self._base, self._bits
+            )  # unions with seqs would sort longer and longer ones
         if _is_wide(self, other):
             return RangeSet((*self.ranges, *other.ranges))
         base, mine, theirs = _side_by_side(self, other)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -15,6 +16,8 @@ from cassq.settings import QueueSettings
 
 with wanted("the broker for taskiq needs", "taskiq", "taskiq"):
     from taskiq import AckableMessage, AsyncBroker, BrokerMessage
+
+logger: logging.Logger = logging.getLogger("cassq")
 
 DEFAULT_QUEUE = "taskiq"
 
@@ -76,10 +79,26 @@ class Broker(AsyncBroker):
 
     async def listen(self) -> AsyncGenerator[AckableMessage, None]:
         """The tasks that come, each acked by taskiq as its `ack_type` says. What was not acked when
-        this ends is given back, and counts as delivered."""
+        this ends is given back, and counts as delivered. What this process cannot run becomes a
+        dead letter: taskiq would ack it."""
         async with self._opened().popper(keep_alive=self._keep_alive) as popper:
             async for message in popper:
-                yield AckableMessage(data=message.payload, ack=message.ack)
+                obstacle = self._obstacle(message)
+                if obstacle:
+                    logger.error("message %s cannot be run: %s", message.id, obstacle)
+                    await message.dead(obstacle)
+                else:
+                    yield AckableMessage(data=message.payload, ack=message.ack)
+
+    def _obstacle(self, message: aio.Message) -> str:
+        """Why taskiq cannot run a message here; empty if it can."""
+        name = message.headers.get("taskiq-task")
+        if name is None:  # not sent by this broker
+            try:
+                name = self.formatter.loads(message=message.payload).task_name
+            except Exception as exc:
+                return f"it is no message of taskiq's: {exc}"
+        return "" if self.find_task(name) else f"no task {name!r} in this worker"
 
     def _opened(self) -> aio.Queue:
         if self._queue is None:

@@ -73,11 +73,6 @@ class Line:
         self._at: dict[tuple[str, int], Segment] = {}  # ... and by place
         self._numbers = 0
 
-    @property
-    def keys(self) -> int:
-        """How many keys have unsettled messages in line, or hold them."""
-        return len(self._behind)
-
     def add(self, segment: Segment) -> None:
         """Put the messages of a segment at the end of the line. Cost: one pass over them."""
         if segment.row.priority and isinstance(self.ready, deque):

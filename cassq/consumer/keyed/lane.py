@@ -48,9 +48,6 @@ from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model.rows import Claim, ClaimState, Cursor, GroupRow, PipeRow, QueueRow
 
 ROW_MESSAGES = 8192
-# While few keys have so many messages each in line: a pop has one of each, so that it has to write
-# fewer rows for them.
-FEW_KEYS, WAITING, FEW_KEYS_MESSAGES = 1_000, 4, 16_384
 # How many messages may stand in line: until so many wait for their keys, more are claimed.
 LINE_MESSAGES, LINE_MESSAGES_MAX = 10_000, 100_000  # the second while none of them is ready
 LINE_BYTES_MAX = 256 * 1024 * 1024
@@ -317,9 +314,9 @@ class Lane(Keeper):
                 return False
             rules = self._claimer.rules
             rules = replace(rules, claim_timeout_ms=HELD_FOR * rules.claim_timeout_ms)
-            most = self._row_messages()
-            holder = self._claimer.new_holder()
-            request = ClaimRequest(holder, self._acknowledger, rules, most, tried=EMPTY)
+            request = ClaimRequest(
+                self._claimer.new_holder(), self._acknowledger, rules, ROW_MESSAGES, tried=EMPTY
+            )
             self._claimer.new_claims.claim_for([request], view, lock)
             if request.found is None:
                 view.cursor = None
@@ -339,13 +336,6 @@ class Lane(Keeper):
             view.cursor = None
             raise
         return False
-
-    def _row_messages(self) -> int:
-        """How many messages the next row may have."""
-        line = self._line
-        few = 0 < line.keys <= FEW_KEYS and line.count >= WAITING * line.keys
-        plain = self.receiving.ms is None and line.fair is None
-        return FEW_KEYS_MESSAGES if few and plain else ROW_MESSAGES
 
     def _own(self, segment: Segment, delivery: Delivery) -> None:
         delivery.lock, delivery.keyed = None, True
@@ -523,7 +513,7 @@ class Lane(Keeper):
 
     def acked(self, segment: Segment, keys: Sequence[bytes | None]) -> None:
         self._line.finished(keys)
-        named = list(keys) if None not in keys else [key for key in keys if key is not None]
+        named = [key for key in keys if key is not None]
         if named:
             self._after.append((segment, named))
         if self._hungry and (self._after or self._elsewhere.acks):

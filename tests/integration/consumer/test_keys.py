@@ -318,22 +318,6 @@ def test_rows_are_kept_for_a_claim_timeout_at_least_and_not_written_more_often(
     assert len(deadlines) <= seconds / timeout * 2
 
 
-@pytest.mark.parametrize(
-    ("keys", "largest"), [(8, lane.FEW_KEYS_MESSAGES), (5_000, lane.ROW_MESSAGES)]
-)
-def test_rows_are_larger_while_few_keys_have_many_messages_each(
-    keyed: cassq.Queue, keys: int, largest: int
-) -> None:
-    count = lane.ROW_MESSAGES + lane.FEW_KEYS_MESSAGES
-    with keyed.pusher() as pusher:
-        pusher.push_many([b""] * count, keys=[b"%d" % (i % keys) for i in range(count)])
-    popper = keyed.popper("keyed")
-    found = popper.pop(count)
-    assert len(found) == keys
-    rows = popper._catalog.claims.rows(popper._group().id, found[0].pipe_id)
-    assert [row.count for row in rows[:2]] == [lane.ROW_MESSAGES, largest]
-
-
 # --- who has the lane ---------------------------------------------------------------------------
 
 

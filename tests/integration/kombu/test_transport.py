@@ -14,10 +14,9 @@ from kombu import Connection, Consumer, Exchange, Producer, Queue
 from kombu.exceptions import ChannelError
 
 from cassq.errors import BackendUnavailableError
-from cassq.kombu.batches import batch
+from cassq.kombu.batches import Batch, batch, batch_of_thread
 from cassq.kombu.brokers import broker_of
 from cassq.message.message_ids import MessageId
-from cassq.producer.pusher import Pusher
 from tests.integration.deadlines import eventually
 
 pytestmark = pytest.mark.embedded_only(reason="exchanges and groups are the same on each catalog")
@@ -189,31 +188,36 @@ def test_a_batch_is_published_when_it_ends(connection: Connection, url: str) -> 
     assert broker_of(url).client.queue("jobs").stats().pushed == 50
 
 
-def test_a_message_of_a_batch_that_failed_in_the_backend_is_published_again(
-    connection: Connection, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole, failed = Pusher.push_soon, Future[MessageId]()
-    failed.set_exception(BackendUnavailableError("locked for too long"))
+@pytest.mark.parametrize("most", [2, 100])
+def test_a_batch_raises_the_first_error_once_all_others_are_published(most: int) -> None:
+    class Told(Future[MessageId]):
+        def exception(self, timeout: float | None = None) -> BaseException | None:
+            waited.append(self)
+            return super().exception(timeout)
 
-    def first_fails(self: Pusher, payload: bytes, **how: Any) -> Future[MessageId]:
-        return failed if b"first" in payload else whole(self, payload, **how)
+    waited: list[Future[MessageId]] = []
+    published = [Told() for _ in range(5)]
+    for number, future in enumerate(published):
+        if number in (1, 3):
+            future.set_exception(BackendUnavailableError(f"error {number}"))
+        else:
+            future.set_result(MessageId("id"))
+    together = Batch(None, most)
+    for future in published:
+        together.add(future)
+    with pytest.raises(BackendUnavailableError, match="error 1"):
+        together.flush()
+    assert waited == published
+    together.flush()  # the error is told once
 
-    monkeypatch.setattr(Pusher, "push_soon", first_fails)
-    with batch():
-        publish(connection, "first")
-        publish(connection, "second")
-    assert sorted(Reader(connection, Queue("jobs")).read(2)) == ["first", "second"]
 
-
-def test_what_cannot_be_published_at_all_is_raised_when_a_batch_ends(
-    connection: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    failed = Future[MessageId]()
-    failed.set_exception(BackendUnavailableError("locked for too long"))
-    monkeypatch.setattr(Pusher, "push_soon", lambda *args, **how: failed)
-    monkeypatch.setattr(Pusher, "push", lambda *args, **how: failed.result())
-    with pytest.raises(BackendUnavailableError, match="locked"), batch():
-        publish(connection, "first")
+def test_what_a_block_published_before_an_error_stays(connection: Connection) -> None:
+    with pytest.raises(ZeroDivisionError), batch():
+        publish(connection, 1)
+        raise ZeroDivisionError
+    assert Reader(connection, Queue("jobs")).read(1) == [1]
+    publish(connection, 2)  # by itself again
+    assert batch_of_thread() is None
 
 
 @pytest.mark.skipif(not hasattr(Producer, "batch"), reason="kombu has batches since 5.7")

@@ -121,6 +121,65 @@ def test_what_is_not_acked_is_given_back_at_once(url: str, client: cassq.Client)
         assert message.attempts == 2
 
 
+def test_what_a_worker_cannot_run_is_a_dead_letter(url: str, client: cassq.Client) -> None:
+    from taskiq.kicker import AsyncKicker
+
+    found: list[int] = []
+
+    async def act(broker: Any) -> None:
+        done = asyncio.Event()
+
+        @broker.task(task_name="last")
+        async def last(number: int) -> None:
+            found.append(number)
+            if len(found) == 2:
+                done.set()
+
+        await AsyncKicker("of another version", broker, {}).kiq(1)
+        with client.queue("taskiq").pusher() as pusher:
+            pusher.push(b"rubbish")
+            pusher.push(broker.formatter.dumps(last.kicker()._prepare_message(1)).message)
+        await last.kiq(2)
+        await done.wait()
+
+    receiving(url, act)
+    assert sorted(found) == [1, 2]
+    letters = client.queue("taskiq").dead_letters()
+    errors = {letter.payload: letter.death["error"] for letter in letters.peek()}
+    assert "no message of taskiq's" in errors.pop(b"rubbish")
+    assert list(errors.values()) == ["no task 'of another version' in this worker"]
+
+
+@pytest.mark.parametrize(("ack_type", "committed"), [("when_received", 1), ("when_executed", 0)])
+def test_a_task_is_acked_when_its_ack_type_says(
+    url: str, client: cassq.Client, ack_type: str, committed: int
+) -> None:
+
+    seen: list[int] = []
+
+    async def act(broker: Any) -> None:
+        running, looked = asyncio.Event(), asyncio.Event()
+
+        @broker.task(task_name="slow", ack_type=ack_type)
+        async def slow() -> None:
+            running.set()
+            await looked.wait()
+
+        def look() -> int:
+            return client.queue("taskiq").stats().groups["default"].committed
+
+        await slow.kiq()
+        await running.wait()
+        if committed:
+            while not look():
+                await asyncio.sleep(0.01)
+        seen.append(look())
+        looked.set()
+
+    receiving(url, act)
+    assert seen == [committed]
+
+
 MODULE = """
 from cassq.taskiq import Broker
 broker = Broker({url!r})
