@@ -97,7 +97,7 @@ class Broker(AsyncBroker):
             try:
                 name = self.formatter.loads(message=message.payload).task_name
             except Exception as exc:
-                return f"it is no message of taskiq's: {exc}"
+                return f"taskiq did not write it: {exc}"
         return "" if self.find_task(name) else f"no task {name!r} in this worker"
 
     def _opened(self) -> aio.Queue:
