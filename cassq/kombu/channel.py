@@ -13,13 +13,14 @@ from typing import Any
 from kombu.transport import virtual
 
 from cassq.client.queue import Queue
-from cassq.consumer.delivery import Message
+from cassq.consumer.delivery import Message as Popped
 from cassq.errors import ClaimLostError, QueueNotFoundError
 from cassq.kombu.batches import Batch, batch_of_thread, log_failure
 from cassq.kombu.brokers import Broker
 from cassq.kombu.envelopes import due_of, packed, unpacked
 from cassq.kombu.exchanges import DEFAULT_TYPE, Declared, fits
 from cassq.kombu.intake import Intake, Taken
+from cassq.kombu.messages import ChannelMessage
 from cassq.kombu.names import queue_name
 from cassq.kombu.options import Options, settings_of
 from cassq.kombu.revoking import cancel_revoked, note_published, note_waiting
@@ -81,6 +82,11 @@ class QoS(virtual.QoS):
         else:
             self._settle(delivery_tag, lambda taken: taken.message.dead("rejected"))
 
+    def cannot_decode(self, delivery_tag: int, obstacle: str) -> None:
+        """A message becomes a dead letter."""
+        reason = f"it cannot be decoded: {obstacle}"
+        self._settle(delivery_tag, lambda taken: taken.message.dead(reason))
+
     def _settle(self, tag: int, settle: Callable[[Taken], None]) -> None:
         taken = self._intake.drop(tag)
         if taken is None:
@@ -103,6 +109,7 @@ class Channel(virtual.Channel):
     """A channel. Its queues are queues of cassq, or groups of the queue of an exchange."""
 
     QoS = QoS
+    Message = ChannelMessage
     supports_fanout = True
     do_restore = False
     body_encoding = None
@@ -365,7 +372,7 @@ class Channel(virtual.Channel):
         self.intake.hold(taken)
         return taken.raw
 
-    def _opened(self, queue: str, message: Message, popper: Popper) -> Taken | None:
+    def _opened(self, queue: str, message: Popped, popper: Popper) -> Taken | None:
         """What was popped for a queue; None if its bindings are for other messages."""
         tag = next(_tags)
         raw = unpacked(message.payload, message.headers, tag, message.attempts > 1)

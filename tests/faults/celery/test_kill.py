@@ -1,4 +1,5 @@
-"""Celery's workers killed in every role: no task is lost, and poison ends as a dead letter."""
+"""Celery's workers and beats killed in every role: no task is lost, and poison ends as a dead
+letter."""
 
 from __future__ import annotations
 
@@ -10,7 +11,9 @@ from typing import Any
 
 import pytest
 
+import cassq
 from cassq.kombu.brokers import broker_of
+from cassq.kombu.envelopes import unpacked
 from tests.integration.celery import tasks
 from tests.integration.celery.tasks import app
 from tests.integration.celery.workers import WorkerProcess, connected
@@ -51,23 +54,111 @@ class Held:
         assert lines(self.journal)[-1].endswith("True")
 
 
-@pytest.mark.parametrize("whole", [False, True])
-def test_a_task_comes_again_when_its_worker_is_killed(
-    home: str, tmp_path: Path, whole: bool
+@pytest.fixture
+def long_claims(home: str) -> cassq.Queue:
+    """The queue of the tasks; what comes again does so because its worker is seen to be gone."""
+    return broker_of(home).client.create_queue("celery", claim_timeout=3600)
+
+
+@pytest.mark.parametrize(
+    ("pool", "whole"),
+    [("prefork", False), ("prefork", True), ("threads", True), ("solo", True), ("gevent", True)],
+)
+def test_a_task_comes_again_at_once_when_its_worker_is_killed(
+    home: str, long_claims: cassq.Queue, tmp_path: Path, pool: str, whole: bool
 ) -> None:
-    with WorkerProcess(home, tmp_path / "one", "--concurrency", "1") as one:
+    options = ["--concurrency", "1", "--pool", pool]
+    with WorkerProcess(home, tmp_path / "one", *options) as one:
         one.ready()
         held = Held(tmp_path)
         held.begun()
-        with WorkerProcess(home, tmp_path / "two", "--concurrency", "1", name="two") as two:
+        with WorkerProcess(home, tmp_path / "two", *options, name="two") as two:
             two.ready()
             one.kill(whole=whole)
-            held.begun(2)  # long before the claim timeout of 30 seconds: nobody kept it alive
+            held.begun(2)
             held.finish()
             assert two.stop() == 0
 
 
-def test_a_task_comes_again_when_its_child_is_killed(home: str, tmp_path: Path) -> None:
+def test_no_task_is_lost_when_workers_are_killed_at_work(
+    home: str, long_claims: cassq.Queue, tmp_path: Path
+) -> None:
+    count, journal = 600, tmp_path / "journal"
+    with WorkerProcess(home, tmp_path / "stays", "--concurrency", "1", name="stays") as stays:
+        stays.ready()
+        for number in range(count):
+            tasks.marks.delay(str(journal), number)
+            if number % 200 == 50:
+                with WorkerProcess(home, tmp_path / "dies", name=f"dies{number}") as dies:
+                    dies.ready()
+                    for more in range(3):
+                        tasks.marks.delay(str(journal), count + number + more)
+                    dies.kill(whole=True)
+        eventually("all have run", lambda: {*range(count)} <= {*map(int, lines(journal))})
+        assert stays.stop() == 0
+    assert long_claims.audit().findings == []
+
+
+def test_a_claim_lives_as_long_as_its_worker(home: str, tmp_path: Path) -> None:
+    queue = broker_of(home).client.create_queue("celery", claim_timeout=1)
+    options = ["--concurrency", "1"]
+    with (
+        WorkerProcess(home, tmp_path / "one", *options) as one,
+        WorkerProcess(home, tmp_path / "two", *options, name="two") as two,
+    ):
+        one.ready()
+        two.ready()
+        held = Held(tmp_path)
+        held.begun()
+        catalog = broker_of(home).client.ports.catalog
+        (group,) = catalog.queues.groups(queue.id)
+
+        def due_ms() -> int:
+            pipes = catalog.pipes.live(queue.id)
+            rows = [row for pipe in pipes for row in catalog.claims.rows(group.id, pipe.id)]
+            return max((row.due_ms for row in rows), default=0)
+
+        begun_ms = catalog.now_ms()
+        eventually("it was kept past several claim timeouts", lambda: due_ms() > begun_ms + 4000)
+        held.gate.touch()
+        assert held.result.get(timeout=DEADLINE_SECONDS)
+        assert len(lines(held.journal)) == 1
+        assert (one.stop(), two.stop()) == (0, 0)
+
+
+def test_the_most_urgent_tasks_run_first(home: str, tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    for priority in (0, 9, 4):
+        tasks.marks.apply_async((str(journal), priority), priority=priority)
+    with WorkerProcess(home, tmp_path / "one", "--pool", "solo", "-Ofair") as worker:
+        worker.ready()
+        eventually("all have run", lambda: len(lines(journal)) == 3)
+        assert worker.stop() == 0
+    assert lines(journal) == ["9", "4", "0"]
+
+
+class Beat(WorkerProcess):
+    """`celery beat` as a process of a test."""
+
+    command = ("beat", "--scheduler", "cassq.celery:Scheduler", "--pidfile", "")
+
+
+def test_a_beat_goes_on_where_a_killed_one_ended(home: str, tmp_path: Path) -> None:
+    queue = broker_of(home).client.create_queue("celery")
+    for name in ("first", "second"):
+        before = queue.stats().pushed
+        with Beat(home, tmp_path / name) as beat:
+            eventually("it sends", lambda before=before: queue.stats().pushed >= before + 5)
+            beat.kill()
+    with queue.popper() as popper:
+        found = [unpacked(m.payload, m.headers, 0, False) for m in popper.pop(100)]
+    sent = {message["headers"]["task"] for message in found}
+    assert sent == {tasks.echo.name}, "the other entry is not due"
+
+
+def test_a_task_comes_again_when_its_child_is_killed(
+    home: str, long_claims: cassq.Queue, tmp_path: Path
+) -> None:
     with WorkerProcess(home, tmp_path / "one", "--concurrency", "1") as worker:
         worker.ready()
         held = Held(tmp_path)

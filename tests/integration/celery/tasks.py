@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
@@ -9,7 +10,9 @@ from typing import Any
 
 import celery
 from celery.exceptions import Reject, SoftTimeLimitExceeded
+from celery.schedules import crontab
 from kombu import Exchange, Queue
+from kombu.serialization import register
 
 import cassq.celery
 
@@ -17,6 +20,13 @@ assert cassq.celery
 
 URL = os.environ.get("CASSQ_TEST_URL", "file:cassq-data")
 
+register(
+    "reversed",
+    lambda value: json.dumps(value)[::-1],
+    lambda text: json.loads(text[::-1]),
+    content_type="application/x-reversed",
+    content_encoding="utf-8",
+)
 app = celery.Celery("tests.integration.celery.tasks", broker=f"cassq+{URL}", backend=f"cassq+{URL}")
 app.conf.update(
     broker_connection_retry_on_startup=True,
@@ -26,7 +36,14 @@ app.conf.update(
     ],
     task_default_queue="celery",
     task_routes={"mails.*": {"exchange": "mails", "routing_key": "mail.out"}},
-    accept_content=["json", "pickle", "msgpack"],
+    accept_content=["json", "pickle", "msgpack", "reversed"],
+    beat_schedule={
+        "often": {"task": f"{__name__}.echo", "schedule": 0.1, "args": ("tick",)},
+        "rarely": {
+            "task": f"{__name__}.fail",
+            "schedule": crontab(month_of_year="2", day_of_month="29"),
+        },
+    },
     worker_max_tasks_per_child=10_000,
 )
 
@@ -88,6 +105,31 @@ def hangs() -> None:
         time.sleep(0.01)
 
 
+@app.task(bind=True, autoretry_for=(KeyError,), retry_backoff=True, retry_jitter=False)
+def flaky(self: Any) -> int:
+    if not self.request.retries:
+        raise KeyError("not yet")
+    return int(self.request.retries)
+
+
+@app.task(bind=True)
+def progresses(self: Any, gate: str) -> str:
+    self.update_state(state="PROGRESS", meta={"done": 3})
+    while not Path(gate).exists():
+        time.sleep(0.01)
+    return "done"
+
+
+@app.task(bind=True)
+def replaced(self: Any, number: int) -> Any:
+    raise self.replace(add.s(number, 1))
+
+
+@app.task
+def unkept() -> Any:
+    return object()
+
+
 @app.task(rate_limit="100/s")
 def slowly(path: str) -> None:
     note(path, "called")
@@ -105,6 +147,11 @@ def waits(self: Any, path: str, gate: str) -> int:
     while not Path(gate).exists():
         time.sleep(0.01)
     return os.getpid()
+
+
+@app.task(acks_late=True)
+def marks(path: str, number: int) -> None:
+    note(path, number)
 
 
 @app.task(acks_late=True, reject_on_worker_lost=True)

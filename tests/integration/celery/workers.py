@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import ClassVar
 
 from cassq.kombu.brokers import broker_of
 from tests.integration.celery.tasks import app
@@ -34,12 +35,15 @@ def connected(url: str) -> Iterator[str]:
 class WorkerProcess:
     """A worker of the tests' app, in a group of processes of its own; `log` is what it printed."""
 
+    command: ClassVar[tuple[str, ...]] = ("worker",)
+
     def __init__(self, url: str, log: Path, *options: str, name: str = "one") -> None:
         self._log = log
-        command = [sys.executable, "-m", "celery", "-A", APP, "worker", "--loglevel", "info"]
+        celery = [sys.executable, "-m", "celery", "-A", APP, *self.command, "--loglevel", "info"]
+        named = ["--hostname", f"{name}@test"] if self.command == ("worker",) else []
         with log.open("w") as output:
             self.process = subprocess.Popen(
-                [*command, "--hostname", f"{name}@test", *options],
+                [*celery, *named, *options],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd=ROOT,

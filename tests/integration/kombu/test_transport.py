@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kombu import Connection, Consumer, Exchange, Producer, Queue
-from kombu.exceptions import ChannelError
+from kombu.exceptions import ChannelError, DecodeError
 
 from cassq.errors import BackendUnavailableError
 from cassq.kombu.batches import Batch, batch, batch_of_thread
@@ -100,6 +101,30 @@ def test_requeued_messages_come_again_and_rejected_ones_are_dead_letters(
     reader.close()
     letters = broker_of(url).client.queue("jobs").dead_letters().peek()
     assert [letter.death["error"] for letter in letters] == ["rejected"]
+
+
+@pytest.mark.parametrize("how", [{}, {"headers": {"compression": "application/x-gzip"}}])
+def test_what_cannot_be_decoded_is_a_dead_letter_when_it_is_acked(
+    connection: Connection, url: str, how: dict[str, Any]
+) -> None:
+    text = {"content_type": "application/json", "content_encoding": "utf-8"}
+    publish(connection, "{broken", **text, **how)
+    reader = Reader(connection, Queue("jobs"), on_decode_error=lambda message, exc: message.ack())
+    letters = broker_of(url).client.queue("jobs").dead_letters()
+
+    def is_dead() -> bool:
+        with suppress(TimeoutError):
+            connection.drain_events(timeout=0.05)
+        for message in reader.messages:
+            if not message.acknowledged:
+                with pytest.raises(DecodeError):
+                    message.decode()
+                message.ack()
+        return bool(letters.peek())
+
+    eventually("it is dead", is_dead)
+    (letter,) = letters.peek()
+    assert letter.death["error"].startswith("it cannot be decoded: ")
 
 
 def test_the_most_urgent_comes_first(connection: Connection) -> None:
