@@ -17,10 +17,9 @@ from cassq.consumer.delivery import Message as Popped
 from cassq.errors import ClaimLostError, QueueNotFoundError
 from cassq.kombu.batches import Batch, batch_of_thread, log_failure
 from cassq.kombu.brokers import Broker
-from cassq.kombu.envelopes import due_of, packed, unpacked
+from cassq.kombu.envelopes import ChannelMessage, due_of, packed, unpacked
 from cassq.kombu.exchanges import DEFAULT_TYPE, Declared, fits
 from cassq.kombu.intake import Intake, Taken
-from cassq.kombu.messages import ChannelMessage
 from cassq.kombu.names import queue_name
 from cassq.kombu.options import Options, settings_of
 from cassq.kombu.revoking import cancel_revoked, note_published, note_waiting

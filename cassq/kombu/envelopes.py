@@ -1,4 +1,4 @@
-"""Messages of kombu as payloads and headers of cassq.
+"""Messages of kombu, as payloads and headers of cassq and as consumers get them.
 
 The payload is the body, as it is: nothing is encoded in base64. Everything else is one header, a
 JSON text. A body that is a text is noted as such, as kombu's serialisers want it back.
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from kombu.transport import virtual
 from kombu.utils.json import dumps, loads
 
 from cassq.base.arguments import DELAY_MAX_SECONDS
@@ -65,3 +66,29 @@ def due_of(message: Mapping[str, Any], now: datetime) -> datetime | None:
         due = due.replace(tzinfo=UTC)
     wait = (due - now).total_seconds()
     return due if 0 < wait < DELAY_MAX_SECONDS else None
+
+
+class ChannelMessage(virtual.Message):
+    """A message. One that cannot be decoded becomes a dead letter when it is acked: Celery acks it
+    so, and it would be lost."""
+
+    obstacle: str = ""  # why it cannot be decoded
+
+    def __init__(self, payload: Any, channel: Any = None, **kwargs: Any) -> None:
+        super().__init__(payload, channel, **kwargs)
+        if self.errors:  # of decompressing it
+            self.obstacle = repr(self.errors[0][1])
+
+    def _decode(self) -> Any:
+        try:
+            return super()._decode()
+        except Exception as exc:
+            self.obstacle = repr(exc)
+            raise
+
+    def ack(self, multiple: bool = False) -> None:
+        if self.obstacle and not self.acknowledged:
+            self.channel.qos.cannot_decode(self.delivery_tag, self.obstacle)
+            self._state = "REJECTED"
+            return
+        super().ack(multiple)
