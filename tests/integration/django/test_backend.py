@@ -31,6 +31,7 @@ queues = ["default", "mails"]
 TASKS = {"default": {"BACKEND": "cassq.django.Backend", "QUEUES": queues, "OPTIONS": options}}
 """
 MAILS = """
+import os, time
 try:
     from django.tasks import task
 except ImportError:
@@ -57,6 +58,13 @@ def fail():
 @task()
 def touch(path):
     open(path, "w").close()
+
+@task()
+def hold(path, gate):
+    with open(path, "a") as file:
+        file.write(f"{os.getpid()}\\n")
+    while not os.path.exists(gate):
+        time.sleep(0.01)
 """
 # What the scripts below begin with. `work` runs tasks until there have been so many deliveries.
 BEGIN = """
@@ -126,6 +134,8 @@ try:
     mails.add.get_result(two.id)
 except Exception as exc:
     assert type(exc).__name__ == "TaskResultMismatch"
+else:
+    raise AssertionError
 try:
     backend.get_result("none")
 except TaskResultDoesNotExist:
@@ -236,8 +246,54 @@ try:
     Backend("other", {"QUEUES": []})
 except cassq.errors.ConfigError:
     pass
+else:
+    raise AssertionError
 """,
     )
+
+
+def test_arguments_and_tasks_that_cannot_be_are_told_and_nothing_is_lost(here: Path) -> None:
+    run(
+        here,
+        "now",
+        """
+try:
+    mails.add.enqueue(object(), 1)
+except Exception as exc:
+    assert "type" in str(exc), exc
+else:
+    raise AssertionError
+client = cassq.connect("file:cassq-data")
+assert not any(queue.stats().pushed for queue in client.queues())
+gone = mails.add.enqueue(1, 2)
+del mails.add
+work("default", 2)
+(letter,) = client.queue("default").dead_letters().peek()
+assert "mails.add" in letter.death["error"], letter.death
+""",
+    )
+
+
+def test_a_task_of_a_killed_worker_is_run_again(here: Path) -> None:
+    run(here, "now", "mails.hold.enqueue('held', 'gate')\n")
+    words = [sys.executable, "-m", "cassq", "worker", "cassq.django:worker", "--log", "quiet"]
+    held = here / "held"
+
+    def pids() -> list[str]:
+        return held.read_text().split() if held.exists() else []
+
+    with subprocess.Popen(words, cwd=here, env=environment()) as worker:
+        eventually("it runs", pids, seconds=DEADLINE_SECONDS)
+        worker.kill()
+        os.kill(int(pids()[0]), signal.SIGKILL)
+    with subprocess.Popen(words, cwd=here, env=environment()) as worker:
+        eventually("it runs again", lambda: len(pids()) == 2, seconds=DEADLINE_SECONDS)
+        (here / "gate").touch()
+        with cassq.connect(f"file://{here / 'cassq-data'}") as client:
+            group = lambda: client.queue("default").stats().groups["default"]  # noqa: E731
+            eventually("it is done", lambda: group().committed == 1, seconds=DEADLINE_SECONDS)
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(DEADLINE_SECONDS) == 0
 
 
 def test_the_worker_runs_what_the_settings_name(here: Path) -> None:

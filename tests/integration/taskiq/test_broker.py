@@ -180,30 +180,88 @@ def test_a_task_is_acked_when_its_ack_type_says(
     assert seen == [committed]
 
 
+def test_a_task_that_failed_is_tried_again_by_taskiq_s_middleware(
+    url: str, client: cassq.Client
+) -> None:
+    from taskiq import SimpleRetryMiddleware
+
+    tries: list[int] = []
+
+    async def act(broker: Any) -> None:
+        done = asyncio.Event()
+        broker.add_middlewares(SimpleRetryMiddleware(default_retry_count=5))
+
+        @broker.task(task_name="flaky", retry_on_error=True)
+        async def flaky(number: int) -> None:
+            tries.append(number)
+            if len(tries) < 3:
+                raise ValueError("not yet")
+            done.set()
+
+        await flaky.kiq(7)
+        await done.wait()
+
+    receiving(url, act)
+    assert tries == [7, 7, 7]
+    assert client.queue("taskiq").stats().groups["default"].committed == 3
+
+
 MODULE = """
+import os, time
 from cassq.taskiq import Broker
-broker = Broker({url!r})
+broker = Broker({url!r}, settings={"claim_timeout": 2})
 
 @broker.task
 async def touch(path: str) -> None:
     open(path, "w").close()
+
+@broker.task
+async def hold(path: str, gate: str) -> None:
+    with open(path, "a") as file:
+        file.write("x")
+    while not os.path.exists(gate):
+        time.sleep(0.01)
 """
 
 
-@pytest.mark.long(reason="processes of taskiq start and end")
-def test_its_own_worker_runs_them(url: str, client: cassq.Client, tmp_path: Path) -> None:
-    (tmp_path / "jobs.py").write_text(MODULE.replace("{url!r}", repr(url)))
+def project(url: str, directory: Path, kicks: str) -> tuple[list[str], dict[str, str]]:
+    """A module of tasks, of which some are kicked; the command of a worker, and its environment."""
+    (directory / "jobs.py").write_text(MODULE.replace("{url!r}", repr(url)))
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), "."])}
     script = (
         "import asyncio, jobs\n"
         "async def main():\n"
         "    await jobs.broker.startup()\n"
-        "    await jobs.touch.kiq('touched')\n"
+        f"    await {kicks}\n"
         "    await jobs.broker.shutdown()\n"
         "asyncio.run(main())\n"
     )
-    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=env, check=True)
-    words = [sys.executable, "-m", "taskiq", "worker", "jobs:broker", "--workers", "1"]
+    subprocess.run([sys.executable, "-c", script], cwd=directory, env=env, check=True)
+    return [sys.executable, "-m", "taskiq", "worker", "jobs:broker", "--workers", "1"], env
+
+
+@pytest.mark.long(reason="processes of taskiq start and are killed")
+def test_a_task_of_a_killed_worker_is_run_again(
+    url: str, client: cassq.Client, tmp_path: Path
+) -> None:
+    words, env = project(url, tmp_path, "jobs.hold.kiq('held', 'gate')")
+    held = tmp_path / "held"
+    how: dict[str, Any] = {"cwd": tmp_path, "env": env, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(words, start_new_session=True, **how) as worker:
+        eventually("it runs", held.exists)
+        os.killpg(worker.pid, signal.SIGKILL)
+    (tmp_path / "gate").touch()
+    with subprocess.Popen(words, **how) as worker:
+        group = lambda: client.queue("taskiq").stats().groups["default"]  # noqa: E731
+        eventually("it is acked", lambda: group().committed == 1)
+        worker.send_signal(signal.SIGTERM)
+        worker.wait(DEADLINE_SECONDS)
+    assert held.read_text() == "xx"
+
+
+@pytest.mark.long(reason="processes of taskiq start and end")
+def test_its_own_worker_runs_them(url: str, client: cassq.Client, tmp_path: Path) -> None:
+    words, env = project(url, tmp_path, "jobs.touch.kiq('touched')")
     with subprocess.Popen(words, cwd=tmp_path, env=env, stderr=subprocess.DEVNULL) as worker:
         eventually("it ran", (tmp_path / "touched").exists)
         group = lambda: client.queue("taskiq").stats().groups["default"]  # noqa: E731
