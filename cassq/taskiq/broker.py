@@ -79,26 +79,26 @@ class Broker(AsyncBroker):
 
     async def listen(self) -> AsyncGenerator[AckableMessage, None]:
         """The tasks that come, each acked by taskiq as its `ack_type` says. What was not acked when
-        this ends is given back, and counts as delivered. What this process cannot run becomes a
-        dead letter: taskiq would ack it."""
+        this ends is given back, and counts as delivered. So is a task that this process does not
+        know, which taskiq would ack; what taskiq did not write becomes a dead letter."""
         async with self._opened().popper(keep_alive=self._keep_alive) as popper:
             async for message in popper:
-                obstacle = self._obstacle(message)
-                if obstacle:
-                    logger.error("message %s cannot be run: %s", message.id, obstacle)
-                    await message.dead(obstacle)
-                else:
-                    yield AckableMessage(data=message.payload, ack=message.ack)
+                try:
+                    name = self._task_name(message)
+                except Exception as exc:
+                    await message.dead(f"taskiq did not write it: {exc}")
+                    continue
+                if self.find_task(name) is None:
+                    logger.error("message %s: no task %r in this worker", message.id, name)
+                    await message.nack(error=f"no task {name!r} in this worker")
+                    continue
+                yield AckableMessage(data=message.payload, ack=message.ack)
 
-    def _obstacle(self, message: aio.Message) -> str:
-        """Why taskiq cannot run a message here; empty if it can."""
+    def _task_name(self, message: aio.Message) -> str:
         name = message.headers.get("taskiq-task")
         if name is None:  # not sent by this broker
-            try:
-                name = self.formatter.loads(message=message.payload).task_name
-            except Exception as exc:
-                return f"taskiq did not write it: {exc}"
-        return "" if self.find_task(name) else f"no task {name!r} in this worker"
+            name = self.formatter.loads(message=message.payload).task_name
+        return name
 
     def _opened(self) -> aio.Queue:
         if self._queue is None:

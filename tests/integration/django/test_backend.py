@@ -265,11 +265,14 @@ else:
     raise AssertionError
 client = cassq.connect("file:cassq-data")
 assert not any(queue.stats().pushed for queue in client.queues())
-gone = mails.add.enqueue(1, 2)
+gone, known = mails.add.enqueue(1, 2), mails.add
 del mails.add
-work("default", 2)
-(letter,) = client.queue("default").dead_letters().peek()
-assert "mails.add" in letter.death["error"], letter.death
+work("default", 1)
+assert client.queue("default").stats().groups["default"].committed == 0
+mails.add = known  # a worker of the right version
+work("default", 1)
+gone.refresh()
+assert (gone.status, gone.return_value) == ("SUCCESSFUL", 3)
 """,
     )
 
