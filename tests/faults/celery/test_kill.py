@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 import cassq
+from cassq.kombu.batches import batch
 from cassq.kombu.brokers import broker_of
 from cassq.kombu.envelopes import unpacked
+from cassq.kombu.options import options_of
 from tests.integration.celery import tasks
 from tests.integration.celery.tasks import app
 from tests.integration.celery.workers import WorkerProcess, connected
@@ -154,6 +156,47 @@ def test_a_beat_goes_on_where_a_killed_one_ended(home: str, tmp_path: Path) -> N
         found = [unpacked(m.payload, m.headers, 0, False) for m in popper.pop(100)]
     sent = {message["headers"]["task"] for message in found}
     assert sent == {tasks.echo.name}, "the other entry is not due"
+
+
+class Monitor(WorkerProcess):
+    """`celery events` as a process of a test."""
+
+    command = ("events", "--dump")
+
+
+def test_the_inbox_of_a_killed_monitor_is_removed(home: str, tmp_path: Path) -> None:
+    queue = broker_of(home).exchange_queue("celeryev", options_of({}))
+    options = {"transport": '{"group_expires": 15}'}
+    with Monitor(home, tmp_path / "monitor", **options) as monitor:
+        eventually("it listens", queue.groups)
+        monitor.kill()
+    eventually("its inbox is removed", lambda: not queue.groups())
+
+
+ETA_TASKS = 100_000
+MEMORY_MAX = 24 * 1024 * 1024  # that it may grow by; what Celery keeps of so many is ten times that
+
+
+def test_the_memory_of_a_worker_stays_flat_beside_tasks_with_an_eta(
+    home: str, tmp_path: Path
+) -> None:
+    with WorkerProcess(home, tmp_path / "log", "--concurrency", "1") as worker:
+        worker.ready()
+        memory = Path(f"/proc/{worker.process.pid}/statm")
+
+        def used() -> int:
+            return int(memory.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+        assert tasks.add.delay(1, 1).get(timeout=DEADLINE_SECONDS) == 2
+        before = used()
+        with batch():
+            for number in range(ETA_TASKS):
+                tasks.echo.apply_async((number,), countdown=3600, ignore_result=True)
+        assert tasks.add.delay(1, 2).get(timeout=DEADLINE_SECONDS) == 3
+        queue = broker_of(home).client.queue("celery")
+        assert queue.stats().groups["default"].delayed == ETA_TASKS
+        assert used() < before + MEMORY_MAX
+        assert worker.stop() == 0
 
 
 def test_a_task_comes_again_when_its_child_is_killed(

@@ -30,6 +30,7 @@ register(
 app = celery.Celery("tests.integration.celery.tasks", broker=f"cassq+{URL}", backend=f"cassq+{URL}")
 app.conf.update(
     broker_connection_retry_on_startup=True,
+    broker_transport_options=json.loads(os.environ.get("CASSQ_TEST_TRANSPORT", "{}")),
     task_queues=[
         Queue("celery"),
         Queue("mails", Exchange("mails", "topic"), routing_key="mail.#"),

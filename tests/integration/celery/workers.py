@@ -37,7 +37,10 @@ class WorkerProcess:
 
     command: ClassVar[tuple[str, ...]] = ("worker",)
 
-    def __init__(self, url: str, log: Path, *options: str, name: str = "one") -> None:
+    def __init__(
+        self, url: str, log: Path, *options: str, name: str = "one", transport: str = "{}"
+    ) -> None:
+        """transport: its options, as JSON."""
         self._log = log
         celery = [sys.executable, "-m", "celery", "-A", APP, *self.command, "--loglevel", "info"]
         named = ["--hostname", f"{name}@test"] if self.command == ("worker",) else []
@@ -47,7 +50,12 @@ class WorkerProcess:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd=ROOT,
-                env=os.environ | {"CASSQ_TEST_URL": url, "C_FORCE_ROOT": "1"},
+                env={
+                    **os.environ,
+                    "CASSQ_TEST_URL": url,
+                    "CASSQ_TEST_TRANSPORT": transport,
+                    "C_FORCE_ROOT": "1",
+                },
                 start_new_session=True,
             )
 

@@ -309,6 +309,12 @@ def test_an_error_of_one_queue_ends_all(client: cassq.Client, app: App) -> None:
     assert isinstance(running.error, QueueNotFoundError)
 
 
+def test_a_declared_schedule_ticks_while_a_worker_runs(app: App, ran: Ran) -> None:
+    app.cron("@every 1s", name="often")(lambda: ran.append(("ticked",)))
+    run(app, 1)
+    assert ran == [("ticked",)]
+
+
 def test_a_schedule_is_as_the_program_declares_it(client: cassq.Client, ran: Ran) -> None:
     def declared(cron: str, priority: int = 0) -> App:
         app = App()

@@ -46,6 +46,30 @@ def test_a_plain_function_needs_one_command(home: Home, queue: cassq.Queue) -> N
     assert all(line["at"] and line["seconds"] >= 0 for line in tasks)
 
 
+@pytest.mark.long(reason="a task runs for several claim timeouts")
+def test_a_long_task_is_kept_from_other_workers(home: Home, queue: cassq.Queue) -> None:
+    queue.update(claim_timeout=1)
+    push(queue, b"gate-0")
+    options = ["--queue", "jobs", "--processes", "1"]
+    with WorkerProcess(home, *options) as one, WorkerProcess(home, *options) as two:
+        home.until("begun", 1)
+        with cassq.connect(home.url) as client:
+            catalog = client.ports.catalog
+            (group,) = catalog.queues.groups(queue.id)
+            begun_ms = catalog.now_ms()
+
+            def due_ms() -> int:
+                pipes = catalog.pipes.live(queue.id)
+                rows = [row for pipe in pipes for row in catalog.claims.rows(group.id, pipe.id)]
+                return max((row.due_ms for row in rows), default=0)
+
+            eventually("it is kept", lambda: due_ms() > begun_ms + 4000)
+        home.open_gate(1)
+        home.until("done", 1)
+        assert (one.terminate(), two.terminate()) == (0, 0)
+    assert home.noted("begun") == {"gate-0": 1}
+
+
 def test_failures_are_logged_with_their_traceback_and_the_rest_left_out_by_quiet(
     home: Home, queue: cassq.Queue
 ) -> None:
