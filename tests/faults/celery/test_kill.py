@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kombu.common import Broadcast
 
 import cassq
 from cassq.kombu.batches import batch
@@ -139,6 +140,25 @@ def test_the_most_urgent_tasks_run_first(home: str, tmp_path: Path) -> None:
     assert lines(journal) == ["9", "4", "0"]
 
 
+def test_each_worker_runs_what_is_broadcast_and_ends_when_it_is_told_to(
+    home: str, tmp_path: Path
+) -> None:
+    journal = tmp_path / "journal"
+    options = {"CASSQ_TEST_BROADCAST": "1"}
+    with (
+        WorkerProcess(home, tmp_path / "one", "--pool", "solo", **options) as one,
+        WorkerProcess(home, tmp_path / "two", "--pool", "solo", name="two", **options) as two,
+    ):
+        one.ready()
+        two.ready()
+        everyone = Broadcast("everyone")
+        tasks.marks.apply_async((str(journal), 1), exchange=everyone.exchange, routing_key="x")
+        eventually("both have run it", lambda: lines(journal) == ["1", "1"])
+        app.control.shutdown(destination=["one@test"])
+        assert one.process.wait(DEADLINE_SECONDS) == 0
+        assert two.stop() == 0
+
+
 class Beat(WorkerProcess):
     """`celery beat` as a process of a test."""
 
@@ -166,11 +186,17 @@ class Monitor(WorkerProcess):
 
 def test_the_inbox_of_a_killed_monitor_is_removed(home: str, tmp_path: Path) -> None:
     queue = broker_of(home).exchange_queue("celeryev", options_of({}))
-    options = {"transport": '{"group_expires": 15}'}
-    with Monitor(home, tmp_path / "monitor", **options) as monitor:
-        eventually("it listens", queue.groups)
-        monitor.kill()
-    eventually("its inbox is removed", lambda: not queue.groups())
+    options = {"CASSQ_TEST_TRANSPORT": '{"group_expires": 15}'}
+    with WorkerProcess(home, tmp_path / "worker", "--task-events") as worker:
+        worker.ready()
+        others = len(queue.groups())  # workers listen to one another, too
+        with Monitor(home, tmp_path / "monitor", **options) as monitor:
+            eventually("it listens", lambda: len(queue.groups()) > others)
+            monitor.kill()
+        # After its 15 seconds a group is watched for as long again.
+        removed = lambda: len(queue.groups()) == others  # noqa: E731
+        eventually("its inbox is removed", removed, seconds=3 * DEADLINE_SECONDS)
+        assert worker.stop() == 0
 
 
 ETA_TASKS = 100_000

@@ -12,6 +12,7 @@ import celery
 from celery.exceptions import Reject, SoftTimeLimitExceeded
 from celery.schedules import crontab
 from kombu import Exchange, Queue
+from kombu.common import Broadcast
 from kombu.serialization import register
 
 import cassq.celery
@@ -28,12 +29,15 @@ register(
     content_encoding="utf-8",
 )
 app = celery.Celery("tests.integration.celery.tasks", broker=f"cassq+{URL}", backend=f"cassq+{URL}")
+# Each worker has a queue of its own for these, if it is asked to.
+broadcast = [Broadcast("everyone")] if "CASSQ_TEST_BROADCAST" in os.environ else []
 app.conf.update(
     broker_connection_retry_on_startup=True,
     broker_transport_options=json.loads(os.environ.get("CASSQ_TEST_TRANSPORT", "{}")),
     task_queues=[
         Queue("celery"),
         Queue("mails", Exchange("mails", "topic"), routing_key="mail.#"),
+        *broadcast,
     ],
     task_default_queue="celery",
     task_routes={"mails.*": {"exchange": "mails", "routing_key": "mail.out"}},

@@ -37,10 +37,8 @@ class WorkerProcess:
 
     command: ClassVar[tuple[str, ...]] = ("worker",)
 
-    def __init__(
-        self, url: str, log: Path, *options: str, name: str = "one", transport: str = "{}"
-    ) -> None:
-        """transport: its options, as JSON."""
+    def __init__(self, url: str, log: Path, *options: str, name: str = "one", **env: str) -> None:
+        """env: more variables of its environment."""
         self._log = log
         celery = [sys.executable, "-m", "celery", "-A", APP, *self.command, "--loglevel", "info"]
         named = ["--hostname", f"{name}@test"] if self.command == ("worker",) else []
@@ -53,8 +51,8 @@ class WorkerProcess:
                 env={
                     **os.environ,
                     "CASSQ_TEST_URL": url,
-                    "CASSQ_TEST_TRANSPORT": transport,
                     "C_FORCE_ROOT": "1",
+                    **env,
                 },
                 start_new_session=True,
             )
