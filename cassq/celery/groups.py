@@ -1,4 +1,4 @@
-"""Groups of Celery's are published in batches.
+"""Celery's groups are published in batches.
 
 Celery publishes the tasks of a group one by one, and so those of a chord's header: each would be on
 disk before the next one is sent. Here they share their syncs, as in a block of

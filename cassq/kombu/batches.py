@@ -44,9 +44,9 @@ def batch() -> Iterator[None]:
 
 @contextmanager
 def group_batch() -> Iterator[None]:
-    """`batch` for what one call of Celery's publishes. Raises what a task by itself would, kombu's
-    OperationalError if the queues cannot be reached. Messages for which `confirm_publish` is off
-    are left out: nobody waits for them."""
+    """`batch` for what one call of Celery publishes. Raises kombu's OperationalError if the queues
+    cannot be reached, as a task by itself does once it was tried again. Messages for which
+    `confirm_publish` is off are left out: nobody waits for them."""
     with _batch(Batch(None, BATCH_MAX, of_group=True)):
         yield
 
@@ -114,6 +114,8 @@ class Batch:
     def discard(self) -> None:
         """What was published is on its way: it stays."""
         futures, self._futures = self._futures, []
+        if self._error is not None:
+            logger.error("a message was not published: %s", self._error)
         for future in futures:
             future.add_done_callback(log_failure)
 

@@ -81,10 +81,12 @@ class ChannelMessage(virtual.Message):
 
     def _decode(self) -> Any:
         try:
-            return super()._decode()
+            found = super()._decode()
         except Exception as exc:
             self.obstacle = repr(exc)
             raise
+        self.obstacle = ""
+        return found
 
     def ack(self, multiple: bool = False) -> None:
         if self.obstacle and not self.acknowledged:

@@ -20,6 +20,7 @@ with wanted("the broker for taskiq needs", "taskiq", "taskiq"):
 logger: logging.Logger = logging.getLogger("cassq")
 
 DEFAULT_QUEUE = "taskiq"
+UNKNOWN_SECONDS_MAX = 60.0  # until a task that a worker did not know is delivered again
 
 
 class Broker(AsyncBroker):
@@ -80,7 +81,8 @@ class Broker(AsyncBroker):
     async def listen(self) -> AsyncGenerator[AckableMessage, None]:
         """The tasks that come, each acked by taskiq as its `ack_type` says. What was not acked when
         this ends is given back, and counts as delivered. So is a task that this process does not
-        know, which taskiq would ack; what taskiq did not write becomes a dead letter."""
+        know, which taskiq would ack, after a second, two, four and so on; what taskiq did not write
+        becomes a dead letter."""
         async with self._opened().popper(keep_alive=self._keep_alive) as popper:
             async for message in popper:
                 try:
@@ -89,8 +91,9 @@ class Broker(AsyncBroker):
                     await message.dead(f"taskiq did not write it: {exc}")
                     continue
                 if self.find_task(name) is None:
+                    seconds = min(2.0 ** (message.attempts - 1), UNKNOWN_SECONDS_MAX)
                     logger.error("message %s: no task %r in this worker", message.id, name)
-                    await message.nack(error=f"no task {name!r} in this worker")
+                    await message.nack(seconds, error=f"no task {name!r} in this worker")
                     continue
                 yield AckableMessage(data=message.payload, ack=message.ack)
 

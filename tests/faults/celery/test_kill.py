@@ -140,9 +140,7 @@ def test_the_most_urgent_tasks_run_first(home: str, tmp_path: Path) -> None:
     assert lines(journal) == ["9", "4", "0"]
 
 
-def test_each_worker_runs_what_is_broadcast_and_ends_when_it_is_told_to(
-    home: str, tmp_path: Path
-) -> None:
+def test_each_worker_runs_what_is_broadcast_and_ends_on_command(home: str, tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     options = {"CASSQ_TEST_BROADCAST": "1"}
     with (
@@ -157,6 +155,22 @@ def test_each_worker_runs_what_is_broadcast_and_ends_when_it_is_told_to(
         app.control.shutdown(destination=["one@test"])
         assert one.process.wait(DEADLINE_SECONDS) == 0
         assert two.stop() == 0
+
+
+def test_a_rate_limit_holds_tasks_back(home: str, tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    with WorkerProcess(home, tmp_path / "one", "--concurrency", "1") as worker:
+        worker.ready()
+        app.control.rate_limit(
+            tasks.slowly.name, "1/h", destination=["one@test"], reply=True, timeout=DEADLINE_SECONDS
+        )
+        for _ in range(3):
+            tasks.slowly.delay(str(journal))
+        assert tasks.echo.delay("after them").get(timeout=DEADLINE_SECONDS) == "after them"
+        queue = broker_of(home).client.queue("celery")
+        eventually("two are held back", lambda: queue.stats().groups["default"].pending == 2)
+        assert len(lines(journal)) == 1
+        assert worker.stop() == 0
 
 
 class Beat(WorkerProcess):

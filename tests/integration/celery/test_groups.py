@@ -1,16 +1,19 @@
-"""Groups of Celery's publish their tasks in batches."""
+"""Celery's groups publish their tasks in batches."""
 
 from __future__ import annotations
 
 import errno
+import itertools
 import os
-import time
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from celery import chord, group
 from celery.canvas import group as canvas_group
+from celery.signals import after_task_publish
 from kombu.exceptions import OperationalError
 
 import cassq
@@ -18,12 +21,12 @@ from cassq.celery.groups import publish_in_batches
 from cassq.errors import MessageTooLargeError
 from tests.integration.celery.tasks import app, echo, total
 from tests.integration.celery.workers import connected
+from tests.integration.deadlines import DEADLINE_SECONDS
 
 pytestmark = [
     pytest.mark.embedded_only(reason="the tests' app is connected to a directory"),
     pytest.mark.xdist_group("celery"),
 ]
-SYNC_SECONDS = 0.02
 
 
 @pytest.fixture
@@ -32,18 +35,50 @@ def place(tmp_path: Path) -> Iterator[str]:
         yield url
 
 
+class HeldDisk:
+    """A disk that syncs nothing until it is let; `syncs` counts."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.let, self.syncs, self._sync = threading.Event(), 0, os.fdatasync
+        monkeypatch.setattr(os, "fdatasync", self._held)
+
+    def _held(self, fd: int) -> None:
+        assert self.let.wait(DEADLINE_SECONDS)
+        self.syncs += 1
+        self._sync(fd)
+
+
 @pytest.fixture
-def syncs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The files synced since, on a disk that takes long for it."""
-    found, sync = list[int](), os.fdatasync
+def disk(place: str, monkeypatch: pytest.MonkeyPatch) -> HeldDisk:
+    """The disk of a queue that exists, held."""
+    echo.delay(0)
+    return HeldDisk(monkeypatch)
 
-    def slowly(fd: int) -> None:
-        time.sleep(SYNC_SECONDS)
-        sync(fd)
-        found.append(fd)
 
-    monkeypatch.setattr(os, "fdatasync", slowly)
-    return found
+def apply(canvas: Any, count: int, disk: HeldDisk) -> None:
+    """Publish so many tasks, which must not return before they are synced."""
+    sent, returned, numbers = threading.Event(), threading.Event(), itertools.count(1)
+
+    def note(**_: Any) -> None:
+        if next(numbers) == count:
+            sent.set()
+
+    def publish() -> None:
+        canvas.apply_async()
+        returned.set()
+
+    after_task_publish.connect(note)
+    try:
+        thread = threading.Thread(target=publish)
+        thread.start()
+        assert sent.wait(DEADLINE_SECONDS), "all are sent, though none is synced"
+        assert not returned.wait(0.1)
+        disk.let.set()
+        thread.join(DEADLINE_SECONDS)
+        assert returned.is_set()
+    finally:
+        disk.let.set()
+        after_task_publish.disconnect(note)
 
 
 def pushed(place: str) -> int:
@@ -52,20 +87,16 @@ def pushed(place: str) -> int:
 
 
 def test_a_group_is_durable_when_its_call_returns_and_shares_its_syncs(
-    place: str, syncs: list[int]
+    place: str, disk: HeldDisk
 ) -> None:
-    echo.delay(0)  # creates the queue
-    syncs.clear()
-    group(echo.s(number) for number in range(50)).apply_async()
-    assert 0 < len(syncs) < 25
+    apply(group(echo.s(number) for number in range(50)), 50, disk)
+    assert 0 < disk.syncs < 25
     assert pushed(place) == 51
 
 
-def test_the_header_of_a_chord_shares_its_syncs(place: str, syncs: list[int]) -> None:
-    echo.delay(0)
-    syncs.clear()
-    chord([echo.s(number) for number in range(50)], total.s()).apply_async()
-    assert 0 < len(syncs) < 25
+def test_the_header_of_a_chord_shares_its_syncs(place: str, disk: HeldDisk) -> None:
+    apply(chord([echo.s(number) for number in range(50)], total.s()), 50, disk)
+    assert 0 < disk.syncs < 25
     assert pushed(place) == 51
 
 
@@ -89,17 +120,14 @@ def test_a_task_that_is_too_large_fails_its_group_as_it_would_by_itself(place: s
             publish()
 
 
-def test_nobody_waits_for_a_group_where_nobody_waits_for_a_task(
-    place: str, syncs: list[int]
-) -> None:
-    echo.delay(0)
-    syncs.clear()
+def test_nobody_waits_for_a_group_where_nobody_waits_for_a_task(disk: HeldDisk) -> None:
     app.conf.broker_transport_options = {"confirm_publish": False}
     app.amqp._producer_pool = None
     try:
         group([echo.s(1)]).apply_async()
-        assert not syncs
+        assert not disk.syncs
     finally:
+        disk.let.set()
         app.conf.broker_transport_options = {}
 
 
@@ -108,7 +136,9 @@ def test_groups_at_other_brokers_are_published_as_before(place: str) -> None:
     app.amqp._producer_pool = None
     group(echo.s(number) for number in range(3)).apply_async()
     with app.connection_for_read() as connection:
-        assert connection.SimpleQueue("celery").qsize() == 3
+        queue = connection.SimpleQueue("celery")
+        assert queue.qsize() == 3
+        queue.clear()
 
 
 def test_celery_is_changed_once() -> None:

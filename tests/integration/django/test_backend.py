@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import cassq
+from tests.integration.commands import command
 from tests.integration.deadlines import DEADLINE_SECONDS, eventually
 
 pytestmark = [
@@ -252,7 +253,9 @@ else:
     )
 
 
-def test_arguments_and_tasks_that_cannot_be_are_told_and_nothing_is_lost(here: Path) -> None:
+def test_arguments_that_cannot_be_json_raise_and_unknown_tasks_wait_for_a_worker_that_knows(
+    here: Path,
+) -> None:
     run(
         here,
         "now",
@@ -285,11 +288,11 @@ def test_a_task_of_a_killed_worker_is_run_again(here: Path) -> None:
     def pids() -> list[str]:
         return held.read_text().split() if held.exists() else []
 
-    with subprocess.Popen(words, cwd=here, env=environment()) as worker:
+    with command(words, cwd=here, env=environment()) as worker:
         eventually("it runs", pids, seconds=DEADLINE_SECONDS)
         worker.kill()
         os.kill(int(pids()[0]), signal.SIGKILL)
-    with subprocess.Popen(words, cwd=here, env=environment()) as worker:
+    with command(words, cwd=here, env=environment()) as worker:
         eventually("it runs again", lambda: len(pids()) == 2, seconds=DEADLINE_SECONDS)
         (here / "gate").touch()
         with cassq.connect(f"file://{here / 'cassq-data'}") as client:
@@ -302,7 +305,7 @@ def test_a_task_of_a_killed_worker_is_run_again(here: Path) -> None:
 def test_the_worker_runs_what_the_settings_name(here: Path) -> None:
     run(here, "now", "mails.touch.enqueue('touched')\n")
     words = [sys.executable, "-m", "cassq", "worker", "cassq.django:worker", "--log", "quiet"]
-    with subprocess.Popen(words, cwd=here, env=environment()) as worker:
+    with command(words, cwd=here, env=environment()) as worker:
         eventually("it ran", (here / "touched").exists, seconds=DEADLINE_SECONDS)
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(DEADLINE_SECONDS) == 0

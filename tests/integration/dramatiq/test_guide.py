@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import cassq
+from tests.integration.commands import command
 from tests.integration.deadlines import DEADLINE_SECONDS, eventually
 
 pytestmark = pytest.mark.needs("module:dramatiq")
@@ -71,8 +72,8 @@ def test_pipelines_and_groups(broker: Any) -> None:
     import dramatiq
 
     @dramatiq.actor(broker=broker)
-    def add(one: int, two: int) -> int:
-        return one + two
+    def add(*numbers: int) -> int:
+        return sum(numbers)
 
     piped = dramatiq.pipeline([add.message(1, 2), add.message(3), add.message(4)]).run()
     assert piped.get_result(block=True, timeout=DEADLINE_MS) == 10
@@ -104,7 +105,11 @@ def test_results_end_when_their_time_is_over(broker: Any) -> None:
     def brief() -> int:
         return 1
 
-    message = brief.send()
+    @dramatiq.actor(broker=broker)
+    def lasting() -> int:
+        return 2
+
+    message, other = brief.send(), lasting.send()
     broker.join("default", timeout=DEADLINE_MS)
 
     def has_ended() -> bool:
@@ -115,6 +120,7 @@ def test_results_end_when_their_time_is_over(broker: Any) -> None:
         return False
 
     eventually("it has ended", has_ended)
+    assert other.get_result() == 2
 
 
 MODULE = """
@@ -143,13 +149,13 @@ def test_its_own_command_runs_actors_and_a_killed_one_s_message_comes_again(
     words = [sys.executable, "-m", "dramatiq", "jobs", "--processes", "1", "--threads", "2"]
     held = tmp_path / "held"
     if killed:
-        with subprocess.Popen(words, start_new_session=True, **how) as command:
+        with command(words, **how) as worker:
             eventually("it runs", held.exists)
-            os.killpg(command.pid, signal.SIGKILL)
+            os.killpg(worker.pid, signal.SIGKILL)
     (tmp_path / "gate").touch()
-    with subprocess.Popen(words, **how) as command:
+    with command(words, **how) as worker:
         group = lambda: client.queue("default").stats().groups["default"]  # noqa: E731
         eventually("it is acked", lambda: group().committed == 1)
-        command.send_signal(signal.SIGTERM)
-        command.wait(DEADLINE_SECONDS)
+        worker.send_signal(signal.SIGTERM)
+        worker.wait(DEADLINE_SECONDS)
     assert held.read_text() == "x" * (1 + killed)

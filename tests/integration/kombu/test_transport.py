@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from kombu import Connection, Consumer, Exchange, Producer, Queue
-from kombu.exceptions import ChannelError, DecodeError
+from kombu.exceptions import ChannelError, ContentDisallowed, DecodeError
 
 from cassq.errors import BackendUnavailableError
 from cassq.kombu.batches import Batch, batch, batch_of_thread
@@ -127,6 +127,21 @@ def test_what_cannot_be_decoded_is_a_dead_letter_when_it_is_acked(
     assert letter.death["error"].startswith("it cannot be decoded: ")
 
 
+def test_what_is_decoded_at_the_second_attempt_is_acked(connection: Connection, url: str) -> None:
+    publish(connection, [1], serializer="pickle")
+    reader = Reader(connection, Queue("jobs"), accept=["json"])
+    connection.drain_events(timeout=60)
+    (message,) = reader.messages
+    with pytest.raises(ContentDisallowed):
+        message.decode()
+    message.accept = {"application/x-python-serialize"}
+    assert message.decode() == [1]
+    message.ack()
+    reader.close()
+    stats = broker_of(url).client.queue("jobs").stats().groups["default"]
+    assert (stats.committed, stats.dead) == (1, 0)
+
+
 def test_the_most_urgent_comes_first(connection: Connection) -> None:
     for priority in (0, 9, 4, 99):
         publish(connection, priority, priority=priority)
@@ -215,13 +230,13 @@ def test_a_batch_is_published_when_it_ends(connection: Connection, url: str) -> 
 
 @pytest.mark.parametrize("most", [2, 100])
 def test_a_batch_raises_the_first_error_once_all_others_are_published(most: int) -> None:
-    class Told(Future[MessageId]):
+    class WaitedFor(Future[MessageId]):
         def exception(self, timeout: float | None = None) -> BaseException | None:
             waited.append(self)
             return super().exception(timeout)
 
     waited: list[Future[MessageId]] = []
-    published = [Told() for _ in range(5)]
+    published = [WaitedFor() for _ in range(5)]
     for number, future in enumerate(published):
         if number in (1, 3):
             future.set_exception(BackendUnavailableError(f"error {number}"))
@@ -233,7 +248,7 @@ def test_a_batch_raises_the_first_error_once_all_others_are_published(most: int)
     with pytest.raises(BackendUnavailableError, match="error 1"):
         together.flush()
     assert waited == published
-    together.flush()  # the error is told once
+    together.flush()  # the error is raised once
 
 
 def test_what_a_block_published_before_an_error_stays(connection: Connection) -> None:

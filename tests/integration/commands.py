@@ -1,0 +1,22 @@
+"""Commands of other frameworks as processes of a test."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+
+@contextmanager
+def command(words: Sequence[str], **how: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A command in a group of processes of its own, killed if the block leaves it running. how: as
+    for Popen."""
+    with subprocess.Popen(words, start_new_session=True, **how) as started:
+        try:
+            yield started
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(started.pid, signal.SIGKILL)
