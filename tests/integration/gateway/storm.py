@@ -1,5 +1,6 @@
 """A storm: clients send, receive, hide and delete at three gateways of one place, some of which are
-killed all the time, and connections are cut while answers come. Everything is written down."""
+killed all the time, while their wall clocks are set and connections are cut as answers come.
+Everything is written down."""
 
 from __future__ import annotations
 
@@ -9,8 +10,10 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Coroutine
+from collections import defaultdict, deque
+from collections.abc import Coroutine, Iterable
 from contextlib import AsyncExitStack, suppress
+from pathlib import Path
 from typing import Any
 
 from tests.integration.gateway.listened import Client, call
@@ -23,7 +26,17 @@ HOLD_SECONDS, DELETE_SECONDS = 20, 10
 WAIT_SECONDS = 1
 CUT = 0.05  # how many requests end with a cut
 ANSWER_SECONDS = 90.0
-URL = "http://localhost/000000000000/storm"
+URL = "http://localhost/000000000000/"
+# What Python imports as it starts: the wall clock of each process is set every other second, to
+# what it was, an hour ahead or an hour behind.
+SET_CLOCKS = """
+import os, time
+_wall, _ns = time.time, time.time_ns
+def _ahead():
+    return (hash((os.getpid(), time.monotonic_ns() // 2_000_000_000)) % 3 - 1) * 3600
+time.time = lambda: _wall() + _ahead()
+time.time_ns = lambda: _ns() + _ahead() * 1_000_000_000
+"""
 
 
 class CutError(Exception):
@@ -38,12 +51,15 @@ class Gateway:
         self.port: int = port
 
     @classmethod
-    async def started(cls, url: str) -> Gateway:
-        """One that serves."""
+    async def started(cls, url: str, directory: Path) -> Gateway:
+        """One that serves. directory: where its processes find `SET_CLOCKS`."""
+        (directory / "sitecustomize.py").write_text(SET_CLOCKS)
+        paths = [str(directory), os.environ.get("PYTHONPATH", "")]
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "cassq", "--url", url, "gateway", "--listen", "127.0.0.1:0"),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
         )
         assert process.stdout is not None
         line = (await process.stdout.readline()).decode()
@@ -90,26 +106,30 @@ async def ask(port: int, request: bytes, *, cut: float | None = None) -> tuple[i
 
 class Storm:
     """One storm. asked, sent: bodies that were to be sent, and those whose sending was answered.
-    deleted: when the deletion of a body was answered, by the loop's clock. wrong: what must not
-    be."""
+    ended: those whose deletion was asked for. deleted: when a deletion was answered, by the loop's
+    clock. wrong: what must not be. fifo: whether the queue is one, each sender with a group."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, queue: str, seed: int) -> None:
+        self._url = URL + queue
+        self.fifo: bool = queue.endswith(".fifo")
         self.chance: random.Random = random.Random(seed)
         self.gateways: list[Gateway] = []
         self.asked: set[str] = set()
         self.sent: set[str] = set()
         self.received: set[str] = set()
+        self.ended: set[str] = set()
+        self._in_order: dict[str, deque[int]] = defaultdict(deque)  # sent, not ended, by group
         self.deleted: dict[str, float] = {}
         self.wrong: list[str] = []
         self.kills = self.cuts = self.refused = 0
         self._held: dict[str, float] = {}  # until when nobody else may get a body
         self._over = False
 
-    async def run(self, url: str, seconds: float) -> None:
+    async def run(self, url: str, directory: Path, seconds: float) -> None:
         """Storm for so long, and take what is left."""
         async with AsyncExitStack() as stack:
             for _ in range(GATEWAYS):
-                gateway = await Gateway.started(url)
+                gateway = await Gateway.started(url, directory)
                 stack.push_async_callback(gateway.stop)
                 self.gateways.append(gateway)
             async with asyncio.TaskGroup() as group:
@@ -145,7 +165,9 @@ class Storm:
         port = self.chance.choice(self.gateways).port
         cut = self.chance.uniform(0, 0.05) if may_cut and self.chance.random() < CUT else None
         try:
-            status, found = await ask(port, call(action, {"QueueUrl": URL, **parameters}), cut=cut)
+            status, found = await ask(
+                port, call(action, {"QueueUrl": self._url, **parameters}), cut=cut
+            )
         except CutError:
             self.cuts += 1
             await asyncio.sleep(0.02)
@@ -162,14 +184,28 @@ class Storm:
     async def _send(self, number: int) -> None:
         bodies = [f"{number}-{len(self.asked) + at}" for at in range(self.chance.randint(1, BATCH))]
         self.asked.update(bodies)
+        entries = [{"MessageBody": body, **self._grouped(body)} for body in bodies]
         if len(bodies) == 1:
-            await self._ask("SendMessage", MessageBody=bodies[0])
-            self.sent.update(bodies)
+            await self._ask("SendMessage", **entries[0])
+            self._note_sent(bodies)
         else:
-            entries = [{"Id": str(at), "MessageBody": body} for at, body in enumerate(bodies)]
-            found = await self._ask("SendMessageBatch", Entries=entries)
-            self.sent.update(bodies[int(each["Id"])] for each in found.get("Successful", ()))
+            numbered = [{"Id": str(at), **entry} for at, entry in enumerate(entries)]
+            found = await self._ask("SendMessageBatch", Entries=numbered)
+            done = sorted(int(each["Id"]) for each in found.get("Successful", ()))
+            self._note_sent([bodies[at] for at in done])
         await asyncio.sleep(0.01)
+
+    def _grouped(self, body: str) -> dict[str, str]:
+        """More parameters of a message: its group is its sender."""
+        if not self.fifo:
+            return {}
+        return {"MessageGroupId": body.partition("-")[0], "MessageDeduplicationId": body}
+
+    def _note_sent(self, bodies: Iterable[str]) -> None:
+        self.sent.update(bodies)
+        for body in bodies:
+            group, _, number = body.partition("-")
+            self._in_order[group].append(int(number))
 
     async def _receive(self, *, may_cut: bool = True) -> int:
         """Receive, and delete most of it; how many came."""
@@ -211,6 +247,7 @@ class Storm:
         )
 
     async def _delete(self, messages: list[dict[str, Any]], began: float) -> None:
+        self.ended.update(message["Body"] for message in messages)
         entries = [
             {"Id": str(at), "ReceiptHandle": message["ReceiptHandle"]}
             for at, message in enumerate(messages)
@@ -231,6 +268,18 @@ class Storm:
             self.wrong.append(f"{body} was invented")
         if self.deleted.get(body, began) < began:
             self.wrong.append(f"{body} came again after its deletion was answered")
+        if self.fifo:
+            self._check_order(body)
+
+    def _check_order(self, body: str) -> None:
+        """Of a group nothing comes while an earlier message, whose sending was answered, is neither
+        deleted nor about to be."""
+        group, _, number = body.partition("-")
+        waiting = self._in_order[group]
+        while waiting and f"{group}-{waiting[0]}" in self.ended:
+            waiting.popleft()
+        if waiting and waiting[0] < int(number):
+            self.wrong.append(f"{body} came before {group}-{waiting[0]}")
 
     async def _drain(self) -> None:
         """Receive until nothing came for longer than anybody may hold a message."""
@@ -243,13 +292,13 @@ class Storm:
 
     @property
     def lost(self) -> set[str]:
-        """What was sent, and never came."""
-        return self.sent - self.received
+        """What was sent, and never came to one who deleted it."""
+        return self.sent - self.ended
 
 
-def stormed(url: str, seconds: float, seed: int) -> Storm:
-    """A storm that is over. The queue `storm` must be there."""
-    storm = Storm(seed)
-    work: Coroutine[Any, Any, None] = storm.run(url, seconds)
+def stormed(url: str, queue: str, directory: Path, seconds: float, seed: int) -> Storm:
+    """A storm that is over. The queue must be there. directory: an empty one."""
+    storm = Storm(queue, seed)
+    work: Coroutine[Any, Any, None] = storm.run(url, directory, seconds)
     asyncio.run(work)
     return storm
