@@ -60,6 +60,25 @@ def test_an_sdk_finds_everything_as_sqs_has_it(
         assert dead.audit().findings == []
 
 
+# Boto3 as it is installed speaks JSON; this one is the last that spoke Query.
+EARLIER = (
+    f"{sys.executable} -m pip install --quiet --target earlier boto3==1.28.80 botocore==1.31.80"
+)
+
+
+@pytest.mark.long(reason="an earlier boto3 comes from its registry")
+@pytest.mark.parametrize(("encoding", "before"), [("json", ()), ("query", (EARLIER,))])
+def test_all_actions_in_both_encodings(
+    encoding: str,
+    before: tuple[str, ...],
+    gateway: str,
+    tmp_path: Path,
+    needs: Callable[[str], str],
+) -> None:
+    commands = (*before, f"{sys.executable} actions.py {encoding}")
+    run("python", (), commands, gateway, tmp_path, needs, what=f"actions in {encoding}")
+
+
 @pytest.mark.long(reason="Spring comes from Maven Central")
 def test_the_listener_of_spring_cloud_aws_runs_unchanged(
     gateway: str, tmp_path: Path, needs: Callable[[str], str]
@@ -77,8 +96,10 @@ def run(
     gateway: str,
     tmp_path: Path,
     needs: Callable[[str], str],
+    what: str = "",
 ) -> None:
-    """Run the program of a language, which must end well."""
+    """Run the program of a language, which must end well. what: it says, if that is not the
+    language."""
     faulthandler.cancel_dump_traceback_later()  # each command has a limit of its own
     paths = [str(Path(needs(tool)).parent) for tool in tools]
     program = shutil.copytree(HERE / language, tmp_path / language)
@@ -102,4 +123,4 @@ def run(
             check=False,
         )
         assert done.returncode == 0, f"{command}:\n{done.stdout}\n{done.stderr}"
-    assert f"{language}: all as expected" in done.stdout
+    assert f"{what or language}: all as expected" in done.stdout
