@@ -448,6 +448,7 @@ class Pusher:
             self._append(leader.flight)
         finally:
             self._finish(leader, leader.flight)
+            leader.flight = []  # it has its leader, which the garbage collector would free late
 
     def _finish(self, leader: PendingPush, entries: list[PendingPush]) -> None:
         """Wake the threads whose entries were appended, and hand the lead on. Repeatable."""
