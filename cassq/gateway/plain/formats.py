@@ -208,8 +208,17 @@ class Act(NamedTuple):
 
 
 def acts_of(items: Sequence[Any]) -> list[Act]:
-    """The acts of a body; each item has one verb, with a receipt or several."""
-    return [_act(number, item) for number, item in enumerate(items, 1)]
+    """The acts of a body; each item has one verb, with a receipt or several. Items that follow one
+    another and ask for the same are one act: each act is a write."""
+    acts: list[Act] = []
+    for number, item in enumerate(items, 1):
+        act = _act(number, item)
+        last = acts[-1] if acts else None
+        if last is not None and (last.verb, last.options) == (act.verb, act.options):
+            last.receipts.extend(act.receipts)
+        else:
+            acts.append(act)
+    return acts
 
 
 def _act(number: int, item: object) -> Act:
@@ -219,6 +228,8 @@ def _act(number: int, item: object) -> Act:
     verb, options = verbs[0], dict(item)
     receipts = options.pop(verb)
     receipts = [receipts] if isinstance(receipts, str) else receipts
+    if isinstance(receipts, list):
+        receipts = receipts.copy()
     if not isinstance(receipts, list) or not all(isinstance(each, str) for each in receipts):
         raise bad(f"{verb} of act {number} must be a receipt, or an array of receipts")
     unknown = options.keys() - {*_OPTIONS[verb]}

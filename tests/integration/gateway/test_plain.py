@@ -20,6 +20,7 @@ import cassq
 from cassq.base.clock import SystemClock
 from cassq.gateway.actions.service import open_service
 from cassq.gateway.plain.answering import PlainAnswering
+from cassq.gateway.plain.formats import acts_of
 from cassq.gateway.plain.openapi import document
 from cassq.gateway.plain.request import LINES, MSGPACK, PlainAnswer, PlainRequest
 from cassq.gateway.plain.service import ROUTES, PlainService
@@ -187,6 +188,18 @@ def test_acts_do_what_they_say(run: Run, queue: cassq.Queue) -> None:
     run(main)
     (letter,) = queue.dead_letters().peek()
     assert (letter.payload, letter.death["error"]) == (b"c", "never")
+
+
+def test_acts_that_ask_for_the_same_are_one() -> None:
+    later = {"delay": 3}
+    items = [{"ack": "a"}, {"ack": ["b", "c"]}, {"nack": "d"}, {"nack": "e", **later}, {"ack": "f"}]
+    assert acts_of(items) == [
+        ("ack", ["a", "b", "c"], {}),
+        ("nack", ["d"], {}),
+        ("nack", ["e"], later),
+        ("ack", ["f"], {}),
+    ]
+    assert items[1] == {"ack": ["b", "c"]}
 
 
 def test_a_wait_ends_with_a_push(run: Run) -> None:
