@@ -40,6 +40,7 @@ class ModelledQueue(RuleBasedStateMachine):
     dead_name: ClassVar[str]
     attributes: ClassVar[dict[str, str]] = {}
     slack_ms: ClassVar[int]
+    asked: ClassVar[int] = 0  # requests in all runs
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,6 +67,7 @@ class ModelledQueue(RuleBasedStateMachine):
         return self.clock.boot_ms()
 
     def ask(self, at: int, action: str, **parameters: Any) -> dict[str, Any]:
+        type(self).asked += 1
         return self.run(self.askers[at].ask(action, self.name, **parameters))
 
     def pass_time(self, seconds: int) -> None:
@@ -80,6 +82,13 @@ class ModelledQueue(RuleBasedStateMachine):
         self.run(self.stack.aclose())
         self.runner.close()
         assert findings == []
+
+
+def run_model_for(machine: type[ModelledQueue], requests: int) -> None:
+    """Run a model until it has made so many requests."""
+    machine.asked = 0
+    while machine.asked < requests:
+        run_model(machine, 20, 100)
 
 
 def run_model(machine: type[ModelledQueue], examples: int, steps: int) -> None:

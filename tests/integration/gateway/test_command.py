@@ -6,6 +6,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -16,7 +18,7 @@ from botocore.exceptions import ClientError
 
 from cassq.cli.main import main
 from tests.integration.deadlines import DEADLINE_SECONDS, eventually
-from tests.integration.worker.processes import Home, WorkerProcess, home
+from tests.integration.worker.processes import Home, WorkerProcess, check_notices, home
 
 __all__ = ["home"]
 
@@ -82,6 +84,54 @@ def _requests(process: WorkerProcess) -> int:
     """How many are in hand, with the one that asks."""
     found: int = json.loads(process.get("/health")[1])["requests"]
     return found
+
+
+@pytest.mark.long(reason="starts a gateway")
+def test_the_service_manager_is_notified(home: Home) -> None:
+    check_notices(
+        home,
+        lambda environ: WorkerProcess(
+            home, "--listen", "127.0.0.1:0", verb=("gateway",), **environ
+        ),
+    )
+
+
+@pytest.mark.long(reason="starts a gateway, and a shell with what it printed")
+def test_what_it_prints_is_all_that_a_program_needs(home: Home) -> None:
+    command = [sys.executable, "-m", "cassq", "--url", home.url, "gateway"]
+    script = "import boto3; print(boto3.client('sqs').create_queue(QueueName='mail')['QueueUrl'])"
+    bare = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    with subprocess.Popen(
+        [*command, "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            pasted = "".join(process.stdout.readline() for _ in range(3))
+            done = subprocess.run(
+                ["sh", "-c", f'{pasted}\nexec "$0" -c "$1"', sys.executable, script],
+                env=bare,
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+        finally:
+            process.send_signal(signal.SIGTERM)
+        assert process.wait(DEADLINE_SECONDS) == 0
+    assert done.stdout.rstrip().endswith("/000000000000/mail")
+
+
+@pytest.mark.long(reason="starts three processes, and opens many connections")
+def test_connections_are_spread_over_the_processes(home: Home) -> None:
+    with gateway(home, "--processes", "2") as process:
+        served: set[int] = set()
+
+        def by_both() -> bool:
+            served.add(json.loads(process.get("/health")[1])["pid"])
+            return served == set(process.children())
+
+        eventually("both have served", by_both)
+        assert len(served) == 2
+        assert process.terminate() == 0
 
 
 @pytest.mark.long(reason="starts three processes")

@@ -16,7 +16,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from cassq.gateway.errors import ActionError
-from tests.integration.gateway.modelled import AT, COUNT_MAX, PICKS, ModelledQueue, run_model
+from tests.integration.gateway.modelled import (
+    AT,
+    COUNT_MAX,
+    PICKS,
+    ModelledQueue,
+    run_model,
+    run_model_for,
+)
 
 WINDOW_MS = 300_000
 SLACK_MS = 300
@@ -192,4 +199,4 @@ def test_a_fifo_queue_is_as_its_model() -> None:
 
 @pytest.mark.long(reason="ten thousand steps")
 def test_a_fifo_queue_is_as_its_model_for_long() -> None:
-    run_model(FifoQueue, 100, 100)
+    run_model_for(FifoQueue, 10_000)

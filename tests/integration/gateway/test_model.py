@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from cassq.gateway.errors import ActionError
-from tests.integration.gateway.modelled import AT, COUNT_MAX, PICKS, ModelledQueue, run_model
+from tests.integration.gateway.modelled import (
+    AT,
+    COUNT_MAX,
+    PICKS,
+    ModelledQueue,
+    run_model,
+    run_model_for,
+)
 
 SLACK_MS = 100
 
@@ -151,4 +158,4 @@ def test_a_standard_queue_is_as_its_model() -> None:
 
 @pytest.mark.long(reason="ten thousand steps")
 def test_a_standard_queue_is_as_its_model_for_long() -> None:
-    run_model(StandardQueue, 100, 100)
+    run_model_for(StandardQueue, 10_000)

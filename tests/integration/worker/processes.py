@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -222,6 +223,25 @@ class WorkerProcess:
         for pid in self.seen:
             if is_running(pid):
                 os.kill(pid, signal.SIGKILL)
+
+
+def check_notices(home: Home, start: Callable[[dict[str, str]], WorkerProcess]) -> None:
+    """Check that a command tells a service manager that it serves, goes on and stops. start: the
+    command, with more variables of its environment."""
+    path = home.directory / "notify"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(path))
+        manager.settimeout(DEADLINE_SECONDS)
+        with start({"NOTIFY_SOCKET": str(path), "WATCHDOG_USEC": "200000"}) as process:
+            heard = {manager.recv(100)}
+            while not {b"READY=1", b"WATCHDOG=1"} <= heard:
+                heard.add(manager.recv(100))
+            assert len(process.children()) == 1
+            process.signal(signal.SIGTERM)
+            while b"STOPPING=1" not in heard:
+                heard.add(manager.recv(100))
+            assert process.wait() == 0
+    assert heard == {b"READY=1", b"WATCHDOG=1", b"STOPPING=1"}
 
 
 def is_running(pid: int) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 from collections.abc import Iterator
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 import cassq
 from tests.integration.deadlines import eventually
 from tests.integration.stage import push
-from tests.integration.worker.processes import Home, WorkerProcess, counts, home
+from tests.integration.worker.processes import Home, WorkerProcess, check_notices, counts, home
 
 __all__ = ["home"]
 
@@ -303,21 +302,7 @@ def test_health_and_metrics_are_served(home: Home, queue: cassq.Queue) -> None:
 
 
 def test_the_service_manager_is_notified(home: Home, queue: cassq.Queue) -> None:
-    path = home.directory / "notify"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-        manager.bind(str(path))
-        manager.settimeout(100)
-        environ = {"NOTIFY_SOCKET": str(path), "WATCHDOG_USEC": "200000"}
-        with WorkerProcess(home, "--queue", "jobs", **environ) as worker:
-            heard = {manager.recv(100)}
-            while not {b"READY=1", b"WATCHDOG=1"} <= heard:
-                heard.add(manager.recv(100))
-            assert len(worker.children()) == 1
-            worker.signal(signal.SIGTERM)
-            while b"STOPPING=1" not in heard:
-                heard.add(manager.recv(100))
-            assert worker.wait() == 0
-    assert heard == {b"READY=1", b"WATCHDOG=1", b"STOPPING=1"}
+    check_notices(home, lambda environ: WorkerProcess(home, "--queue", "jobs", **environ))
 
 
 def test_an_async_function_needs_the_same_command(home: Home, queue: cassq.Queue) -> None:
