@@ -51,10 +51,12 @@ class Gateway:
         self.port: int = port
 
     @classmethod
-    async def started(cls, url: str, directory: Path) -> Gateway:
-        """One that serves. directory: where its processes find `SET_CLOCKS`."""
-        (directory / "sitecustomize.py").write_text(SET_CLOCKS)
-        paths = [str(directory), os.environ.get("PYTHONPATH", "")]
+    async def started(cls, url: str, directory: Path | None = None) -> Gateway:
+        """One that serves. directory: where its processes find `SET_CLOCKS`; None: they do not."""
+        paths = [os.environ.get("PYTHONPATH", "")]
+        if directory is not None:
+            (directory / "sitecustomize.py").write_text(SET_CLOCKS)
+            paths.insert(0, str(directory))
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "cassq", "--url", url, "gateway", "--listen", "127.0.0.1:0"),
             stdout=asyncio.subprocess.PIPE,

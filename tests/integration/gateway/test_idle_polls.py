@@ -13,8 +13,10 @@ import cassq
 from cassq.base.clock import Stopwatch
 from cassq.eventloop.loops import loop_factory, raised_files
 from tests.integration.gateway.listened import Client, call
-from tests.integration.gateway.storm import URL, Gateway, ask
+from tests.integration.gateway.storm import URL as ACCOUNT_URL
+from tests.integration.gateway.storm import Gateway, ask
 
+URL = f"{ACCOUNT_URL}storm"
 POLLS = 10_000
 AT_ONCE = 200  # connections that are opened together
 WATCHED_SECONDS = 8.0
