@@ -31,8 +31,10 @@ def get(result: Any) -> Any:
     return result.get(timeout=DEADLINE_SECONDS)
 
 
-def test_tasks_results_and_control(home: str, tmp_path: Path) -> None:
-    with WorkerProcess(home, tmp_path / "log", "--concurrency", "2", "--task-events") as worker:
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent"])
+def test_tasks_results_and_control(home: str, tmp_path: Path, pool: str) -> None:
+    options = ["--pool", pool, "--concurrency", "2", "--task-events"]
+    with WorkerProcess(home, tmp_path / "log", *options) as worker:
         worker.ready()
         assert get(chain(add.s(1, 2), add.s(3))()) == 6
         assert get(group(add.s(n, n) for n in range(10))()) == [2 * n for n in range(10)]
