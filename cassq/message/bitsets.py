@@ -81,10 +81,8 @@ class BitSet(RangeSet):
             if self._seqs and other._seqs and not self._bits & other._bits:
                 seqs = sorted((*self._seqs, *other._seqs))
             return BitSet(self._base, self._bits | other._bits, seqs)
-        if other is EMPTY:
-            return BitSet(
-                self._base, self._bits
-            )  # unions with seqs would sort longer and longer ones
+        if other is EMPTY:  # not with its seqs: unions would sort longer and longer ones
+            return BitSet(self._base, self._bits)
         if _is_wide(self, other):
             return RangeSet((*self.ranges, *other.ranges))
         base, mine, theirs = _side_by_side(self, other)
