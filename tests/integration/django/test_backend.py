@@ -28,6 +28,7 @@ SECRET_KEY = "-"
 USE_TZ = True
 DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": Path("app.db").resolve()}}
 options = {"url": "file:cassq-data", "enqueue": os.environ["ENQUEUE"], "retries": [0]}
+options["queues"] = {"default": {"claim_timeout": 3}}
 queues = ["default", "mails"]
 TASKS = {"default": {"BACKEND": "cassq.django.Backend", "QUEUES": queues, "OPTIONS": options}}
 """
