@@ -114,8 +114,7 @@ class Batch:
     def discard(self) -> None:
         """What was published is on its way: it stays."""
         futures, self._futures = self._futures, []
-        if self._error is not None:
-            logger.error("a message was not published: %s", self._error)
+        _log(self._error)
         for future in futures:
             future.add_done_callback(log_failure)
 
@@ -125,6 +124,9 @@ class Batch:
 
 def log_failure(future: Future[MessageId]) -> None:
     """Log the error of a message whose publisher does not wait for it."""
-    exc = future.exception()
-    if exc is not None:
-        logger.error("a message was not published: %s", exc)
+    _log(future.exception())
+
+
+def _log(error: BaseException | None) -> None:
+    if error is not None:
+        logger.error("a message was not published: %s", error)

@@ -91,7 +91,7 @@ class Broker(AsyncBroker):
                     await message.dead(f"taskiq did not write it: {exc}")
                     continue
                 if self.find_task(name) is None:
-                    seconds = min(2.0 ** (message.attempts - 1), UNKNOWN_SECONDS_MAX)
+                    seconds = min(2.0 ** min(message.attempts - 1, 16), UNKNOWN_SECONDS_MAX)
                     logger.error("message %s: no task %r in this worker", message.id, name)
                     await message.nack(seconds, error=f"no task {name!r} in this worker")
                     continue

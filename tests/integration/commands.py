@@ -9,6 +9,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+import cassq
+from tests.integration.deadlines import DEADLINE_SECONDS, eventually
+
 
 @contextmanager
 def command(words: Sequence[str], **how: Any) -> Iterator[subprocess.Popen[bytes]]:
@@ -20,3 +23,11 @@ def command(words: Sequence[str], **how: Any) -> Iterator[subprocess.Popen[bytes
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(started.pid, signal.SIGKILL)
+
+
+def end_once_acked(started: subprocess.Popen[bytes], client: cassq.Client, queue: str) -> None:
+    """Let a worker end when the one message of a queue is acked."""
+    group = lambda: client.queue(queue).stats().groups["default"]  # noqa: E731
+    eventually("it is acked", lambda: group().committed == 1)
+    started.send_signal(signal.SIGTERM)
+    started.wait(DEADLINE_SECONDS)

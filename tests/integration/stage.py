@@ -124,6 +124,15 @@ def drain(popper: cassq.Popper, batch: int = 1000) -> list[Message]:
     return found
 
 
+def last_due_ms(client: cassq.Client, queue: cassq.Queue) -> int:
+    """When the last claim of a queue's only group expires, in catalog time; 0 without claims."""
+    catalog = client.ports.catalog
+    (group,) = catalog.queues.groups(queue.id)
+    pipes = catalog.pipes.live(queue.id)
+    rows = [row for pipe in pipes for row in catalog.claims.rows(group.id, pipe.id)]
+    return max((row.due_ms for row in rows), default=0)
+
+
 def reap(client: cassq.Client) -> list[Action]:
     """One round of the reaper over every queue."""
     return client.reaper.reap(client.ports.catalog.queues.listed())

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from tests.integration.celery import tasks
 from tests.integration.celery.tasks import app
 from tests.integration.celery.workers import WorkerProcess, connected
 from tests.integration.deadlines import DEADLINE_SECONDS, eventually
+from tests.integration.stage import last_due_ms
 
 pytestmark = [
     pytest.mark.embedded_only(reason="the worker's command opens a directory"),
@@ -113,15 +115,8 @@ def test_a_claim_lives_as_long_as_its_worker(home: str, tmp_path: Path) -> None:
         two.ready()
         held = Held(tmp_path)
         held.begun()
-        catalog = broker_of(home).client.ports.catalog
-        (group,) = catalog.queues.groups(queue.id)
-
-        def due_ms() -> int:
-            pipes = catalog.pipes.live(queue.id)
-            rows = [row for pipe in pipes for row in catalog.claims.rows(group.id, pipe.id)]
-            return max((row.due_ms for row in rows), default=0)
-
-        begun_ms = catalog.now_ms()
+        client = broker_of(home).client
+        begun_ms, due_ms = client.ports.catalog.now_ms(), partial(last_due_ms, client, queue)
         eventually("it was kept past several claim timeouts", lambda: due_ms() > begun_ms + 4000)
         held.gate.touch()
         assert held.result.get(timeout=DEADLINE_SECONDS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from celery import chain, chord, group
@@ -14,7 +13,7 @@ from cassq.celery import Scheduler
 from cassq.kombu.brokers import broker_of
 from tests.integration.celery import tasks
 from tests.integration.celery.tasks import add, app, echo, total
-from tests.integration.celery.workers import WorkerProcess, connected
+from tests.integration.celery.workers import WorkerProcess, connected, get
 from tests.integration.deadlines import DEADLINE_SECONDS, eventually
 
 pytestmark = pytest.mark.long(reason="workers of Celery take seconds to start")
@@ -25,10 +24,6 @@ def home(url: str) -> Iterator[str]:
     """The URL of the queues, with the tests' app connected to it."""
     with connected(url):
         yield url
-
-
-def get(result: Any) -> Any:
-    return result.get(timeout=DEADLINE_SECONDS)
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent"])

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,8 +17,10 @@ from cassq.celery.results import Backend
 from cassq.kombu.brokers import broker_of
 from tests.integration.celery import tasks
 from tests.integration.celery.tasks import add, app, echo, total
-from tests.integration.celery.workers import APP, ROOT, WorkerProcess, connected
+from tests.integration.celery.workers import WorkerProcess, commanded, get, home, place
 from tests.integration.deadlines import DEADLINE_SECONDS, eventually
+
+__all__ = ["home", "place"]
 
 pytestmark = [
     pytest.mark.embedded_only(reason="the worker's command opens a directory"),
@@ -30,25 +29,10 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("celery")
-
-
-@pytest.fixture(scope="module")
-def place(home: Path) -> Iterator[str]:
-    with connected(f"file://{home}/data") as url:
-        yield url
-
-
-@pytest.fixture(scope="module")
 def worker(place: str, home: Path) -> Iterator[WorkerProcess]:
     with WorkerProcess(place, home / "log", "--autoscale", "4,2", "--task-events") as started:
         yield started.ready()
         assert started.stop() == 0, started.log
-
-
-def get(result: Any, **how: Any) -> Any:
-    return result.get(timeout=DEADLINE_SECONDS, **how)
 
 
 def dead(place: str) -> Any:
@@ -230,21 +214,8 @@ def test_inspection(inspect: Any, tmp_path: Path) -> None:
 
 
 def test_more_commands(worker: WorkerProcess, place: str) -> None:
-    def celery(*words: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "celery", "-A", APP, *words],
-            capture_output=True,
-            text=True,
-            cwd=ROOT,
-            env=os.environ | {"CASSQ_TEST_URL": place},
-            timeout=DEADLINE_SECONDS,
-            check=True,
-        )
-        return done.stdout
-
-    assert "1 node online" in celery(
-        "status", "--destination", "one@test", "--timeout", str(DEADLINE_SECONDS)
-    )
-    called = celery("call", add.name, "--args", json.dumps([1, 2])).strip()
+    to_one = ["--destination", "one@test", "--timeout", str(DEADLINE_SECONDS)]
+    assert "1 node online" in commanded(place, "status", *to_one)
+    called = commanded(place, "call", add.name, "--args", json.dumps([1, 2])).strip()
     assert get(app.AsyncResult(called)) == 3
-    assert celery("result", called).strip() == "3"
+    assert commanded(place, "result", called).strip() == "3"

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,8 +14,10 @@ from cassq.celery.results import Backend
 from cassq.kombu.brokers import broker_of
 from tests.integration.celery import tasks
 from tests.integration.celery.tasks import add, app, echo, total
-from tests.integration.celery.workers import APP, ROOT, WorkerProcess, connected
+from tests.integration.celery.workers import WorkerProcess, commanded, get, home, place
 from tests.integration.deadlines import DEADLINE_SECONDS, eventually
+
+__all__ = ["home", "place"]
 
 pytestmark = [
     pytest.mark.embedded_only(reason="the worker's command opens a directory"),
@@ -27,26 +26,10 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("celery")
-
-
-@pytest.fixture(scope="module")
-def place(home: Path) -> Iterator[str]:
-    """The URL of the queues, with the tests' app connected to it."""
-    with connected(f"file://{home}/data") as url:
-        yield url
-
-
-@pytest.fixture(scope="module")
 def worker(place: str, home: Path) -> Iterator[WorkerProcess]:
     with WorkerProcess(place, home / "log", "--concurrency", "2", "--task-events") as started:
         yield started.ready()
         assert started.stop() == 0, started.log
-
-
-def get(result: Any, **how: Any) -> Any:
-    return result.get(timeout=DEADLINE_SECONDS, **how)
 
 
 def test_canvas(worker: WorkerProcess) -> None:
@@ -173,22 +156,10 @@ def test_results_end_and_can_be_forgotten(worker: WorkerProcess) -> None:
 def test_the_commands_of_celery(worker: WorkerProcess, place: str) -> None:
     echo.apply_async((1,), countdown=3600)
 
-    def celery(*words: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "celery", "-A", APP, *words],
-            capture_output=True,
-            text=True,
-            cwd=ROOT,
-            env=os.environ | {"CASSQ_TEST_URL": place},
-            timeout=DEADLINE_SECONDS,
-            check=True,
-        )
-        return done.stdout
-
-    shown = celery("cassq")
+    shown = commanded(place, "cassq")
     assert "celery" in shown
     assert len({len(line) for line in shown.splitlines()}) == 1, "long names break no column"
-    assert "Purged 1 message" in celery("purge", "-f", "-Q", "celery")
+    assert "Purged 1 message" in commanded(place, "purge", "-f", "-Q", "celery")
 
 
 def test_the_report_names_the_url_without_its_password() -> None:

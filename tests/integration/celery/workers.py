@@ -1,4 +1,4 @@
-"""`celery worker` as a process of a test."""
+"""`celery worker` as a process of a test, and what its tests ask of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
+
+import pytest
 
 from cassq.kombu.brokers import broker_of
 from tests.integration.celery.tasks import app
@@ -30,6 +32,38 @@ def connected(url: str) -> Iterator[str]:
     yield url
     app.close()
     broker_of(url).client.close()
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a module's worker."""
+    return tmp_path_factory.mktemp("celery")
+
+
+@pytest.fixture(scope="module")
+def place(home: Path) -> Iterator[str]:
+    """The URL of the queues in it, with the tests' app connected to it."""
+    with connected(f"file://{home}/data") as url:
+        yield url
+
+
+def get(result: Any, **how: Any) -> Any:
+    """What a task returned, once it has. how: as for Celery's `get`."""
+    return result.get(timeout=DEADLINE_SECONDS, **how)
+
+
+def commanded(url: str, *words: str) -> str:
+    """What a command of `celery` printed, which must end well."""
+    done = subprocess.run(
+        [sys.executable, "-m", "celery", "-A", APP, *words],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"CASSQ_TEST_URL": url},
+        timeout=DEADLINE_SECONDS,
+        check=True,
+    )
+    return done.stdout
 
 
 class WorkerProcess:

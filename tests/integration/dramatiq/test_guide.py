@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import cassq
-from tests.integration.commands import command
+from tests.integration.commands import command, end_once_acked
 from tests.integration.deadlines import DEADLINE_SECONDS, eventually
 
 pytestmark = pytest.mark.needs("module:dramatiq")
@@ -154,8 +154,5 @@ def test_its_own_command_runs_actors_and_a_killed_one_s_message_comes_again(
             os.killpg(worker.pid, signal.SIGKILL)
     (tmp_path / "gate").touch()
     with command(words, **how) as worker:
-        group = lambda: client.queue("default").stats().groups["default"]  # noqa: E731
-        eventually("it is acked", lambda: group().committed == 1)
-        worker.send_signal(signal.SIGTERM)
-        worker.wait(DEADLINE_SECONDS)
+        end_once_acked(worker, client, "default")
     assert held.read_text() == "x" * (1 + killed)

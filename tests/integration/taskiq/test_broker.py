@@ -15,7 +15,7 @@ import pytest
 
 import cassq
 from cassq.errors import ClosedError, UsageError
-from tests.integration.commands import command
+from tests.integration.commands import command, end_once_acked
 from tests.integration.deadlines import DEADLINE_SECONDS, eventually
 
 pytestmark = pytest.mark.needs("module:taskiq")
@@ -260,10 +260,7 @@ def test_a_task_of_a_killed_worker_is_run_again(
         os.killpg(worker.pid, signal.SIGKILL)
     (tmp_path / "gate").touch()
     with command(words, **how) as worker:
-        group = lambda: client.queue("taskiq").stats().groups["default"]  # noqa: E731
-        eventually("it is acked", lambda: group().committed == 1)
-        worker.send_signal(signal.SIGTERM)
-        worker.wait(DEADLINE_SECONDS)
+        end_once_acked(worker, client, "taskiq")
     assert held.read_text() == "xx"
 
 
@@ -272,7 +269,4 @@ def test_its_own_worker_runs_them(url: str, client: cassq.Client, tmp_path: Path
     words, env = project(url, tmp_path, "jobs.touch.kiq('touched')")
     with command(words, cwd=tmp_path, env=env, stderr=subprocess.DEVNULL) as worker:
         eventually("it ran", (tmp_path / "touched").exists)
-        group = lambda: client.queue("taskiq").stats().groups["default"]  # noqa: E731
-        eventually("it is acked", lambda: group().committed == 1)
-        worker.send_signal(signal.SIGTERM)
-        worker.wait(DEADLINE_SECONDS)
+        end_once_acked(worker, client, "taskiq")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
 import cassq
 from tests.integration.deadlines import eventually
-from tests.integration.stage import push
+from tests.integration.stage import last_due_ms, push
 from tests.integration.worker.processes import Home, WorkerProcess, check_notices, counts, home
 
 __all__ = ["home"]
@@ -53,15 +54,8 @@ def test_a_long_task_is_kept_from_other_workers(home: Home, queue: cassq.Queue) 
     with WorkerProcess(home, *options) as one, WorkerProcess(home, *options) as two:
         home.until("begun", 1)
         with cassq.connect(home.url) as client:
-            catalog = client.ports.catalog
-            (group,) = catalog.queues.groups(queue.id)
-            begun_ms = catalog.now_ms()
-
-            def due_ms() -> int:
-                pipes = catalog.pipes.live(queue.id)
-                rows = [row for pipe in pipes for row in catalog.claims.rows(group.id, pipe.id)]
-                return max((row.due_ms for row in rows), default=0)
-
+            begun_ms = client.ports.catalog.now_ms()
+            due_ms = partial(last_due_ms, client, queue)
             eventually("it is kept", lambda: due_ms() > begun_ms + 4000)
         home.open_gate(1)
         home.until("done", 1)
