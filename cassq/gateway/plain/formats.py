@@ -15,7 +15,10 @@ from typing import Any, NamedTuple
 import msgspec
 import orjson
 
+from cassq.base.arguments import check_seconds, milliseconds
+from cassq.client.settlement import DEADLINE_MAX_SECONDS
 from cassq.consumer.delivery import Message
+from cassq.errors import UsageError
 from cassq.gateway.plain.request import JSON, LINES, MSGPACK, PlainError
 from cassq.plurals import counted
 from cassq.producer.pusher import Push
@@ -241,4 +244,9 @@ def _act(number: int, item: object) -> Act:
             raise bad(f"{name} of act {number} must be {'a text' if str in types else 'a number'}")
     if verb == "extend" and not options:
         raise bad(f"act {number} has no seconds", "say for how long to extend")
+    try:
+        milliseconds(f"delay of act {number}", options.get("delay"))
+        check_seconds(f"seconds of act {number}", options.get("seconds", 0), DEADLINE_MAX_SECONDS)
+    except UsageError as exc:
+        raise bad(exc.message, exc.hint or "") from exc
     return Act(verb, receipts, options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from cassq.base.arguments import DELAY_MAX_SECONDS
 from cassq.consumer.receiving import RECEIVE_MAX
 from cassq.gateway.actions.messages import VISIBILITY_SECONDS_MAX, WAIT_SECONDS_MAX
 from cassq.gateway.plain.formats import PUSHED_MAX
@@ -16,8 +17,36 @@ from cassq.version import __version__
 Schema = dict[str, Any]
 
 _TEXT: Schema = {"type": "string"}
+_NULL: Schema = {"type": "null"}
 _RECEIPTS: Schema = {"oneOf": [_TEXT, {"type": "array", "items": _TEXT}]}
-_BASE64: Schema = {"type": "string", "contentEncoding": "base64"}
+_BASE64: Schema = {
+    "type": "string",
+    "contentEncoding": "base64",
+    "pattern": "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$",
+}
+_DELAY: Schema = {
+    "type": "number",
+    "minimum": 0,
+    "maximum": DELAY_MAX_SECONDS,
+    "description": "in seconds",
+}
+_VISIBLE: Schema = {"type": "number", "minimum": 0, "maximum": VISIBILITY_SECONDS_MAX}
+
+
+def _or_null(schema: Schema) -> Schema:
+    """A field that may be null, which is as if it was not there."""
+    return {"oneOf": [schema, _NULL]}
+
+
+def _either(name: str) -> Schema:
+    """A field of bytes, as it is or in base64: one of the two."""
+    encoded = f"{name}_base64"
+    return {
+        "oneOf": [
+            {"required": [name], "properties": {name: _TEXT, encoded: _NULL}},
+            {"required": [encoded], "properties": {encoded: _BASE64, name: _NULL}},
+        ]
+    }
 
 
 def _object(properties: Mapping[str, Schema], *required: str) -> Schema:
@@ -56,18 +85,29 @@ _SCHEMAS: dict[str, Schema] = {
         "description": "A payload alone, or an object. In msgpack payload and key may be bytes.",
         "oneOf": [
             _TEXT,
-            _object(
-                {
-                    "payload": _TEXT,
-                    "payload_base64": _BASE64,
-                    "headers": {"type": "object", "additionalProperties": _TEXT},
-                    "key": _TEXT,
-                    "key_base64": _BASE64,
-                    "priority": {"type": "integer", "minimum": 0, "maximum": 9},
-                    "delay": {"type": "number", "minimum": 0, "description": "in seconds"},
-                    "dedup_id": _TEXT,
-                }
-            ),
+            {
+                **_object(
+                    {
+                        "payload": _or_null(_TEXT),
+                        "payload_base64": _or_null(_BASE64),
+                        "headers": _or_null({"type": "object", "additionalProperties": _TEXT}),
+                        "key": _or_null(_TEXT),
+                        "key_base64": _or_null(_BASE64),
+                        "priority": _or_null({"type": "integer", "minimum": 0, "maximum": 9}),
+                        "delay": _or_null(_DELAY),
+                        "dedup_id": _or_null(_TEXT),
+                    }
+                ),
+                "allOf": [
+                    _either("payload"),
+                    {
+                        "not": {
+                            "properties": {"key": _TEXT, "key_base64": _TEXT},
+                            "required": ["key", "key_base64"],
+                        }
+                    },
+                ],
+            },
         ],
     },
     "Pushed": _object({"ids": {"type": "array", "items": _TEXT}}, "ids"),
@@ -93,10 +133,10 @@ _SCHEMAS: dict[str, Schema] = {
         "description": "One verb, and the receipts that it is for.",
         "oneOf": [
             _object({"ack": _RECEIPTS}, "ack"),
-            _object({"nack": _RECEIPTS, "delay": {"type": "number"}, "error": _TEXT}, "nack"),
+            _object({"nack": _RECEIPTS, "delay": _DELAY, "error": _TEXT}, "nack"),
             _object({"release": _RECEIPTS}, "release"),
             _object({"dead": _RECEIPTS, "error": _TEXT}, "dead"),
-            _object({"extend": _RECEIPTS, "seconds": {"type": "number"}}, "extend", "seconds"),
+            _object({"extend": _RECEIPTS, "seconds": _VISIBLE}, "extend", "seconds"),
         ],
     },
     "Settled": {

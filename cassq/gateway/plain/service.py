@@ -236,6 +236,8 @@ async def receive_messages(host: Host, request: PlainRequest) -> PlainAnswer:
     _known(request, "max", "wait", "visible", "group")
     kind = _accepted(request)
     most = _number(request, "max", RECEIVED, 1, RECEIVE_MAX)
+    if most != int(most):
+        raise bad(f"max must be a whole number, not {most:g}")
     wait = _number(request, "wait", 0, 0, WAIT_SECONDS_MAX)
     visible = _number(request, "visible", VISIBLE_SECONDS, 0, VISIBILITY_SECONDS_MAX)
     hosted = await _hosted(host, request, "ReceiveMessage")

@@ -20,7 +20,7 @@ import cassq
 from cassq.base.clock import SystemClock
 from cassq.gateway.actions.service import open_service
 from cassq.gateway.plain.answering import PlainAnswering
-from cassq.gateway.plain.formats import acts_of
+from cassq.gateway.plain.formats import ACTS, acts_of
 from cassq.gateway.plain.openapi import document
 from cassq.gateway.plain.request import LINES, MSGPACK, PlainAnswer, PlainRequest
 from cassq.gateway.plain.service import ROUTES, PlainService
@@ -30,6 +30,7 @@ from cassq.gateway.wire.credentials import Credentials
 from cassq.gateway.wire.http import HttpRequest
 from cassq.gateway.wire.signatures import Verifier
 from tests.integration.deadlines import DEADLINE_SECONDS
+from tests.integration.gateway import documented
 from tests.integration.stage import Connect, drain, payloads
 
 
@@ -59,7 +60,11 @@ class Curl:
             content_type=kind,
             accept=accept,
         )
-        return await self.service.answer(request)
+        answer = await self.service.answer(request)
+        documented.check_answer(request, answer)
+        if answer.status == 200:
+            assert documented.takes(request), request
+        return answer
 
     async def get(self, path: str, **query: str) -> Any:
         answer = await self.ask("GET", path, **query)
@@ -392,6 +397,109 @@ def test_the_document_has_every_route_and_no_other(run: Run) -> None:
 
     async def main(curl: Curl) -> None:
         assert await curl.get("openapi.json") == document()
+
+    run(main)
+
+
+MESSAGES: list[object] = [
+    *("", "text", 5, None, True, [], {}),
+    *({"payload": value} for value in ("", "x", 5, None, [], {})),
+    *({"payload_base64": value} for value in ("", "YQ==", "YWI=", "YWJj", "!", "YQ", "YQ=", 5)),
+    {"payload": "a", "payload_base64": None},
+    {"payload": None, "payload_base64": "YQ=="},
+    {"payload": "a", "payload_base64": "YQ=="},
+    *(
+        {"payload": "a", name: value}
+        for name, values in {
+            "headers": ({}, {"a": "b"}, {"a": 1}, {"a": None}, [], "a", None),
+            "key": ("", "k", 5, None, []),
+            "key_base64": ("", "YQ==", "!", None),
+            "priority": (0, 9, -1, 10, 1.5, "1", True, None),
+            "delay": (0, 1.5, 315_360_000, 315_360_001, -1, "1", True, None),
+            "dedup_id": ("a", 5, None),
+            "prio": (1, None),
+        }.items()
+        for value in values
+    ),
+    {"payload": "a", "key": "k", "key_base64": "aw=="},
+    {"payload": "a", "key": None, "key_base64": "aw=="},
+]
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["lines", "msgpack"])
+def test_the_document_and_the_server_take_the_same_messages(
+    run: Run, queue: cassq.Queue, packed: bool
+) -> None:
+    queue.update(dedup_window=600)
+    kind = MSGPACK if packed else LINES
+    items = [*MESSAGES, *([b"\xff", {"payload": b"\xff", "key": b"\x00"}] if packed else [])]
+
+    async def main(curl: Curl) -> None:
+        for item in items:
+            body = msgpack.packb([item]) if packed else lines(item)
+            request = PlainRequest("POST", ("queues", "jobs", "messages"), {}, body, Caller("key"))
+            request.content_type = kind
+            answer = await curl.ask("POST", "queues/jobs/messages", body, kind=kind)
+            assert (answer.status == 200) == documented.takes(request), (item, answer.body)
+            assert answer.status in (200, 400)
+
+    run(main)
+
+
+def test_the_document_and_the_server_take_the_same_acts(run: Run) -> None:
+    async def main(curl: Curl) -> None:
+        await curl.push("a")
+        ((receipt),) = [message["receipt"] for message in await curl.receive()]
+        acts: list[object] = [
+            *("ack", 5, None, [], {}),
+            *({verb: value} for verb in ACTS for value in (receipt, [receipt], [], 5, None, [5])),
+            *(
+                {verb: receipt, "delay": value}
+                for verb in ACTS
+                for value in (0, 1.5, -1, "1", None)
+            ),
+            *({verb: receipt, "error": value} for verb in ACTS for value in ("", "why", 5, None)),
+            *(
+                {"extend": receipt, "seconds": value}
+                for value in (0, 0.5, 43_200, 43_201, -1, "1", None, True)
+            ),
+            {"nack": receipt, "delay": 315_360_001},
+            {"nack": receipt, "delay": 5, "error": "why"},
+            {"ack": receipt, "nack": receipt},
+            {"forget": receipt},
+        ]
+        for act in acts:
+            path = ("queues", "jobs", "settle")
+            request = PlainRequest("POST", path, {}, lines(act), Caller("key"))
+            answer = await curl.ask("POST", "queues/jobs/settle", lines(act))
+            assert (answer.status == 200) == documented.takes(request), (act, answer.body)
+            assert answer.status in (200, 400)
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "values"),
+    [
+        ("queues/jobs/messages", "max", ("1", "10000", "0", "10001", "1.5", "x", "nan", "")),
+        ("queues/jobs/messages", "wait", ("0", "0.01", "-1", "21", "x", "nan", "inf")),
+        ("queues/jobs/messages", "visible", ("0", "0.5", "43200", "43201", "-1", "x")),
+        ("queues/jobs/messages", "group", ("default",)),
+        ("queues/jobs/messages", "limit", ("1",)),
+        ("queues/jobs", "max", ("1",)),
+        ("queues", "prefix", ("", "j")),
+        ("queues", "max", ("1",)),
+    ],
+)
+def test_the_document_and_the_server_take_the_same_parameters(
+    run: Run, path: str, name: str, values: tuple[str, ...]
+) -> None:
+    async def main(curl: Curl) -> None:
+        for value in values:
+            request = PlainRequest("GET", tuple(path.split("/")), {name: value}, b"", Caller("key"))
+            answer = await curl.ask("GET", path, **{name: value})
+            assert (answer.status == 200) == documented.takes(request), (name, value, answer.body)
+            assert answer.status in (200, 400)
 
     run(main)
 
