@@ -22,6 +22,12 @@ def check_count(name: str, count: int, most: int) -> None:
         raise UsageError(f"{name} must be between 1 and {most}, not {count}")
 
 
+def check_text(name: str, text: object) -> None:
+    """UsageError unless `text` is a str."""
+    if not isinstance(text, str):
+        raise UsageError(f"{name} must be a str, not {text!r:.100}")
+
+
 def check_seconds(name: str, seconds: float, most: float, *, least: float = 0) -> None:
     """UsageError unless `seconds` is a number from `least` to `most`."""
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Unpack
 
 from cassq.base import extras
-from cassq.base.arguments import refuse_pickling
+from cassq.base.arguments import check_text, refuse_pickling
 from cassq.base.clock import Clock
 from cassq.client.backends.embedded import Embedded
 from cassq.client.backends.opening import row_named
@@ -135,6 +135,7 @@ class Client:
     @operation
     def queues(self, prefix: str = "") -> list[Queue]:
         """The queues whose names begin with `prefix`, by name, including dead-letter queues."""
+        check_text("prefix", prefix)
         return [Queue(self.runtime, row) for row in self.ports.catalog.queues.listed(prefix)]
 
     @operation

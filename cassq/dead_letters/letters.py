@@ -8,7 +8,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, get_args
 
 from cassq.base.arguments import check_seconds
 from cassq.errors import CassqError, CorruptionError, UsageError
@@ -26,9 +26,11 @@ from cassq.model.ledger import Fate, Unfinished, unfinished
 from cassq.model.priorities import by_priority, check_priority
 from cassq.model.rows import GroupRow, PipeRow
 from cassq.producer.admission import check_key, check_payload
+from cassq.settings import DeathReason
 
 AGE_MAX_SECONDS = 100 * 365 * 86400.0
 ID_LENGTH_MAX = 200
+DEATH_REASONS: tuple[DeathReason, ...] = get_args(DeathReason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +201,7 @@ class Filter:
     and the group.
     """
 
-    reason: str | None = None
+    reason: DeathReason | None = None
     older_than: float | None = None
     newer_than: float | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -208,15 +210,18 @@ class Filter:
     died_in: tuple[str, str] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("reason", "text"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, str) or not value):
-                raise UsageError(f"{name} must be a non-empty string, not {value!r}")
+        if self.reason is not None and self.reason not in DEATH_REASONS:
+            raise UsageError(
+                f"reason must be one of {', '.join(DEATH_REASONS)}, not {self.reason!r}"
+            )
+        if self.text is not None and (not isinstance(self.text, str) or not self.text):
+            raise UsageError(f"text must be a non-empty string, not {self.text!r}")
         for name in ("older_than", "newer_than"):
             if getattr(self, name) is not None:
                 check_seconds(name, getattr(self, name), AGE_MAX_SECONDS)
         if self.ids is not None:
-            if isinstance(self.ids, str) or not all(isinstance(i, str) and i for i in self.ids):
+            is_list = isinstance(self.ids, Collection) and not isinstance(self.ids, str)
+            if not is_list or not all(isinstance(i, str) and i for i in self.ids):
                 raise UsageError("ids must be a list of message ids")
             object.__setattr__(self, "ids", frozenset(self.ids))
         object.__setattr__(self, "headers", dict(self.headers))

@@ -17,6 +17,7 @@ from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.retries import LetterGroup
 from cassq.model.rows import GroupRow
 from cassq.producer.pusher import Pusher
+from cassq.settings import DeathReason
 
 LETTERS_MAX = 1 << 40
 RATE_MAX = 1e9
@@ -26,7 +27,7 @@ IMPORTED_AT_ONCE = 4096
 class Where(TypedDict, total=False):
     """Selects dead letters: the fields of `cassq.dead_letters.letters.Filter`."""
 
-    reason: str | None
+    reason: DeathReason | None
     older_than: float | None
     newer_than: float | None
     headers: Mapping[str, str]

@@ -23,6 +23,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, TypeVar
 
+from cassq.base.arguments import check_text
 from cassq.catalog.port import Catalog, limit_names
 from cassq.errors import CorruptionError, MessageNotFoundError, UsageError
 from cassq.extents.port import ExtentMissingError, ExtentReader
@@ -112,6 +113,7 @@ def explain(ports: Ports, message_id: str, queue: QueueRow | None = None) -> Exp
 
     Raises UsageError for an invalid id, MessageNotFoundError if no queue knows the message.
     """
+    check_text("message_id", message_id)
     message_id = from_uuid(message_id)
     spot = parse_id(message_id)
     catalog = ports.catalog

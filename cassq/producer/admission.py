@@ -224,8 +224,8 @@ class Admission:
     ) -> PendingPush:
         """A `push_many`, checked; it is appended by itself."""
         found, length = check_payloads(payloads)
-        headers = all_with_importance(headers, importance, len(found))
         check_columns(len(found), headers=headers, keys=keys, dedup_ids=dedup_ids)
+        headers = all_with_importance(headers, importance, len(found))
         if dedup_ids is not None:
             headers = marked(self._queue(), headers, dedup_ids)
         batch = batched(found, length, headers, keys, self._clock.wall_ms())
@@ -560,8 +560,13 @@ class LevelColumns(NamedTuple):
 
 
 def check_columns(count: int, **columns: Sequence[object] | None) -> None:
-    """Raise InvalidPayloadError for a column whose length is not the number of payloads."""
+    """Raise InvalidPayloadError for a column whose length is not the number of payloads, or which
+    is no list."""
     for name, column in columns.items():
+        if column is not None and not isinstance(column, Sequence):
+            raise InvalidPayloadError(
+                f"{name} must be a list with one for each payload, not {type(column).__name__}"
+            )
         if column is not None and len(column) != count:
             raise InvalidPayloadError(
                 f"{count} payloads came with {len(column)} {name}",

@@ -217,6 +217,7 @@ class Pusher:
         sync for up to 16,384 messages of a priority that are not delayed; for those with dedup ids
         one more sync for every 5,000.
         """
+        _check_pushes(pushes)
         return self._push_together(pushes) or self._push_singly(pushes)
 
     def _push_together(self, pushes: Sequence[Push]) -> list[MessageId | Exception]:
@@ -652,6 +653,14 @@ class Pusher:
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("this pusher is closed")
+
+
+def _check_pushes(pushes: Sequence[Push]) -> None:
+    if not isinstance(pushes, Sequence) or isinstance(pushes, str | bytes | Push):
+        raise UsageError(f"push_each takes a list of Push, not {pushes!r:.100}")
+    wrong = set(map(type, pushes)) - {Push}
+    if wrong:
+        raise UsageError(f"push_each takes a list of Push, not of {wrong.pop().__name__}")
 
 
 def _columns_of(

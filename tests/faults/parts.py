@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import cassq
+from cassq import doorbell
+from cassq import popper as popper_module
 from cassq.base.clock import SystemClock
 from cassq.base.ids import Ids
 from cassq.catalog.sqlite import SqliteCatalog
@@ -276,12 +278,14 @@ def die_of_anything(stage: Stage, url: str, group: str, batch: int) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
-def wake_and_tell(stage: Stage, url: str) -> None:
-    """Wait for messages one by one, and tell each."""
+def wake_and_tell(stage: Stage, url: str, look_again: float) -> None:
+    """Wait for messages one by one, and tell each. look_again: after so many seconds a popper looks
+    without a ring."""
+    doorbell.LOOK_AGAIN_SECONDS = popper_module.LOOK_AGAIN_SECONDS = look_again
     with cassq.connect(url) as client, client.queue("jobs").popper() as popper:
         stage.tell("ready")
         while not stage.over():
-            for message in popper.pop(1, wait=30):
+            for message in popper.pop(1, wait=look_again):
                 stage.tell("got", message.payload)
                 popper.commit([message])
                 if message.payload == b"last":

@@ -23,7 +23,7 @@ from cassq.cli.verb import (
 from cassq.client.client import Client
 from cassq.client.queue import Queue
 from cassq.dead_letters.bulk_job import BulkOutcome, Watch
-from cassq.dead_letters.letters import Filter, Letter, letters_of
+from cassq.dead_letters.letters import DEATH_REASONS, Filter, Letter, letters_of
 from cassq.dead_letters.queue import DeadLetterQueue
 from cassq.errors import CassqError, QueueNotFoundError
 from cassq.lifecycle.retries import all_letters
@@ -47,6 +47,7 @@ _GROUP = click.option(
 _FILTERS = [
     click.option(
         "--reason",
+        type=click.Choice(DEATH_REASONS),
         help="Only letters that died for this reason (delivery_limit, rejected, maxlen), or that"
         " last failed for it (rejected, expired).",
     ),

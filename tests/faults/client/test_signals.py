@@ -195,8 +195,9 @@ def test_what_a_handler_raises_in_a_commit_does_not_undo_it(
     assert queue.audit().findings == []
 
 
+@pytest.mark.parametrize("by", ["handler", "thread"])
 def test_an_iteration_that_is_stopped_ends_after_the_message_in_hand(
-    queue: cassq.Queue,
+    queue: cassq.Queue, by: str
 ) -> None:
     push(queue, *numbers(100))
     popper = queue.popper()
@@ -204,8 +205,12 @@ def test_an_iteration_that_is_stopped_ends_after_the_message_in_hand(
     with handled(popper.stop):
         for message in popper:
             done.append(message.payload)
-            if len(done) == 3:
+            if len(done) == 3 and by == "handler":
                 signal.raise_signal(signal.SIGUSR1)
+            elif len(done) == 3:
+                thread = threading.Thread(target=popper.stop, daemon=True)
+                thread.start()
+                joined("who stops it", thread)
             message.ack()
     assert done == numbers(3)
     popper.flush()

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 import cassq
 from cassq.cli.main import main
+from tests.integration.deadlines import eventually
 from tests.integration.places import Place
 from tests.shell import Done
 
@@ -230,11 +231,16 @@ def test_what_was_pushed_is_the_sum_of_the_columns(cli: Cli, url: str) -> None:
             pusher.push(b"2")
         with client.queue("mail~default~dead").popper() as popper:
             popper.commit(popper.pop())
+        queue.update(message_ttl=0.001)
+        eventually(
+            "what waits expires",
+            lambda: (client.reap(), queue.stats().groups["default"].expired)[1],
+        )
     lines = [line.split() for line in cli("stats").out.decode().splitlines()]
-    assert lines[0][8:-1] == ["PURGED", "MERGED", "SKIPPED"]
+    assert lines[0][8:-1] == ["EXPIRED", "PURGED", "MERGED", "SKIPPED"]
     assert len(lines) == 4
     for line in lines[1:]:
-        assert int(line[1]) == sum(map(int, line[4:11])), line
+        assert int(line[1]) == sum(map(int, line[4:12])), line
 
 
 def test_what_a_popper_holds_is_pending(cli: Cli, url: str) -> None:

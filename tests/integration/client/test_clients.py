@@ -196,6 +196,34 @@ def test_push_many_of_something_else_than_a_list_says_so(queue: cassq.Queue, pay
         pusher.push_many(payloads)
 
 
+@pytest.mark.parametrize(
+    ("said", "call"),
+    [
+        ("headers must be a list", lambda q: q.pusher().push_many([b"x"], headers=5)),
+        ("keys must be a list", lambda q: q.pusher().push_many([b"x"], keys=5)),
+        ("keys must be a list", lambda q: q.pusher().push_many([b"x"], keys=5, priority=[1])),
+        ("dedup_ids must be a list", lambda q: q.pusher().push_many([b"x"], dedup_ids=5)),
+        ("a list of Push", lambda q: q.pusher().push_each(None)),
+        ("a list of Push, not of int", lambda q: q.pusher().push_each([5])),
+        ("a list of Push, not of bytes", lambda q: q.pusher().push_each([b"x"])),
+        ("message_id must be a str", lambda q: q.explain(None)),
+        ("ids must be a list", lambda q: q.dead_letters().merge(ids=5)),
+        ("reason must be one of", lambda q: q.dead_letters().peek(reason="rejectd")),
+    ],
+)
+def test_arguments_of_the_wrong_type_are_named(
+    queue: cassq.Queue, said: str, call: Callable[[cassq.Queue], object]
+) -> None:
+    with pytest.raises((UsageError, InvalidPayloadError), match=said):
+        call(queue)
+    assert queue.stats().pushed == 0
+
+
+def test_a_prefix_of_queues_is_a_text(client: cassq.Client) -> None:
+    with pytest.raises(UsageError, match="prefix must be a str, not 5"):
+        client.queues(5)  # type: ignore[arg-type]
+
+
 def test_to_settle_one_message_or_none_says_how(queue: cassq.Queue) -> None:
     push(queue, b"x")
     popper = queue.popper()

@@ -3,13 +3,15 @@ nothing that is said of one message costs another its ack."""
 
 from __future__ import annotations
 
+import asyncio
 import enum
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 import cassq
+import cassq.aio
 from cassq.base.arguments import ERROR_MAX, error_text
 from cassq.consumer.delivery import Message, NackOptions
 from cassq.errors import UsageError
@@ -121,14 +123,41 @@ def test_a_transaction_records_an_exception_whose_text_cannot_be_had(queue: cass
     assert step.state != "pending"
 
 
-@pytest.mark.parametrize("consistency", ["ap", "cp"])
+def test_receipts_refuse_it_and_stay_valid(queue: cassq.Queue) -> None:
+    push(queue, b"x")
+    receipt = queue.popper().pop()[0].receipt
+    for say in (queue.settle(receipt).nack, queue.settle(receipt).dead):
+        with pytest.raises(UsageError, match="not 5 of type int"):
+            say(**{"error" if say.__name__ == "nack" else "reason": 5})
+    queue.settle(receipt).ack()
+    assert queue.stats().groups["default"].committed == 1
+
+
+def test_async_messages_refuse_it_and_can_be_acked(queue: cassq.Queue, url: str) -> None:
+    async def main() -> None:
+        async with cassq.aio.connect(url) as client:
+            (message,) = await (await client.queue("jobs")).pop()
+            for say in (message.nack(error=5), message.dead(5)):  # type: ignore[arg-type]
+                with pytest.raises(UsageError, match="not 5 of type int"):
+                    await say
+            await message.ack()
+
+    push(queue, b"x")
+    asyncio.run(main())
+    assert queue.stats().groups["default"].committed == 1
+
+
+@pytest.mark.parametrize("kind", ["ap", "cp", "key"])
 def test_what_cannot_be_written_costs_no_other_message_its_ack(
-    client: cassq.Client, consistency: str
+    client: cassq.Client, kind: Literal["ap", "cp", "key"]
 ) -> None:
     """Past all checks, something is said that cannot be put into a row."""
+    consistency = "cp" if kind == "cp" else "ap"
     queue = client.create_queue("jobs", consistency=consistency, claim_timeout=3600)
-    push(queue, *numbers(3))
-    popper = queue.popper()
+    queue.create_group("one", order="key" if kind == "key" else "any")
+    with queue.pusher() as pusher:
+        pusher.push_many(numbers(3), keys=numbers(3))
+    popper = queue.popper("one")
     messages = [*popper.pop(2), *popper.pop()]
     messages[0].ack()
     delivery: Any = messages[1]._delivery
@@ -136,13 +165,13 @@ def test_what_cannot_be_written_costs_no_other_message_its_ack(
     with pytest.raises(TypeError):
         delivery.acknowledger.give(delivery, range(1, 2), unwritable)
         popper.flush()
-    if consistency == "ap":
+    if kind != "cp":
         messages[2].ack()
     for _ in range(2):
         with pytest.raises(TypeError):
             popper.flush()
-    committed = 2 if consistency == "ap" else 1
-    assert queue.stats().groups["default"].committed == committed
+    committed = 1 if kind == "cp" else 2
+    assert queue.stats().groups["one"].committed == committed
     delivery.backs = {NackOptions(delay_ms=0): delivery.backs.pop(unwritable)}
     popper.flush()
     (again,) = popper.pop()

@@ -53,6 +53,7 @@ queue.create_group("b", start="now", exclusive=True, claim_timeout=None)
 queue.update_group("b", sick_check=False)
 queue.peek(3, state="dead")
 queue.history(step="hour")
+queue.dead_letters().peek(reason="rejected")
 with queue.pusher() as pusher:
     ids = pusher.push_many([b"x", b"y"])
     listed: list[str] = list(ids)
@@ -81,6 +82,7 @@ queue.create_group("b", max_length=3)  # wrong
 queue.update_group("b", exclusiv=True)  # wrong
 queue.peek(state="lost")  # wrong
 queue.history(step="week")  # wrong
+queue.dead_letters().peek(reason="rejectd")  # wrong
 cassq.connect("file:queues", durability="disc")  # wrong
 cassq.typo  # wrong
 """
