@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import groupby
 from operator import itemgetter
+from typing import Any
 
 import pytest
 
@@ -35,6 +36,14 @@ def keeping(place: Place, clock: Clock) -> cassq.Client:
     ports = embedded.ports
     turns = Turns(ports.catalog.leases, ports.locker, clock, ports.ids.client)
     return cassq.Client(place.url, embedded._replace(ports=ports._replace(turns=turns)), clock)
+
+
+def without_turns(place: Place, clock: Clock) -> cassq.Client:
+    """A client that locks for each claim."""
+    embedded = place.open(clock)
+    return cassq.Client(
+        place.url, embedded._replace(ports=embedded.ports._replace(turns=None)), clock
+    )
 
 
 @pytest.fixture
@@ -222,6 +231,44 @@ def test_who_waits_for_a_dead_popper_goes_on_when_its_lock_lapses(
     assert one(other) is None
     clock.advance(0.2)
     assert one(other) == b"1"
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["turns", "a lock a claim"])
+def test_a_popper_that_stands_still_with_a_new_lock_leaves_the_claim_of_the_next(
+    place: Place, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    with ExitStack() as clients:
+
+        def open_one() -> cassq.Client:
+            opened = keeping if kept else without_turns
+            client = clients.enter_context(opened(place, clock))
+            client.runtime.housekeeper.stop()
+            return client
+
+        client = open_one()
+        slow = jobs(client, 3).popper(keep_alive=0)
+        other = open_one().queue("jobs").popper(keep_alive=0)
+        ports = client.ports
+        acquire, read = ports.locker.acquire, ports.catalog.claims.cursor
+        locks: list[object] = []
+        held: list[cassq.Message] = []
+
+        def acquired(*args: Any, **more: Any) -> Any:
+            locks.append(acquire(*args, **more))
+            return locks[-1]
+
+        def read_late(*args: Any) -> Any:
+            if locks and not held:
+                clock.advance(TIMEOUT + 1)
+                held.extend(other.pop(1))
+            return read(*args)
+
+        monkeypatch.setattr(ports.locker, "acquire", acquired)
+        monkeypatch.setattr(ports.catalog.claims, "cursor", read_late)
+        assert not slow.pop(1)
+        assert payloads(held) == [b"0"]
+        other.commit(held)
+        assert [one(other), one(other)] == [b"1", b"2"]
 
 
 @pytest.mark.parametrize("passed", [0.1, 0.9])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ from cassq.errors import (
     InvalidNameError,
     UsageError,
 )
+from cassq.extents.files.store import WORDS
+from tests.faults.actors import Act
 from tests.integration.deadlines import eventually, joined
 from tests.integration.stage import Connect, alone, drain, numbers, payloads, push, reap
 
@@ -50,6 +53,33 @@ def test_a_group_from_now_sees_only_what_is_pushed_later(queue: cassq.Queue) -> 
     stats = queue.audit().groups["new"]
     assert (stats.skipped, stats.committed) == (10, 5)
     assert queue.audit().findings == []
+
+
+@pytest.mark.embedded_only(reason="it is about the files of a directory")
+def test_a_group_from_now_skips_what_a_power_cut_left_unpublished(
+    queue: cassq.Queue, url: str, directory: Path, act: Act
+) -> None:
+    """Of a pipe whose pusher is gone the published end is only a lower bound."""
+    pusher = act("push_on_word", url)
+    pusher.expect("ready")
+
+    def pushed(some: list[bytes], total: int) -> None:
+        for payload in some:
+            pusher.say(payload)
+        eventually("they are pushed", lambda: len(pusher.reports("pushed")) == total)
+
+    pushed(numbers(5), 5)
+    (words,) = directory.rglob(f"*{WORDS}")
+    earlier = words.read_bytes()
+    pushed(numbers(5, first=5), 10)
+    pusher.kill()
+    with words.open("r+b") as file:  # its last page was not written
+        file.write(earlier)
+    queue.create_group("new", start="now")
+    push(queue, b"later")
+    assert payloads(drain(queue.popper("new"))) == [b"later"]
+    assert queue.audit().groups["new"].skipped == 10
+    assert payloads(drain(queue.popper())) == [*numbers(10), b"later"]
 
 
 def test_a_group_from_a_time_sees_what_was_pushed_since(queue: cassq.Queue) -> None:

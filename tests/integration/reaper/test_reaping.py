@@ -9,6 +9,7 @@ import pytest
 import cassq
 from cassq.alerts.targets import AlertTarget
 from cassq.base.clock import ManualClock
+from cassq.catalog.port import pipe_lock
 from cassq.errors import BackendError, UsageError
 from cassq.model.rows import ClaimState
 from cassq.reaper import DONE, LEASE_MS, Action
@@ -38,6 +39,22 @@ def test_a_client_reaps_all_queues_or_some(client: cassq.Client) -> None:
     retired = [action for action in done if action.outcome == DONE]
     assert {action.queue for action in retired} <= {"a", "b", "c"}
     eventually("every pipe is retired", lambda: (client.reap(), not extents(client))[1])
+
+
+def test_the_locks_of_an_exclusive_group_go_with_its_pipes(client: cassq.Client) -> None:
+    queue = client.create_queue("jobs")
+    queue.create_group("one", exclusive=True)
+    ids = push(queue, *numbers(3))
+    for group in ("default", "one"):
+        drain(queue.popper(group))
+    rows = client.ports.catalog.queues.groups(queue.id)
+    (group_id,) = [row.id for row in rows if row.name == "one"]
+    lock = pipe_lock(group_id, ids[0].partition(":")[0])
+    eventually("the pipe is retired", lambda: (client.reap(), not extents(client))[1])
+    leases = client.ports.catalog.leases
+    for _ in range(2):  # nothing is known of it, and nothing stays
+        assert leases.take(lock, "me", 1000) == 1
+        leases.drop(lock, "me")
 
 
 def test_a_queue_that_is_not_there_is_named(client: cassq.Client) -> None:
