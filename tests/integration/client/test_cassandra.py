@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from click.testing import CliRunner, Result
@@ -35,6 +36,7 @@ from tests.integration.deadlines import DEADLINE_SECONDS, eventually, joined
 from tests.servers.fixtures import running
 from tests.servers.kinds import cassandra
 from tests.servers.kinds.cassandra import CassandraCluster
+from tests.servers.kinds.hazelcast import HazelcastCluster
 from tests.servers.kinds.zookeeper import ZooKeeperCluster
 
 KEYSPACE = "integration"
@@ -361,11 +363,24 @@ def no_locks(tables: Cql) -> Iterator[None]:
     tables.apply(forget)
 
 
+@pytest.fixture(
+    params=[
+        pytest.param(name, marks=pytest.mark.servers(f"{name}1_for_the_session"))
+        for name in ("zookeeper", "hazelcast")
+    ]
+)
+def locks(request: pytest.FixtureRequest) -> str:
+    """The URL of a service of locks, as in `locks=`."""
+    if request.param == "zookeeper":
+        keeper: ZooKeeperCluster = request.getfixturevalue("zookeeper1")
+        return keeper.url("cassq")
+    members: HazelcastCluster = request.getfixturevalue("hazelcast1")
+    return quote(f"{members.url()}?cp=no", safe=":/")
+
+
 @pytest.mark.usefixtures("no_locks")
-def test_all_clients_lock_by_what_the_first_has_used(
-    url: str, name: str, zookeeper1: ZooKeeperCluster
-) -> None:
-    elsewhere = f"{url}?locks={zookeeper1.url('cassq')}"
+def test_all_clients_lock_by_what_the_first_has_used(url: str, name: str, locks: str) -> None:
+    elsewhere = f"{url}?locks={locks}"
     with cassq.connect(elsewhere) as client, cassq.connect(elsewhere) as other:
         queue = client.create_queue(name)
         queue.create_group("one", exclusive=True)
@@ -377,7 +392,7 @@ def test_all_clients_lock_by_what_the_first_has_used(
             assert not late.pop(1), "the lock is held"
             popper.commit(messages)
     with pytest.raises(
-        ConfigError, match="locks of the clients.*zookeeper://.*not 'leases'.*leave locks= out"
+        ConfigError, match="locks of the clients.*://.*not 'leases'.*leave locks= out"
     ):
         cassq.connect(f"{url}?locks=leases")
     with cassq.connect(url) as client, client.queue(name).popper("one") as popper:
