@@ -20,6 +20,6 @@ from cassq.aio.client import Client, Connecting, connect
 from cassq.aio.popper import Popper
 from cassq.aio.pusher import Pusher
 from cassq.aio.queue import Queue
-from cassq.eventloop.message import Message
+from cassq.worker.eventloop.message import Message
 
 __all__ = ["Client", "Connecting", "Message", "Popper", "Pusher", "Queue", "connect"]

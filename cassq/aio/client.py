@@ -13,9 +13,9 @@ from cassq.aio.queue import Queue
 from cassq.base.arguments import refuse_pickling
 from cassq.client.client import Client as ThreadClient
 from cassq.client.connecting import connect as connect_threads
-from cassq.eventloop.calls import Calls
-from cassq.eventloop.courier import check_loop
 from cassq.settings import Durability, QueueSettings
+from cassq.worker.eventloop.calls import Calls
+from cassq.worker.eventloop.courier import check_loop
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -11,9 +11,9 @@ from cassq.aio.popper import Popper
 from cassq.aio.pusher import Pusher
 from cassq.client.client import Client
 from cassq.errors import CassqError, ClosedError
-from cassq.eventloop.calls import Calls
-from cassq.eventloop.courier import check_loop
 from cassq.lifecycle.ports import Life, Ports
+from cassq.worker.eventloop.calls import Calls
+from cassq.worker.eventloop.courier import check_loop
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -13,8 +13,8 @@ from cassq.base.clock import Stopwatch
 from cassq.consumer.delivery import Error
 from cassq.consumer.delivery import Message as Delivered
 from cassq.errors import ClosedError, UsageError
-from cassq.eventloop.message import Message
-from cassq.eventloop.taker import Taker
+from cassq.worker.eventloop.message import Message
+from cassq.worker.eventloop.taker import Taker
 
 # An iteration takes ahead what it finishes in about a tenth of a second, and no more than this.
 AHEAD_MAX = 1024

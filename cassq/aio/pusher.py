@@ -12,13 +12,13 @@ from typing import NoReturn, TypeVar
 
 from cassq.base.arguments import refuse_pickling
 from cassq.errors import ClosedError
-from cassq.eventloop.calls import Call, Told, done, into, tell
-from cassq.eventloop.courier import Courier, check_loop
 from cassq.lifecycle.ports import Life
 from cassq.message.message_ids import MessageId, MessageIds
 from cassq.producer.admission import OVERHEAD_BYTES
 from cassq.producer.pusher import BUFFER_BYTES_MAX, BUFFER_MESSAGES_MAX, Push
 from cassq.producer.pusher import Pusher as ThreadPusher
+from cassq.worker.eventloop.calls import Call, Told, done, into, tell
+from cassq.worker.eventloop.courier import Courier, check_loop
 
 T = TypeVar("T")
 

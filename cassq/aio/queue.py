@@ -13,13 +13,13 @@ from cassq.base.arguments import refuse_pickling
 from cassq.client.queue import Group
 from cassq.client.queue import Queue as ThreadQueue
 from cassq.errors import UsageError
-from cassq.eventloop.message import Message
-from cassq.eventloop.taker import Taker
 from cassq.inspect.stats import QueueStats
 from cassq.message.message_ids import MessageId, MessageIds
 from cassq.model.queues import DEFAULT_GROUP, QueuePolicy
 from cassq.popper import KEEP_ALIVE_SECONDS
 from cassq.settings import GroupSettings, QueueSettings, Start, WorkerSettings
+from cassq.worker.eventloop.message import Message
+from cassq.worker.eventloop.taker import Taker
 from cassq.worker.handler import AsyncHandler, is_async
 from cassq.worker.tasks import AsyncWorker
 

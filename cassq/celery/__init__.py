@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cassq.base import extras
+from cassq import extras
 
 with extras.wanted("cassq.celery needs", "celery", "celery"):
     import celery  # noqa: F401

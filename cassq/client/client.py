@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Unpack
 
-from cassq.base import extras
+from cassq import extras
 from cassq.base.arguments import check_text, refuse_pickling
 from cassq.base.clock import Clock
 from cassq.client.backends.embedded import Embedded

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from cassq.base.extras import wanted
+from cassq.extras import wanted
 
 
 def _home() -> str:

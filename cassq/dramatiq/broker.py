@@ -8,10 +8,10 @@ from typing import Any
 
 from cassq.base.arguments import DELAY_MAX_SECONDS, check_seconds
 from cassq.base.clock import Stopwatch, SystemClock
-from cassq.base.extras import wanted
 from cassq.client.places import Place
 from cassq.client.queue import Queue
 from cassq.consumer.delivery import Message as Delivered
+from cassq.extras import wanted
 from cassq.model.queues import check_queue_name
 from cassq.settings import QueueSettings
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cassq.base.extras import wanted
 from cassq.client.places import Place
+from cassq.extras import wanted
 
 with wanted("the results backend for Dramatiq needs", "dramatiq", "dramatiq"):
     from dramatiq.results import ResultBackend

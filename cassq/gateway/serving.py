@@ -21,7 +21,6 @@ from cassq.base.arguments import split_address
 from cassq.base.clock import Clock, SystemClock
 from cassq.base.tls import is_loopback, load_own, loading
 from cassq.errors import ConfigError, UsageError
-from cassq.eventloop.loops import raised_files
 from cassq.gateway.actions.service import ActionService
 from cassq.gateway.plain.answering import PlainAnswering
 from cassq.gateway.plain.service import PlainService
@@ -30,6 +29,7 @@ from cassq.gateway.wire.counts import Counts
 from cassq.gateway.wire.credentials import Credentials
 from cassq.gateway.wire.listening import CONNECTIONS_MAX, Listener, listening_sockets
 from cassq.gateway.wire.signatures import Verifier
+from cassq.worker.eventloop.loops import raised_files
 
 logger: logging.Logger = logging.getLogger("cassq")
 

@@ -9,7 +9,7 @@ control, is a group of the queue of its exchange.
 
 from __future__ import annotations
 
-from cassq.base import extras
+from cassq import extras
 
 with extras.wanted("cassq.kombu needs", "kombu", "celery"):
     import kombu  # noqa: F401

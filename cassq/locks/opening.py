@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cassq.base import extras
+from cassq import extras
 from cassq.base.clock import Clock
 from cassq.errors import ConfigError
 from cassq.locks.port import Locker

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from cassq.base import extras
+from cassq import extras
 from cassq.errors import ConfigError, MissingExtraError
 
 COMPRESSIONS = {"none": 0, "zstd": 1, "lz4": 2}

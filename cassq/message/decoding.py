@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cassq.base import extras
+from cassq import extras
 from cassq.errors import ConfigError
 
 SHOWN_BYTES = 64

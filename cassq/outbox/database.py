@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from cassq.base import extras
+from cassq import extras
 from cassq.errors import ConfigError, FencedError
 from cassq.outbox import table
 from cassq.outbox.session import Session

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import parse_qsl
 
-from cassq.base import extras
+from cassq import extras
 from cassq.base.clock import Clock
 from cassq.base.os_errors import translated
 from cassq.catalog.port import Catalog

@@ -20,7 +20,6 @@ from cassq.base.clock import Clock, SystemClock
 from cassq.base.tls import is_loopback
 from cassq.catalog.port import Catalog
 from cassq.errors import BackendError, ConfigError
-from cassq.eventloop.loops import loop_factory, raised_files
 from cassq.extents.sidecar.net.connection import host_and_port
 from cassq.model.sidecar_rows import ReplicaAt, SidecarRow, SidecarState
 from cassq.sidecar.care.orphan_collector import SAFE_MS, OrphanCollector, ScrubPass
@@ -36,6 +35,7 @@ from cassq.sidecar.sessions.handshake import Handshake
 from cassq.sidecar.sessions.http import HttpServer
 from cassq.sidecar.sessions.server import CONNECTIONS_MAX
 from cassq.sidecar.status import count_extents, healthy, metrics
+from cassq.worker.eventloop.loops import loop_factory, raised_files
 
 logger: logging.Logger = logging.getLogger("cassq")
 
@@ -365,7 +365,7 @@ class _Running:
         return self._sidecar.facts()
 
     def _metrics(self) -> bytes:
-        from cassq.base import extras
+        from cassq import extras
 
         with extras.wanted("metrics need", "prometheus-client", "metrics"):
             from cassq.inspect.prometheus import as_text

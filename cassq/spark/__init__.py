@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cassq.base import extras
+from cassq import extras
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

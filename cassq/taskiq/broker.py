@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from cassq import aio
-from cassq.base.extras import wanted
 from cassq.errors import ClosedError, QueueExistsError, UsageError
+from cassq.extras import wanted
 from cassq.model.priorities import check_priority
 from cassq.model.queues import check_queue_name
 from cassq.popper import KEEP_ALIVE_SECONDS

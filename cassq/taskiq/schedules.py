@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 from cassq.base.arguments import check_seconds
 from cassq.base.clock import SystemClock
-from cassq.base.extras import wanted
 from cassq.client.places import Place
 from cassq.errors import BackendTimeoutError, UsageError
+from cassq.extras import wanted
 from cassq.model.queues import check_queue_name
 
 with wanted("the source of schedules for taskiq needs", "taskiq", "taskiq"):

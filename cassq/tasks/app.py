@@ -36,7 +36,6 @@ from cassq.errors import (
     ConfigError,
     UsageError,
 )
-from cassq.eventloop.message import Message as AsyncMessage
 from cassq.message.message_ids import MessageId
 from cassq.model.queues import QueuePolicy, check_queue_name
 from cassq.model.ticks import checked_cron, ticks_of
@@ -55,6 +54,7 @@ from cassq.tasks.steps.overview import send_signal
 from cassq.tasks.steps.records import CANCELLED
 from cassq.tasks.task import Pushed, Task, TaskSettings
 from cassq.tasks.workers import Workers
+from cassq.worker.eventloop.message import Message as AsyncMessage
 from cassq.worker.handler import AsyncHandler, Handler
 
 logger: logging.Logger = logging.getLogger("cassq")

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
-from cassq.base.extras import wanted
 from cassq.errors import UsageError
+from cassq.extras import wanted
 
 Serializer = Literal["json", "msgpack"]
 # Types of values that JSON writes as they are.

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from cassq.base.arguments import DELAY_MAX_SECONDS, check_seconds
 from cassq.consumer.delivery import Message
 from cassq.errors import UsageError
-from cassq.eventloop.message import Message as AsyncMessage
+from cassq.worker.eventloop.message import Message as AsyncMessage
 
 Handler = Callable[[Message], object]
 AsyncHandler = Callable[[AsyncMessage], Awaitable[object]]

@@ -30,9 +30,9 @@ from cassq.errors import (
     CorruptionError,
     UsageError,
 )
-from cassq.eventloop.calls import Calls
-from cassq.eventloop.message import Message
-from cassq.eventloop.taker import Taker
+from cassq.worker.eventloop.calls import Calls
+from cassq.worker.eventloop.message import Message
+from cassq.worker.eventloop.taker import Taker
 from cassq.worker.feed import Rests
 from cassq.worker.handler import AsyncHandler, check_handler
 from cassq.worker.journal import Journal, Outcome, Task, Terms

@@ -18,9 +18,9 @@ from cassq.cli.orders import end_process, read_orders
 from cassq.cli.start import GARBAGE_OBJECTS
 from cassq.cli.ui.daemon_log import log_as_daemon
 from cassq.errors import CassqError
-from cassq.eventloop.loops import loop_factory
 from cassq.gateway.actions.service import open_service
 from cassq.gateway.serving import Options, Place, serve
+from cassq.worker.eventloop.loops import loop_factory
 from cassq.worker.journal import nothing
 from cassq.worker.reports import BEAT, ENDED, READY, Reporter
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from cassq.base import extras
+from cassq import extras
 from cassq.cli.ui import output
 from cassq.cli.ui.daemon_log import log_as_daemon
 from cassq.cli.verb import Invocation, Verb, seconds

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from cassq.base import extras
+from cassq import extras
 from cassq.cli.ui import output
 from cassq.cli.ui.chart import Series, chart_lines
 from cassq.client.queue import Queue

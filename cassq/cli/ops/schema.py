@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cassq.base import extras
+from cassq import extras
 from cassq.base.clock import SystemClock
 from cassq.base.ids import Ids
 from cassq.cli.ui import output

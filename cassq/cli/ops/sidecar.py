@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cassq.base import extras
+from cassq import extras
 from cassq.cli.ops.sidecar_leave import drain, forget
 from cassq.cli.ops.sidecars import check, list_, show
 from cassq.cli.ui import output

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from cassq.base import extras
+from cassq import extras
 from cassq.cli.verb import F, options
 
 

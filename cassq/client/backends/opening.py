@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
-from cassq.base import extras
+from cassq import extras
 from cassq.base.clock import Clock
 from cassq.client.backends.embedded import Embedded, directory_of, open_directory
 from cassq.client.backends.stores import CASSANDRA, FILES, STORE_OPTIONS, sidecars_of

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from cassq.base import extras
+from cassq import extras
 from cassq.catalog.port import Catalog
 from cassq.errors import ConfigError
 

@@ -25,9 +25,9 @@ from cassq.client.queue import Queue
 from cassq.consumer.delivery import Message
 from cassq.consumer.receiving import RECEIVE_MAX, AnyReceiver
 from cassq.errors import CassqError, CorruptionError, ReceiptError
-from cassq.eventloop.calls import Call, Told, done, hand_out, into, tell
-from cassq.eventloop.courier import LOOK_SECONDS, Courier
 from cassq.extents.port import ExtentMissingError
+from cassq.worker.eventloop.calls import Call, Told, done, hand_out, into, tell
+from cassq.worker.eventloop.courier import LOOK_SECONDS, Courier
 
 logger: logging.Logger = logging.getLogger("cassq")
 

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
 from cassq.base.clock import Clock
+from cassq.base.rare_log import RareLog
 from cassq.errors import BackendError, QueueFullError
 from cassq.gateway.errors import ActionError
 from cassq.gateway.request import Answer, Caller, Request, Service
@@ -25,7 +26,6 @@ from cassq.gateway.wire.counts import DONE, FAILED, GONE, OTHER, REFUSED, Counts
 from cassq.gateway.wire.http import PLAIN_PREFIX, HttpRequest, Reply, Undelivered
 from cassq.gateway.wire.signatures import Verifier, access_key_of
 from cassq.inspect.prometheus import as_text
-from cassq.sidecar.sessions.rare_log import RareLog
 
 logger: logging.Logger = logging.getLogger("cassq")
 

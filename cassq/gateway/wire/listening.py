@@ -15,6 +15,7 @@ from email.utils import formatdate
 from typing import Any
 
 from cassq.base.clock import Clock
+from cassq.base.rare_log import RareLog
 from cassq.gateway.wire.http import (
     BODIES_BYTES_MAX,
     SLOW_SECONDS,
@@ -23,7 +24,6 @@ from cassq.gateway.wire.http import (
     Reply,
     Undelivered,
 )
-from cassq.sidecar.sessions.rare_log import RareLog
 
 logger: logging.Logger = logging.getLogger("cassq")
 

@@ -16,10 +16,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from cassq.base.clock import Stopwatch
+from cassq.base.rare_log import RareLog
 from cassq.sidecar.memory import return_memory
 from cassq.sidecar.sessions.connection import HELLO_SECONDS, ServerConnection, shown_peer
 from cassq.sidecar.sessions.incoming import Connections, Incoming
-from cassq.sidecar.sessions.rare_log import RareLog
 
 UNIDENTIFIED_MAX = 256
 UNIDENTIFIED_SECONDS = 1.0  # that each of them has, even if others wait

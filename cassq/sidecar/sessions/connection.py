@@ -15,6 +15,7 @@ import socket
 from typing import Any
 
 from cassq.base.clock import Stopwatch
+from cassq.base.rare_log import RareLog, short
 from cassq.extents.protocol.inbox import Inbox
 from cassq.extents.protocol.wire import (
     HELLO_BYTES_MAX,
@@ -27,7 +28,6 @@ from cassq.extents.protocol.words import Code, Hello, RefusedError, Reply
 from cassq.sidecar.sessions.dispatcher import Dispatcher
 from cassq.sidecar.sessions.handshake import Handshake
 from cassq.sidecar.sessions.incoming import Incoming
-from cassq.sidecar.sessions.rare_log import RareLog, short
 from cassq.sidecar.sessions.waiting import Asker
 
 HELLO_SECONDS = 10.0

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from cassq.base.rare_log import short
 from cassq.errors import BackendError, CassqError, CorruptionError, StorageFullError
 from cassq.extents.protocol.words import (
     WAIT_MS_MAX,
@@ -29,7 +30,6 @@ from cassq.sidecar.engine.port import Engine
 from cassq.sidecar.engine.replica_state import ReplicaAnswer, ReplicaState
 from cassq.sidecar.load import ByteLoad
 from cassq.sidecar.sessions.group_sync import GroupSync
-from cassq.sidecar.sessions.rare_log import short
 from cassq.sidecar.sessions.waiting import Asker, WaitingRequest, WaitingRequests
 
 logger: logging.Logger = logging.getLogger("cassq")

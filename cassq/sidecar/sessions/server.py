@@ -7,13 +7,13 @@ import errno
 import socket
 import ssl
 
+from cassq.base.rare_log import RareLog
 from cassq.errors import ConfigError
 from cassq.extents.sidecar.net.connection import host_and_port
 from cassq.sidecar.sessions.acceptor import UNIDENTIFIED_MAX, Acceptor
 from cassq.sidecar.sessions.connection import LINGER_SECONDS, SESSIONS_MAX, ServerConnection
 from cassq.sidecar.sessions.dispatcher import Dispatcher
 from cassq.sidecar.sessions.handshake import Handshake
-from cassq.sidecar.sessions.rare_log import RareLog
 
 SWEEP_SECONDS = 5.0
 BACKLOG = 512

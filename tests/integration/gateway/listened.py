@@ -11,11 +11,11 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 from cassq.base.clock import SystemClock
-from cassq.eventloop.loops import loop_factory
 from cassq.gateway.request import Answer, Request
 from cassq.gateway.wire.answering import Answering
 from cassq.gateway.wire.http import BODIES_BYTES_MAX
 from cassq.gateway.wire.listening import CONNECTIONS_MAX, Listener, listening_sockets
+from cassq.worker.eventloop.loops import loop_factory
 from tests.integration.deadlines import DEADLINE_SECONDS
 from tests.unit.gateway.wired import counts
 

@@ -11,7 +11,7 @@ import pytest
 
 import cassq
 from cassq.base.clock import Stopwatch
-from cassq.eventloop.loops import loop_factory, raised_files
+from cassq.worker.eventloop.loops import loop_factory, raised_files
 from tests.integration.gateway.listened import Client, call
 from tests.integration.gateway.storm import URL as ACCOUNT_URL
 from tests.integration.gateway.storm import Gateway, ask

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from cassq.base import rare_log
 from cassq.base.clock import Stopwatch
 from cassq.errors import BackendUnavailableError
 from cassq.extents.protocol.wire import HELLO_BYTES_MAX, read_reply, request_parts
@@ -33,7 +34,7 @@ from cassq.extents.protocol.words import (
 )
 from cassq.extents.sidecar.net.asking import Asking, ask
 from cassq.extents.sidecar.net.connection import Access
-from cassq.sidecar.sessions import acceptor, connection, rare_log
+from cassq.sidecar.sessions import acceptor, connection
 from cassq.sidecar.status import healthy
 from tests.integration.deadlines import eventually, in_threads
 from tests.integration.sidecars import CLUSTER, Running, append, call, links_to, reply

@@ -9,11 +9,13 @@ import sys
 from bench.walk import walked
 from cassq.message.ranges import RangeSet
 from cassq.plurals import counted
+from tests.unit.project.test_architecture import files_to_read
 
 # The most files, and calls between files, that an operation may run through.
 # On a slow disk a pop, an ack and a nack ask the pace for more: a file, or two calls, more.
 SHORT = {"push": (12, 22), "pop(1)": (16, 47), "ack": (8, 14), "nack": (9, 15)}
-SHORT["pop(1), prefetched"] = (8, 18)
+SHORT |= {"pop(1), prefetched": (8, 18), "flush after ack": (16, 40)}
+SHORT["flush after nack"] = (22, 68)
 
 
 def test_a_walk_counts_what_runs_of_cassq_alone() -> None:
@@ -43,6 +45,9 @@ def test_the_command_prints_each_operation_once() -> None:
         assert int(files) - 1 <= int(changes) < int(calls)
     assert lists.startswith("push:\n")
     assert "\n  producer/pusher.py\n" in lists
+    # The page about the architecture names them all.
+    walked_files = {line.strip() for line in lists.splitlines() if line.startswith("  ")}
+    assert walked_files <= set(files_to_read())
     counts = {row[0].strip(): (int(row[1]), int(row[3])) for row in rows}
     for name, (most_files, most_changes) in SHORT.items():
         assert counts[name][0] <= most_files, name

@@ -8,6 +8,8 @@ import resource
 import msgspec
 import pytest
 
+from cassq.base import rare_log
+from cassq.base.rare_log import LINES_MAX, SHOWN_MAX, RareLog, short
 from cassq.errors import BackendError
 from cassq.extents.protocol.wire import (
     MESSAGE_BYTES_MAX,
@@ -18,9 +20,7 @@ from cassq.extents.protocol.wire import (
 from cassq.extents.protocol.words import OPS, Append, Code, Ends
 from cassq.sidecar.engine.rocksdb.trouble import Trouble
 from cassq.sidecar.serving import FILES_RESERVED, connections_allowed
-from cassq.sidecar.sessions import rare_log
 from cassq.sidecar.sessions.dispatcher import refusal_of
-from cassq.sidecar.sessions.rare_log import LINES_MAX, SHOWN_MAX, RareLog, short
 from cassq.sidecar.sessions.server import CONNECTIONS_MAX
 
 

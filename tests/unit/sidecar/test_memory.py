@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
+from cassq.base.rare_log import RareLog
 from cassq.sidecar.sessions.acceptor import MANY, Acceptor
 from cassq.sidecar.sessions.incoming import Incoming
-from cassq.sidecar.sessions.rare_log import RareLog
 
 FAULTS = """
 import resource

@@ -19,12 +19,12 @@ from cassq.base.arguments import check_count, check_seconds
 from cassq.base.clock import Stopwatch
 from cassq.consumer.delivery import Message as Delivered
 from cassq.errors import CassqError, ClaimLostError, ClosedError, CorruptionError
-from cassq.eventloop.calls import Call, Told, done, hand_out, into, tell
-from cassq.eventloop.courier import LOOK_SECONDS, Courier, check_loop
-from cassq.eventloop.message import Message, Verbs
 from cassq.extents.port import ExtentMissingError
 from cassq.lifecycle.ports import Ports
 from cassq.popper import POP_MAX, WAIT_MAX_SECONDS, Popper
+from cassq.worker.eventloop.calls import Call, Told, done, hand_out, into, tell
+from cassq.worker.eventloop.courier import LOOK_SECONDS, Courier, check_loop
+from cassq.worker.eventloop.message import Message, Verbs
 
 logger: logging.Logger = logging.getLogger("cassq")
 

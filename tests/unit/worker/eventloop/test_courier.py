@@ -9,8 +9,8 @@ import threading
 import pytest
 
 from cassq.errors import CassqError
-from cassq.eventloop.calls import Calls
-from cassq.eventloop.courier import Courier
+from cassq.worker.eventloop.calls import Calls
+from cassq.worker.eventloop.courier import Courier
 from tests.integration.deadlines import DEADLINE_SECONDS, eventually
 
 

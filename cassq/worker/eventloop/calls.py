@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from cassq.eventloop.courier import Courier
+from cassq.worker.eventloop.courier import Courier
 
 P = ParamSpec("P")
 T = TypeVar("T")
