@@ -1,7 +1,9 @@
 """The Catalog port: stores everything but payloads. Its rows are in `cassq.model.rows`.
 
 It has these roles: queues and groups, pipes, claims, leases, staged writes, sidecars, records,
-results of tasks, and their steps. Every operation is one conditional write or one bounded read. A
+results of tasks, and their steps. Each role is a class of its own, as it has its own tables and
+users: a test, the simulation or a store can replace one and keep the others. `Records` has what is
+too small for one: each kind is a few rows that are written and read by key. Every operation is one conditional write or one bounded read. A
 conditional write returns whether it took effect. If the backend does not know the outcome, the
 write raises BackendError with `outcome_unknown`; the caller reads it back and never guesses. Times
 are milliseconds of catalog time (`now_ms`), which does not jump when a wall clock does.
