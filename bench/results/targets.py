@@ -269,6 +269,13 @@ GATEWAY_LIMITS = (
     ("receive", "messages received and deleted in tens", "≥", 30_000, "/s"),
     ("plain_push", "messages pushed by plain HTTP", "≥", 300_000, "/s"),
     ("p99_ms", "send to long poll at 500/s, p99", "≤", 5.0, " ms"),
+    (
+        "leave_ms",
+        "until another has what a client that left waited for, the most",
+        "≤",
+        100.0,
+        " ms",
+    ),
 )
 
 

@@ -38,6 +38,8 @@ PLAIN_CONNECTIONS = 4
 PLAIN_BATCH = 5_000
 POLLERS = 8
 WAIT_SECONDS = 5
+SETTLE_SECONDS = 0.005  # long after a request has come to a server that has nothing else to do
+LEAVING_ROUNDS = 200
 # What it takes until all that was sent on schedule is seen, at most.
 STALL_SECONDS_MAX = 60.0
 # How often a request is made again that the server could not answer, as SDKs do.
@@ -306,6 +308,39 @@ async def latency(seat: Seat, rate_per_s: int, seconds: float) -> Figures:
             raise LostMessagesError(f"{lost} of {count} messages did not come") from None
     counted = delays_ms[int(count * WARMUP_SHARE) :]
     return {"p50_ms": percentile(counted, 0.50), "p99_ms": percentile(counted, 0.99)}
+
+
+async def after_leaving(seat: Seat, rounds: int = LEAVING_ROUNDS) -> Figures:
+    """One client that waits first leaves while a message is sent; how long it takes until the next
+    one that waits has it. The message may be on its way to who left."""
+    async with loaded(seat, "leaving") as load:
+        loop = asyncio.get_running_loop()
+        sender, waiter = load.connections[:2]
+        poll = load.request(
+            "ReceiveMessage", WaitTimeSeconds=WAIT_SECONDS, MessageSystemAttributeNames=["All"]
+        )
+        delays_ms: list[float] = []
+        counts: set[str] = set()
+        for _ in range(rounds):
+            leaver = RawConnection(load.place.address)
+            leaving = asyncio.ensure_future(leaver.ask(poll))
+            await asyncio.sleep(SETTLE_SECONDS)  # it is the first in line
+            waiting = asyncio.ensure_future(load.ask(waiter, poll))
+            await asyncio.sleep(SETTLE_SECONDS)
+            sending = asyncio.ensure_future(
+                load.ask(sender, load.request("SendMessage", MessageBody="x"))
+            )
+            leaver.close()
+            leaving.cancel()
+            left = loop.time()
+            (message,) = json.loads(await waiting)["Messages"]
+            delays_ms.append((loop.time() - left) * 1000)
+            counts.add(message["Attributes"]["ApproximateReceiveCount"])
+            await sending
+            await load.delete(waiter, [message["ReceiptHandle"]])
+    if counts != {"1"}:
+        raise LostMessagesError(f"what was on its way to who left was counted: {sorted(counts)}")
+    return {"leave_p50_ms": percentile(delays_ms, 0.50), "leave_ms": max(delays_ms)}
 
 
 async def at_backlogs(

@@ -13,6 +13,7 @@ from bench.scenarios.gateway.load import (
     GROUPS,
     FifoLoad,
     Load,
+    after_leaving,
     at_backlogs,
     in_loop,
     latency,
@@ -75,6 +76,9 @@ class OverSqs(Scenario):
             Column("plain_pop", "/v1 received and acked in thousands/s", "rate"),
             Column("p50_ms", f"send to long poll at {plan.latency_rate}/s, p50 ms", "ms"),
             Column("p99_ms", "p99 ms", "ms"),
+            Column(
+                "leave_ms", "until another has what a client that left waited for, most ms", "ms"
+            ),
             *(
                 Column(f"pop@{count}", f"{shown(count)} wait", "rate")
                 for count in plan.gateway_backlogs
@@ -103,6 +107,8 @@ class OverSqs(Scenario):
         figures = _run(throughput, seat, plan.gateway_s)
         if seat.peer_name in LATENCY_PEERS:
             figures.update(_run(latency, seat, plan.latency_rate, plan.latency_s))
+        if seat.peer_name == OWN:
+            figures.update(_run(after_leaving, seat))
         return figures
 
 

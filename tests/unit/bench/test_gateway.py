@@ -27,6 +27,7 @@ GOOD = {
     "receive": 4e4,
     "plain_push": 4e5,
     "p99_ms": 4.0,
+    "leave_ms": 50.0,
 }
 
 
@@ -35,12 +36,13 @@ def verdicts(scores: Scores) -> set[Verdict]:
 
 
 def test_every_target_can_be_reached_and_missed() -> None:
-    assert len(HERE) == 10
+    assert len(HERE) == 11
     assert verdicts(Scores()) == {Verdict.UNKNOWN}
     for factor, held, verdict in ((1.0, 1.0, Verdict.REACHED), (0.5, 0.5, Verdict.MISSED)):
         scores = Scores()
         figures = {name: value * factor for name, value in GOOD.items()}
-        scores.add("gateway", OWN, {**figures, "p99_ms": GOOD["p99_ms"] / factor})
+        times = {name: GOOD[name] / factor / factor for name in ("p99_ms", "leave_ms")}
+        scores.add("gateway", OWN, {**figures, **times})
         scores.add("gateway-fifo", OWN, figures)
         scores.add("gateway-backlog", OWN, {"held": held})
         scores.add("gateway-fifo-backlog", OWN, {"held": held})
