@@ -6,7 +6,6 @@ KEY:SECRET`). The latter is for TLS, or a network that one trusts.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 import hmac
@@ -89,7 +88,8 @@ class PlainAnswering:
                 request.headers.get(b"content-type", b"").decode("latin-1"),
                 request.headers.get(b"accept", b"").decode("latin-1"),
             )
-            return await self._answer(request, asked, waits=waits)
+            answer = await request.unless_ended(self._service.answer(asked), waits=waits)
+            return self._service.nothing(asked) if answer is None else answer
         except PlainError as exc:
             return refused(exc)
         except ActionError as exc:  # a query that is not one
@@ -97,22 +97,6 @@ class PlainAnswering:
         except Exception as exc:
             logger.error("%s /v1/%s: %s", method, "/".join(path), type(exc).__name__, exc_info=exc)
             return refused(PlainError(500, "failed", "the request failed; the log has more"))
-
-    async def _answer(
-        self, request: HttpRequest, asked: PlainRequest, *, waits: bool
-    ) -> PlainAnswer:
-        request.can_end = waits
-        try:
-            return await self._service.answer(asked)
-        except asyncio.CancelledError:
-            if not request.ending:
-                raise
-            task = asyncio.current_task()
-            if task is not None:
-                task.uncancel()
-            return self._service.nothing(asked)
-        finally:
-            request.can_end = False
 
     def _caller(self, request: HttpRequest) -> Caller:
         """Who asks. Raises PlainError."""

@@ -7,7 +7,6 @@ in the stores is 503, which SDKs try again; a defect of ours is 500, and is logg
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import json
 import logging
@@ -171,20 +170,10 @@ class Answering:
             parameters = json_codec.decoded(action, request.body)
         else:
             parameters = query_codec.decoded(action, text, _queue_url(request, base_url))
-        request.can_end = action == WAITING
-        try:
-            answer = await self._service.answer(
-                Request(action, parameters, caller, base_url, call.id)
-            )
-        except asyncio.CancelledError:
-            if not request.ending:
-                raise
-            task = asyncio.current_task()
-            if task is not None:
-                task.uncancel()
+        asked = self._service.answer(Request(action, parameters, caller, base_url, call.id))
+        answer = await request.unless_ended(asked, waits=action == WAITING)
+        if answer is None:
             answer = Answer({})
-        finally:
-            request.can_end = False
         if text is None:
             return _reply(200, json_codec.encoded(answer.members), call, b"", answer.undelivered)
         body = query_codec.encoded(action, answer.members, call.id)

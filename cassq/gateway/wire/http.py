@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Protocol, cast
+from typing import Protocol, TypeVar, cast
 
 import httptools
 
@@ -57,6 +57,7 @@ _LINES = {
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _COPIED_BYTES_MAX = 16 * 1024  # a body up to this size is written together with its head
 Undelivered = Callable[[], Awaitable[None]]
+T = TypeVar("T")
 
 
 class HttpRequest:
@@ -76,6 +77,21 @@ class HttpRequest:
         self.keep_alive: bool = True
         self.can_end: bool = False
         self.ending: bool = False
+
+    async def unless_ended(self, answer: Awaitable[T], *, waits: bool) -> T | None:
+        """The answer, or None if the end of the gateway came first. waits: whether that may be."""
+        self.can_end = waits
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if not self.ending:
+                raise
+            task = asyncio.current_task()
+            if task is not None:
+                task.uncancel()
+            return None
+        finally:
+            self.can_end = False
 
 
 class Reply:
