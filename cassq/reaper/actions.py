@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from cassq.errors import BackendError, CassqError, CorruptionError
 from cassq.lifecycle.ports import Ports
-from cassq.model.rows import QueueRow
+from cassq.model.rows import Driver, PipeRow, QueueRow
 
 logger: logging.Logger = logging.getLogger("cassq")
 
@@ -60,6 +60,12 @@ class Scope:
             row = self._ports.catalog.queues.by_id(queue_id)
             name = self._names[queue_id] = row.name if row else queue_id
         return name
+
+
+def is_lapsed(row: PipeRow | Driver, beat: int, since_ms: int, now_ms: int) -> bool:
+    """Whether a lease was not renewed for its whole length: the row still has the beat that was
+    seen at since_ms. Times are by the watcher's own boot clock."""
+    return row.beat == beat and now_ms - since_ms >= row.lease_ms
 
 
 S = TypeVar("S")

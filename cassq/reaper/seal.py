@@ -12,7 +12,7 @@ from typing import NamedTuple
 from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.sealing import seal_pipe
 from cassq.model.rows import PipeRow, PipeState
-from cassq.reaper.actions import Action, PlannedPass, Scope
+from cassq.reaper.actions import Action, PlannedPass, Scope, is_lapsed
 
 # The most writers with an unrenewed lease to check in one pass.
 ASKED_MAX = 500
@@ -79,8 +79,7 @@ def plan(snapshot: Unsealed, now_ms: int) -> list[Action]:
         if pipe.state >= PipeState.SEALED:
             continue
         last = snapshot.seen.get(pipe.id)
-        still = last is not None and last.beat == pipe.beat
-        lapsed = still and last is not None and now_ms - last.since_ms >= pipe.lease_ms
+        lapsed = last is not None and is_lapsed(pipe, last.beat, last.since_ms, now_ms)
         if lapsed or pipe.id in snapshot.gone:
             queue = snapshot.names.get(pipe.queue_id, pipe.queue_id)
             found.append(Action("seal", pipe.id, queue, row=pipe))
@@ -116,7 +115,8 @@ class Seal(PlannedPass[Unsealed]):
         doubtful = [
             pipe
             for pipe in pipes
-            if pipe.id in abandoned or now_ms - seen[pipe.id].since_ms >= pipe.lease_ms
+            if pipe.id in abandoned
+            or is_lapsed(pipe, seen[pipe.id].beat, seen[pipe.id].since_ms, now_ms)
         ]
         names = {pipe.queue_id: scope.name(pipe.queue_id) for pipe in doubtful}
         return Unsealed(pipes, seen, abandoned, names)

@@ -14,7 +14,7 @@ from cassq.lifecycle.ports import Ports
 from cassq.model.rows import Driver, WriteRow, WriteState
 from cassq.plurals import counted
 from cassq.producer.staging import DRIVER_LEASE_MS, abort
-from cassq.reaper.actions import DONE, Action, PlannedPass, Scope
+from cassq.reaper.actions import DONE, Action, PlannedPass, Scope, is_lapsed
 
 
 class SeenDriver(NamedTuple):
@@ -43,7 +43,7 @@ def plan(snapshot: OpenWrites, now_ms: int) -> list[Action]:
     for row in snapshot.rows:
         if row.state is WriteState.OPEN:
             driver, look = snapshot.drivers[row.driver], snapshot.seen[row.driver]
-            if look.beat != driver.beat or now_ms - look.since_ms < driver.lease_ms:
+            if not is_lapsed(driver, look.beat, look.since_ms, now_ms):
                 continue
         queue = snapshot.names.get(row.queue_id, row.queue_id)
         found.append(Action("unstage", row.id, queue, row=row))
