@@ -13,10 +13,11 @@ from typing import Any
 import click
 
 from cassq import extras
+from cassq.cli.options import A_FILE, grace_option, processes_option
 from cassq.cli.ui import output
 from cassq.cli.ui.daemon_log import log_as_daemon
-from cassq.cli.verb import Invocation, Verb, seconds
-from cassq.cli.worker.describing import failure
+from cassq.cli.verb import Invocation, Verb
+from cassq.cli.worker.describing import run_until_stopped
 from cassq.client.connecting import DEFAULT_URL
 from cassq.worker.notify import Notices
 from cassq.worker.supervisor import Plan, Supervisor
@@ -25,7 +26,6 @@ LISTEN = "127.0.0.1:9324"
 REGION = "us-east-1"
 PROCESSES_MAX = 256
 CHILD = "cassq.cli.gateway.child"
-_A_FILE = click.Path(path_type=Path, dir_okay=False)
 _WILDCARDS = ("0.0.0.0", "::")
 LARGE_EXAMPLE = (
     "cassq gateway --listen 0.0.0.0:443 --credentials /etc/cassq/keys.toml --processes 4"
@@ -51,25 +51,13 @@ LARGE_EXAMPLE = (
 )
 @click.option(
     "--credentials",
-    type=_A_FILE,
+    type=A_FILE,
     help="Access keys, their secrets and what they may do, as TOML. Read again when it changes.",
 )
-@click.option("--tls-cert", type=_A_FILE, help="The certificate, for TLS.")
-@click.option("--tls-key", type=_A_FILE, help="The key of the certificate.")
-@click.option(
-    "--processes",
-    type=click.IntRange(1, PROCESSES_MAX),
-    default=1,
-    show_default=True,
-    help="How many processes to run; one for each core is enough.",
-)
-@click.option(
-    "--grace",
-    type=seconds,
-    default="30s",
-    show_default=True,
-    help="How long requests may go on after SIGTERM or Ctrl-C.",
-)
+@click.option("--tls-cert", type=A_FILE, help="The certificate, for TLS.")
+@click.option("--tls-key", type=A_FILE, help="The key of the certificate.")
+@processes_option(PROCESSES_MAX, "; one for each core is enough")
+@grace_option("requests")
 @click.option(
     "--expose-groups",
     is_flag=True,
@@ -176,10 +164,7 @@ class _ReadyNotices(Notices):
 def _run(plan: Plan, ready: Callable[[], None]) -> int:
     """Run processes until they are stopped. Returns the exit code."""
     supervisor = Supervisor(plan, lambda _orders, _popper: None, _ReadyNotices(ready))
-    code = supervisor.run()
-    if supervisor.failed is not None:
-        raise failure(supervisor.failed)
-    return code
+    return run_until_stopped(supervisor)
 
 
 def _show(call: Invocation, facts: Mapping[str, Any], *, any_key: bool) -> None:

@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 
 import click
 
+from cassq.cli.options import time_option
 from cassq.cli.stopping import StopSignal
 from cassq.cli.ui import output
-from cassq.cli.verb import Invocation, Verb, seconds
+from cassq.cli.verb import Invocation, Verb
 from cassq.outbox.database import database_of
 from cassq.outbox.relay import EVERY_SECONDS, Relay
 from cassq.plurals import counted
@@ -75,13 +76,8 @@ def create(call: Invocation, dsn: str) -> None:
 )
 @_from
 @click.option("--once", is_flag=True, help="End when nothing is left that can be forwarded.")
-@click.option(
-    "--every",
-    type=seconds,
-    default=f"{EVERY_SECONDS:g}s",
-    show_default=True,
-    metavar="TIME",
-    help="How often to look at an empty outbox.",
+@time_option(
+    "--every", f"{EVERY_SECONDS:g}s", "How often to look at an empty outbox.", metavar="TIME"
 )
 @click.pass_context
 def relay(ctx: click.Context, dsn: str, once: bool, every: float) -> None:

@@ -13,9 +13,10 @@ import click
 from cassq import extras
 from cassq.cli.ops.sidecar_leave import drain, forget
 from cassq.cli.ops.sidecars import check, list_, show
+from cassq.cli.options import A_FILE, time_option
 from cassq.cli.ui import output
 from cassq.cli.ui.daemon_log import log_as_daemon
-from cassq.cli.verb import Invocation, Verb, seconds
+from cassq.cli.verb import Invocation, Verb
 from cassq.client.connecting import DEFAULT_URL
 from cassq.errors import ConfigError
 
@@ -31,7 +32,6 @@ LARGE_EXAMPLE = (
     " --cert /etc/cassq/node.pem --key /etc/cassq/node.key --peer-ca /etc/cassq/ca.pem"
     " --http 127.0.0.1:7080"
 )
-_A_FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.group()
@@ -88,16 +88,16 @@ def sidecar() -> None:
 )
 @click.option(
     "--token-file",
-    type=_A_FILE,
+    type=A_FILE,
     help="A file with the token that clients must present, or with two valid tokens. Without it,"
     " CASSQ_SIDECAR_TOKEN is the token.",
 )
-@click.option("--cert", type=_A_FILE, help="Its certificate, for TLS.")
-@click.option("--key", type=_A_FILE, help="The key of the certificate.")
-@click.option("--ca", type=_A_FILE, help="Clients must present certificates of this authority.")
+@click.option("--cert", type=A_FILE, help="Its certificate, for TLS.")
+@click.option("--key", type=A_FILE, help="The key of the certificate.")
+@click.option("--ca", type=A_FILE, help="Clients must present certificates of this authority.")
 @click.option(
     "--peer-ca",
-    type=_A_FILE,
+    type=A_FILE,
     help="Copy from sidecars with certificates of this authority. [default: --ca, or the system's]",
 )
 @click.option("--insecure", is_flag=True, help="Listen without TLS in a network that you trust.")
@@ -114,19 +114,11 @@ def sidecar() -> None:
     metavar="SIZE",
     help="Accept no messages while less than this is free on the disk, as in 10GiB or 5%.",
 )
-@click.option(
-    "--drain-seconds",
-    type=seconds,
-    default=DRAIN,
-    show_default=True,
-    help="When it stops, wait this long for writers to move to other sidecars.",
+@time_option(
+    "--drain-seconds", DRAIN, "When it stops, wait this long for writers to move to other sidecars."
 )
-@click.option(
-    "--orphans-after",
-    type=seconds,
-    default="1h",
-    show_default=True,
-    help="Remove extents that the catalog does not know after this long.",
+@time_option(
+    "--orphans-after", "1h", "Remove extents that the catalog does not know after this long."
 )
 @click.pass_obj
 def serve(

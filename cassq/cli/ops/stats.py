@@ -13,6 +13,7 @@ import click
 from cassq.base.clock import SystemClock
 from cassq.base.counters import REQUESTS
 from cassq.cli.ops import history as past
+from cassq.cli.options import A_FILE
 from cassq.cli.stopping import StopSignal
 from cassq.cli.ui import output
 from cassq.cli.ui.chart import number
@@ -86,7 +87,7 @@ def _with_seconds(word: str, after: str) -> str:
 @click.option("--group", metavar="GROUP", help="With --history: only this group.")
 @click.option(
     "--image",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=A_FILE,
     help="With --history: draw it to FILE (.png, .svg, .pdf); needs the extra cassq[plots].",
 )
 @click.pass_obj

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import click
 
 from cassq.base.clock import Stopwatch
+from cassq.cli.options import time_option
 from cassq.cli.stopping import Stopped, StopSignal
 from cassq.cli.ui import output
-from cassq.cli.verb import Invocation, Verb, queue_argument, seconds
+from cassq.cli.verb import Invocation, Verb, queue_argument
 from cassq.consumer.delivery import Messages
 from cassq.errors import (
     CassqError,
@@ -54,13 +55,7 @@ LOOK_SECONDS = 0.25
     help="Pop at most this many messages.  [default: 1, and no limit with --all or --follow]",
 )
 @click.option("--all", "drain", is_flag=True, help="Pop until nothing is left.")
-@click.option(
-    "--wait",
-    type=seconds,
-    default="0",
-    show_default=True,
-    help="Wait this long for the first message.",
-)
+@time_option("--wait", "0", "Wait this long for the first message.")
 @click.option(
     "--follow", "-f", is_flag=True, help="Keep popping messages as they arrive, until stopped."
 )

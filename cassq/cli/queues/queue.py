@@ -7,9 +7,10 @@ from typing import Any, TypeVar
 
 import click
 
+from cassq.cli.options import time_option
 from cassq.cli.queues.policies import NO_LIMIT, SHARES, given, given_at_least_one, queue_options
 from cassq.cli.ui import output
-from cassq.cli.verb import Invocation, Verb, options, queue_argument, seconds, sure_to
+from cassq.cli.verb import Invocation, Verb, options, queue_argument, sure_to
 from cassq.client.queue import Queue
 from cassq.model.queues import FIXED_QUEUE_SETTINGS, as_dict
 from cassq.plurals import counted
@@ -174,9 +175,7 @@ def _show_paused(call: Invocation, queue: Queue) -> None:
 
 @queue.command("drain", cls=Verb, examples=["cassq queue drain mail --timeout 5m"])
 @queue_argument()
-@click.option(
-    "--timeout", type=seconds, default="60s", show_default=True, help="Wait at most this long."
-)
+@time_option("--timeout", "60s", "Wait at most this long.")
 @click.pass_context
 def drain(ctx: click.Context, name: str, timeout: float) -> None:
     """Pause pushing, and wait until everything is consumed. Pushing stays paused. The exit code is

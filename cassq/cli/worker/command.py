@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import click
 
 from cassq.base.arguments import split_address
+from cassq.cli.options import grace_option, processes_option
 from cassq.cli.ui import output
 from cassq.cli.verb import Invocation, Verb, complete_queue, seconds
-from cassq.cli.worker.describing import described, failure
+from cassq.cli.worker.describing import described, run_until_stopped
 from cassq.cli.worker.logs import FORMS, JSON, TEXT, log_tasks
 from cassq.client.client import Client
 from cassq.client.connecting import DEFAULT_URL, connect
@@ -72,13 +73,7 @@ class Place(NamedTuple):
     metavar="GROUP",
     help="The consumer group to work for.  [default: default, or an app's]",
 )
-@click.option(
-    "--processes",
-    type=click.IntRange(1, PROCESSES_MAX),
-    default=1,
-    show_default=True,
-    help="How many processes to run for each queue.",
-)
+@processes_option(PROCESSES_MAX, " for each queue")
 @click.option(
     "--threads",
     type=click.IntRange(1, CONCURRENCY_MAX),
@@ -91,13 +86,7 @@ class Place(NamedTuple):
     metavar="N",
     help="How many async tasks each process runs at the same time.  [default: 100]",
 )
-@click.option(
-    "--grace",
-    type=seconds,
-    default="30s",
-    show_default=True,
-    help="How long tasks may go on after SIGTERM or Ctrl-C.",
-)
+@grace_option("tasks")
 @click.option(
     "--time-limit",
     type=seconds,
@@ -192,10 +181,7 @@ def _run(client: Client, place: Place, plan: Plan, address: tuple[str, int] | No
     supervisor = Supervisor(plan, partial(_free, client), Notices())
     if address is not None:
         _serve(client, supervisor, address, place)
-    code = supervisor.run()
-    if supervisor.failed is not None:
-        raise failure(supervisor.failed)
-    return code
+    return run_until_stopped(supervisor)
 
 
 def _address(listen: str) -> tuple[str, int]:

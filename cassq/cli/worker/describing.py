@@ -10,6 +10,7 @@ from cassq import errors
 from cassq.cli.ui import output
 from cassq.errors import CassqError
 from cassq.worker.child import Child
+from cassq.worker.supervisor import Supervisor
 
 
 class Described(NamedTuple):
@@ -40,6 +41,15 @@ def described(handler: str, url: str | None, command: Sequence[str]) -> Describe
         raise CassqError(f"the process that loaded {handler} ended with exit code {code}")
     groups = child.described["groups"]
     return None if groups is None else Described(child.described["url"], groups)
+
+
+def run_until_stopped(supervisor: Supervisor) -> int:
+    """Run processes until they are stopped. Returns the exit code; raises what kept them from
+    starting."""
+    code = supervisor.run()
+    if supervisor.failed is not None:
+        raise failure(supervisor.failed)
+    return code
 
 
 def failure(failed: Mapping[str, Any]) -> CassqError:
