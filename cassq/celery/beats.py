@@ -56,7 +56,7 @@ class Scheduler(beat.Scheduler):
             for entry in list(self.schedule.values()):
                 text = self._read(entry)
                 if self._is_unsent(text) and self._note(entry, text):
-                    logger.warning("beat sends %s, which was noted and not sent", entry.name)
+                    logger.warning("beat sends %s, which was recorded but not sent", entry.name)
                     super().apply_entry(entry, producer=self.producer)
         seconds: float = super().tick(*args, **kwargs)
         return min(seconds, max(0.0, CLAIM_SECONDS - self._look.seconds()))

@@ -79,7 +79,7 @@ def _read(text: str) -> Receipt:
         receipt = Receipt(group_id, pipe_id, int(seq), holder)
     except (binascii.Error, ValueError) as exc:
         raise UsageError(
-            f"{text!r:.100} is not a receipt", hint="pass message.receipt as it was, and whole"
+            f"{text!r:.100} is not a receipt", hint="pass message.receipt unchanged"
         ) from exc
     _memory.add(text, receipt)
     return receipt

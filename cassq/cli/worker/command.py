@@ -256,7 +256,9 @@ def _free(client: Client, orders: Mapping[str, Any], popper: str) -> None:
         if of_group is not None and free_all_of(client.ports, row, of_group, popper):
             client.runtime.doorbell(row.id).ring()
     except CassqError as exc:
-        logger.warning("what a process had comes again when its claims expire: %s", exc)
+        logger.warning(
+            "messages of a crashed process are delivered again when their claims expire: %s", exc
+        )
 
 
 def _serve(client: Client, supervisor: Supervisor, address: tuple[str, int], place: Place) -> None:

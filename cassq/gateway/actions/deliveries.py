@@ -340,6 +340,8 @@ class Deliveries:
 
 def _told_of_release(_result: object, error: BaseException | None) -> None:
     if isinstance(error, ReceiptError):
-        logger.info("messages of a client that left are with others by now: %s", error)
+        logger.info(
+            "other clients have since received the messages of a client that left: %s", error
+        )
     elif error is not None:
         logger.warning("messages of a client that left come when their time is over: %s", error)

@@ -156,7 +156,7 @@ class Courier(Generic[J]):
         try:
             self._put_away()
         except CassqError as exc:
-            logger.warning("%s could not be put away: %s", self._name, exc)
+            logger.warning("%s could not be cleaned up: %s", self._name, exc)
 
 
 def check_loop(loop: asyncio.AbstractEventLoop) -> None:

@@ -106,4 +106,4 @@ def test_a_loop_that_was_closed_is_noticed_and_everything_put_away(
         lambda: not any(t.name.startswith("cassq-aio-test") for t in threading.enumerate()),
     )
     assert "an event loop was closed before its cassq client" in caplog.text
-    assert ("could not be put away: the disk is full" in caplog.text) == fails
+    assert ("could not be cleaned up: the disk is full" in caplog.text) == fails
