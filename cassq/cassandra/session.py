@@ -70,8 +70,8 @@ Row = tuple[Any, ...]
 Statement = tuple[str, Sequence[Any]]  # its text, and the values of its question marks
 
 IN_FLIGHT = 64
-# Batches are prepared as a whole if they have at most so many statements, and once they were sent
-# so often; at most so many different ones are counted or prepared.
+# Batches are prepared as a whole if they have at most this many statements, and once they were sent
+# this often; at most this many different ones are counted or prepared.
 WHOLE_MAX, WHOLE_AFTER, WHOLE_KEPT_MAX = 8, 8, 64
 SCHEMA_SECONDS = 60.0
 MEASUREMENTS = 3  # of the servers' time, at the start

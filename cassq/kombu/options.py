@@ -27,7 +27,7 @@ _OTHERS = frozenset(
     }
 )
 ARGUMENT = "x-cassq-"
-# A task that kills its worker again and again ends as a dead letter; one whose workers are all
+# A task that repeatedly kills its worker ends as a dead letter; one whose workers are all
 # sick does not.
 QUEUE_DEFAULTS: Mapping[str, Any] = {"sick_check": True, "max_deliveries": 20}
 

@@ -40,8 +40,8 @@ class Line:
         self._mutex = threading.Lock()
         self._writes = itertools.count(1)
         self._requests: dict[str, int] = {}  # by group: until when we are next, in boot ms
-        self._granted: set[str] = set()  # groups whose request is to be dropped
-        self._served: set[str] = set()  # groups whose line is to be left
+        self._granted: set[str] = set()  # groups whose request should be dropped
+        self._served: set[str] = set()  # groups whose line should be left
         self._places: dict[str, str] = {}  # groups in whose line we are → who waits here
         # By group: who is first in line, and since when we see that it makes no request.
         self._silent: dict[str, tuple[str, int]] = {}

@@ -42,7 +42,7 @@ NEXT_SECONDS, LINE_SECONDS, BESIDE_SECONDS = 0.02, 0.15, 0.05
 # A lock is renewed in the background when a message is handed out after this share of its time ...
 _RENEWED_AFTER = 0.05
 # ... and before anything is claimed after this one. So it lapses no earlier than this share of a
-# claim's time before the claim, which whoever takes the lock then leaves alone until it expires.
+# claim's time before the claim, which the next holder then leaves alone until it expires.
 STALE_SHARE = 1 / 8
 
 

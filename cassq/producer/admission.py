@@ -561,7 +561,7 @@ class LevelColumns(NamedTuple):
 
 def check_columns(count: int, **columns: Sequence[object] | None) -> None:
     """Raise InvalidPayloadError for a column whose length is not the number of payloads, or which
-    is no list."""
+    is not a list."""
     for name, column in columns.items():
         if column is not None and not isinstance(column, Sequence):
             raise InvalidPayloadError(

@@ -25,7 +25,7 @@ AsyncHandler = Callable[[AsyncMessage], Awaitable[object]]
 H = TypeVar("H")
 
 
-class Retry(Exception):  # noqa: N818 - it is no error
+class Retry(Exception):  # noqa: N818 - not an error
     """A handler raises it to give its message back without an error in its work: for `delay`
     seconds, or by the group's schedule. It counts as an attempt."""
 

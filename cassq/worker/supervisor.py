@@ -258,7 +258,7 @@ class Supervisor:
         limit = self._plan.time_limit
         slept = now_ms - self._silence_ms > MARGIN_SECONDS * 500
         self._silence_ms = now_ms
-        if slept:  # this process stood still, as with the whole machine: nobody was heard
+        if slept:  # this process was paused, as with the whole machine: no child was heard
             for child in self._children():
                 child.heard_ms = now_ms
         if limit is not None:

@@ -83,7 +83,7 @@ CHANGE_GROUP = (
 DROP_GROUP = "DELETE FROM queues WHERE queue_id = ? AND group_name = ? IF group_id = ?"
 # The same for a group that expires, if no popper was noted since.
 EXPIRE_GROUP = f"{DROP_GROUP} AND group_polled_ms = ?"
-# What an expired group leaves: like any deleted group, and the sample that tells of it.
+# What an expired group leaves: like any deleted group, and the sample that records it.
 ADD_EXPIRED = (
     "INSERT INTO queues (queue_id, group_name, group_id, group_removal)"
     " VALUES (?, ?, ?, ?) IF NOT EXISTS"

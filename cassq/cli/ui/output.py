@@ -235,7 +235,7 @@ class Sink:
         try:
             fcntl.ioctl(self._fd, termios.FIONREAD, unread)
         except OSError:
-            return 0  # nobody knows
+            return 0  # unknown
         return max(0, self._written - int.from_bytes(unread, sys.byteorder))
 
     def close(self) -> None:

@@ -29,7 +29,7 @@ from cassq.model.rows import Claim, ClaimState
 LOOK_MS = 50  # how often to look while consumers find other messages ...
 LOOK_BESIDE_MS = 200  # ... and where that takes round trips
 AT_ONCE_MS = 5  # while a consumer waits, who may have been woken for what a receipt did
-# Between two looks pass at least so many times as long as the last one took, within a limit.
+# A pause between two looks lasts this many times as long as the last look, within a limit.
 PAUSE = 10
 PAUSE_MS_MAX = 500
 

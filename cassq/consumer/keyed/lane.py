@@ -48,7 +48,7 @@ from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model.rows import Claim, ClaimState, Cursor, GroupRow, PipeRow, QueueRow
 
 ROW_MESSAGES = 8192
-# How many messages may stand in line: until so many wait for their keys, more are claimed.
+# How many messages may stand in line: until this many wait for their keys, more are claimed.
 LINE_MESSAGES, LINE_MESSAGES_MAX = 10_000, 100_000  # the second while none of them is ready
 LINE_BYTES_MAX = 256 * 1024 * 1024
 FAIR_MESSAGES_MAX = 1_000_000  # in a fair group, which must know of all keys

@@ -70,7 +70,7 @@ class Lanes:
         ]
         self._only = self.lanes[0] if count == 1 else None
         self._first = 0  # the lane whose turn it is
-        self._share = count  # at most so many are this popper's
+        self._share = count  # at most this many are this popper's
         self._tried_ms = self._moved_ms = -BUSY_MS
         self._used_ms = 0
         self._failed: Exception | None = None  # what was not raised, as messages were taken

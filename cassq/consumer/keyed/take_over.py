@@ -23,7 +23,7 @@ from cassq.message.ranges import EMPTY
 from cassq.model import claims
 from cassq.model.rows import Claim, ClaimState, Cursor, PipeRow
 
-# Lock and rows are held for so many claim timeouts, so that what is handed out is kept for one
+# Lock and rows are held for this many claim timeouts, so that what is handed out is kept for one
 # whatever its popper does next.
 HELD_FOR = 2
 PIPES_TOGETHER, ROWS_TOGETHER = 64, 256  # in one write

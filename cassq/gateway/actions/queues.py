@@ -24,7 +24,7 @@ from cassq.settings import QueueSettings
 
 LISTED_MAX = 1000
 LANE_SECONDS = 5.0
-FAIR_TAG = "cassq:fair"  # of a queue that is to be fair among groups of messages: "true"
+FAIR_TAG = "cassq:fair"  # of a queue that should be fair among groups of messages: "true"
 SOURCES = "queueUrls"  # of an answer that always has this member
 TAGS_MAX = 50
 TAG_KEY_MAX, TAG_VALUE_MAX = 128, 256

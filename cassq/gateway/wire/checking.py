@@ -120,7 +120,7 @@ def _structure(name: str) -> Check:
             if check_member is None:
                 raise unknown(member, where)
             if check_member is _text and type(each) is str:
-                found[member] = each  # most are: nothing to call, and no place to tell of
+                found[member] = each  # most are: nothing to call, and no place to name
             elif each is not None:  # JSON's null: as if it were not there
                 found[member] = check_member(each, (where, member))
         for member in required:

@@ -166,7 +166,7 @@ def pipe_folder(folder: Folder, pipe_id: str) -> Folder:
 
 def _write(spark: SparkSession, url: str, pipes: list[PipeRow], staging: Folder) -> dict[str, int]:
     """How many messages of each pipe are in the staging folder, as counted from its files."""
-    # What is gone is seen by its count, and is no reason to give up the others.
+    # What is gone is seen by its count, and is not a reason to give up the others.
     lengths = {pipe.id: _length(pipe) for pipe in pipes}
     frame = read_pipes(spark, url, lengths, fail_on_data_loss=False)
     ordered = frame.sortWithinPartitions("pipe", "seq")
