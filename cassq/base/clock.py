@@ -1,4 +1,5 @@
-"""Clocks: the only place that reads the time, or waits.
+"""Clocks: the only place that reads the time, or waits; and how often, after which pauses, a change
+is attempted that other clients may make first.
 
 There are three kinds of time. *Boot time* runs evenly, also while the machine sleeps; leases and
 deadlines use it. *Wall time* is what people read. *Catalog time* (see `cassq.catalog.port`) is boot
@@ -10,7 +11,16 @@ from __future__ import annotations
 import abc
 import threading
 import time
+from collections.abc import Iterator
+from itertools import chain, repeat
 from pathlib import Path
+from random import random
+
+from cassq.errors import BackendTimeoutError
+
+ATTEMPTS_MAX, ATTEMPTS_SECONDS = 50, 10.0
+ATTEMPTS_AT_ONCE = 2  # the second follows at once, because the known state may have been old
+PAUSE_FIRST, PAUSE_MAX = 0.004, 0.5
 
 
 def _boot_clock() -> int:
@@ -40,6 +50,10 @@ class Clock(abc.ABC):
     @abc.abstractmethod
     def sleep(self, seconds: float) -> None:
         """Wait. Cost: the time itself."""
+
+    def pause(self, seconds: float) -> None:
+        """Wait for a random part of `seconds`, so that clients which collided do not again."""
+        self.sleep(random() * seconds)
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
         """Wait for an event that another thread sets, at most `seconds`; True when it is set."""
@@ -143,6 +157,55 @@ class Stopwatch:
 
     def seconds(self) -> float:
         return (time.monotonic_ns() - self._start_ns) / 1e9
+
+
+def attempts(
+    clock: Clock,
+    most: int = ATTEMPTS_MAX,
+    *,
+    seconds: float = ATTEMPTS_SECONDS,
+    pause: float = PAUSE_FIRST,
+) -> Iterator[None]:
+    """Attempts at a compare-and-set: in each the caller reads, decides, writes if nothing has
+    changed since, and leaves the loop if that was applied.
+
+    The second follows at once; each further one follows after a random and ever longer pause, the
+    first of at most `pause` seconds. They end after `most`, or after `seconds`: then the caller
+    raises `contended`. Do not use it where an attempt that changes something is followed by another
+    as a rule: that would pause for nothing.
+    """
+    at_once = repeat(None, min(most, ATTEMPTS_AT_ONCE))  # no code of ours runs between these
+    return chain(at_once, _Later(clock, most - ATTEMPTS_AT_ONCE, seconds, pause))
+
+
+class _Later:
+    """The attempts that follow after pauses. Not a generator: what is not begun costs nothing."""
+
+    __slots__ = ("_clock", "_left", "_pause", "_seconds", "_waited")
+
+    def __init__(self, clock: Clock, most: int, seconds: float, pause: float) -> None:
+        self._clock = clock
+        self._left = most
+        self._seconds = seconds
+        self._pause = pause
+        self._waited = Stopwatch()
+
+    def __iter__(self) -> Iterator[None]:
+        return self
+
+    def __next__(self) -> None:
+        if self._left > 0:
+            self._clock.pause(self._pause)
+            self._pause = min(2 * self._pause, PAUSE_MAX)
+            self._left -= 1
+            if self._waited.seconds() <= self._seconds:
+                return
+        raise StopIteration
+
+
+def contended(what: str, *, hint: str = "try again") -> BackendTimeoutError:
+    """The error after the last attempt, when others were faster each time. what: they change."""
+    return BackendTimeoutError(f"other clients keep changing {what}", hint=hint)
 
 
 class Nudge:

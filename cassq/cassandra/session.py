@@ -23,7 +23,7 @@ from cassandra.cluster import Cluster, ResponseFuture, Session, _discard_cluster
 from cassandra.pool import Host
 from cassandra.query import BatchStatement, BatchType, BoundStatement, PreparedStatement
 
-from cassq.base.clock import Clock, Stopwatch
+from cassq.base.clock import ATTEMPTS_MAX, Clock, Stopwatch, attempts
 from cassq.base.counters import Requests
 from cassq.cassandra.cluster_time import ClusterTime, Learn
 from cassq.cassandra.connection import Encoder
@@ -44,12 +44,11 @@ from cassq.cassandra.errors import (
 from cassq.cassandra.nodes import NODE_PAUSE, Node, ask_nodes, schemas_differ, seem_agreed
 from cassq.cassandra.speculation import Speculation
 from cassq.cassandra.tries import (
-    ATTEMPTS_MAX,
+    CONFLICT_PAUSE,
     PATIENCE_SECONDS,
     UNSURE_MAX,
     FailureBudget,
     Tries,
-    attempts,
     note_answer,
     note_error,
     unanswered,
@@ -303,8 +302,9 @@ class Cql:
         raise unanswered(what)
 
     def attempts(self, most: int = ATTEMPTS_MAX) -> Iterator[None]:
-        """See `tries.attempts`; they end when a call's patience would."""
-        return attempts(self._clock, most, self._patience.seconds)
+        """See `cassq.base.clock`; they end when a call's patience would."""
+        seconds = self._patience.seconds
+        return attempts(self._clock, most, seconds=seconds, pause=CONFLICT_PAUSE)
 
     def tries(self) -> Tries:
         """The attempts of one statement, for callers that send it themselves."""

@@ -1,11 +1,9 @@
-"""Attempts: of a statement, and of a change that other clients may make first. Outcomes are
-counted."""
+"""Attempts of a statement; outcomes are counted."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from random import random
+from collections.abc import Callable
 from typing import Any
 
 from cassq.base.clock import Clock, Stopwatch
@@ -16,7 +14,8 @@ from cassq.errors import BackendError, BackendTimeoutError, BackendUnavailableEr
 
 PAUSE_MIN, PAUSE_MAX = 0.01, 0.5
 BUSY_PAUSE = 0.001
-ATTEMPTS_MAX = 50
+# Before the third attempt at a conditional write at most this long: some round trips.
+CONFLICT_PAUSE = 0.04
 UNSURE_MAX = 8  # attempts at a change that only a lost answer makes uncertain
 PATIENCE_SECONDS = 10.0
 # A server that asks for a pause is alive: requests to it are repeated this many times as long.
@@ -137,28 +136,6 @@ class Tries:
         self._clock.sleep(pause)
         if not overloaded:
             self._patience.lose(exc)
-
-
-def attempts(clock: Clock, most: int, seconds: float = PATIENCE_SECONDS) -> Iterator[None]:
-    """Attempts at a compare-and-set: in each the caller reads, decides, writes if nothing has
-    changed since, and leaves the loop if that was applied.
-
-    The second follows at once, because the known state may be old; each further one follows after a
-    random and ever longer pause, so that clients that collided do not collide again. They end after
-    `most`, or after `seconds`: then the caller raises `contended`, or `unanswered`.
-    """
-    waited = Stopwatch()
-    for number in range(most):
-        if number > 1:
-            clock.sleep(random() * min(PAUSE_MIN * 2**number, PAUSE_MAX))
-        if waited.seconds() > seconds:
-            return
-        yield
-
-
-def contended(what: str) -> BackendTimeoutError:
-    """The error after the last attempt, when others were faster each time."""
-    return BackendTimeoutError(f"other clients keep changing {what}", hint="try again")
 
 
 def unanswered(what: str) -> BackendTimeoutError:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from cassq.base.clock import attempts, contended
 from cassq.client.runtime import Runtime
-from cassq.errors import BackendTimeoutError, ConfigError
+from cassq.errors import ConfigError
 from cassq.message.compression import check_compression
 from cassq.model.queues import FIXED_QUEUE_SETTINGS, QueuePolicy, changed
 from cassq.model.rows import QueueRow
 from cassq.settings import QueueSettings
-
-CHANGE_TRIES = 50
 
 
 def change_policy(
@@ -27,7 +26,7 @@ def change_policy(
     conditional write if anything changes.
     """
     row = load()
-    for _ in range(CHANGE_TRIES):
+    for _ in attempts(runtime.clock):
         new = changed(row.policy, change(row.policy))
         for name in FIXED_QUEUE_SETTINGS:
             if getattr(new, name) != getattr(row.policy, name):
@@ -41,4 +40,4 @@ def change_policy(
             runtime.changed(replace(row, policy=new, version=row.version + 1))
             return new
         row = load()
-    raise BackendTimeoutError(f"queue {row.name!r} is constantly changed by other clients")
+    raise contended(f"queue {row.name!r}")

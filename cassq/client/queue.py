@@ -9,8 +9,9 @@ from functools import partial
 from typing import Any, NoReturn, Unpack
 
 from cassq.base.arguments import check_count, check_seconds, refuse_pickling
+from cassq.base.clock import attempts, contended
 from cassq.client.backends.embedded import default_group
-from cassq.client.policy_change import CHANGE_TRIES, change_policy
+from cassq.client.policy_change import change_policy
 from cassq.client.runtime import Runtime
 from cassq.client.settlement import Act, Settlement
 from cassq.client.watched import WatchedQueue
@@ -18,7 +19,6 @@ from cassq.consumer.receipts import ReceiptSettler
 from cassq.dead_letters.queue import DeadLetterQueue, QueueAccess
 from cassq.dead_letters.releasing import release_key
 from cassq.errors import (
-    BackendTimeoutError,
     ConfigError,
     GroupExistsError,
     GroupNotFoundError,
@@ -351,7 +351,7 @@ class Queue:
         check_group_name(name)
         new = checked_for(name, changed(GroupPolicy(), policy))
         ports = self._ports
-        for _ in range(CHANGE_TRIES):
+        for _ in attempts(self._runtime.clock):
             row = self._load()
             existing = next(
                 (g for g in ports.catalog.queues.groups(row.id) if g.name == name), None
@@ -366,7 +366,7 @@ class Queue:
             group = GroupRow(ports.ids.new(now_ms), row.id, name, new, now_ms)
             if ports.catalog.queues.create_group(group, starts, row.groups_version):
                 return Group(name, new)
-        raise BackendTimeoutError(f"the groups of queue {self.name!r} keep changing")
+        raise contended(f"the groups of queue {self.name!r}")
 
     def _same_group(self, existing: GroupRow, new: GroupPolicy) -> Group:
         if existing.policy != new:

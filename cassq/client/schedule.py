@@ -8,12 +8,12 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, NoReturn, Unpack, get_args
 
 from cassq.base.arguments import check_count, refuse_pickling
+from cassq.base.clock import attempts, contended
 from cassq.client.backends.opening import row_named
 from cassq.client.backends.rebuilt import rebuilt_at, without_schedules
 from cassq.client.queue import Queue
 from cassq.client.runtime import Runtime
 from cassq.errors import (
-    BackendTimeoutError,
     ConfigError,
     MessageTooLargeError,
     ScheduleExistsError,
@@ -42,7 +42,6 @@ from cassq.producer.admission import check_key, check_payload
 from cassq.producer.settled import unsettled_groups
 from cassq.settings import Missed, Overlap, ScheduleSettings
 
-CHANGE_TRIES = 50
 NEXT_MAX = 10_000
 # What a user chooses; a schedule is the same as another one if these are equal.
 _SETTINGS = ("cron", "tz", "payload", "headers", "key", "priority", "missed", "overlap")
@@ -202,13 +201,13 @@ class Schedule:
         """Delete it unless it is gone, inside a call of the client. queue_id: unless it has got
         another queue than this one."""
         records = self._runtime.ports.catalog.records
-        for _ in range(CHANGE_TRIES):
+        for _ in attempts(self._runtime.clock):
             row = records.schedule(self.name)
             if row is None or row.id != self._row.id or queue_id not in (None, row.queue_id):
                 return
             if records.drop_schedule(row):
                 return
-        raise self._contended()
+        raise contended(f"schedule {self.name!r}")
 
     def _queue_of(self, row: ScheduleRow) -> QueueRow:
         queue = self._runtime.ports.catalog.queues.by_id(row.queue_id)
@@ -225,18 +224,13 @@ class Schedule:
         return row
 
     def _change(self, changed: Callable[[ScheduleRow], ScheduleRow]) -> None:
-        for _ in range(CHANGE_TRIES):
+        for _ in attempts(self._runtime.clock):
             row = self._load()
             new = changed(row)
             if new == row or self._runtime.ports.catalog.records.change_schedule(row, new):
                 self._row = new
                 return
-        raise self._contended()
-
-    def _contended(self) -> BackendTimeoutError:
-        return BackendTimeoutError(
-            f"schedule {self.name!r} is constantly changed by other clients", hint="try again"
-        )
+        raise contended(f"schedule {self.name!r}")
 
     def __reduce__(self) -> NoReturn:
         refuse_pickling(

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from cassq.base.clock import attempts
 from cassq.base.counters import Tally
 from cassq.catalog.port import limit_names
 from cassq.consumer.delivery import Messages
@@ -26,8 +27,9 @@ from cassq.model import limits
 from cassq.model.limits import NONE_RESERVED, Permits, Slots
 from cassq.model.queues import Rules
 
-# How often what is shared is read and written again when others change it at the same time.
-TRIES_MAX = 8
+# How often what is shared is read and written again when others change it at the same time: after
+# that the popper looks again later, and does other things meanwhile.
+SWAPS_MAX = 6
 # When to look again for permits that others have, in seconds: in a directory, and over a network.
 LOOK_SECONDS = 0.05
 LOOK_BESIDE_SECONDS = 0.25
@@ -51,7 +53,7 @@ class Limits:
         in_hand: Callable[[], tuple[int, int]],
     ) -> None:
         self._tally = tally
-        self._catalog = ports.catalog
+        self._catalog, self._clock = ports.catalog, ports.clock
         self._leases = ports.catalog.leases
         self._look_seconds = LOOK_SECONDS if ports.sharing is None else LOOK_BESIDE_SECONDS
         self._rate_name, self._permits_name = limit_names(group_id)
@@ -151,7 +153,7 @@ class Limits:
 
     def _reserve(self, slots: Slots, wanted: int, now_us: int) -> None:
         self._reserved = NONE_RESERVED
-        for _ in range(TRIES_MAX):
+        for _ in attempts(self._clock, SWAPS_MAX):
             text = self._leases.shared(self._rate_name)
             next_us = limits.next_us_of(text)
             found = limits.reserved(slots, next_us, now_us, wanted)
@@ -202,7 +204,7 @@ class Limits:
     def _change_permits(self, change: Callable[[Permits], Permits], least_ms: int) -> None:
         """Change the permits of all poppers; nothing is written if that leaves ours as they are, at
         least until then. Where others are quicker again and again, it stays at what it is."""
-        for _ in range(TRIES_MAX):
+        for _ in attempts(self._clock, SWAPS_MAX):
             text = self._leases.shared(self._permits_name)
             old = limits.permits_of(text, self._catalog.now_ms())
             new = change(old)

@@ -22,9 +22,10 @@ from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple, NoReturn
 
+from cassq.base.clock import attempts, contended
 from cassq.consumer.claiming.claimer import Claimer
 from cassq.consumer.delivery import Acknowledger, Delivery, NackOptions
-from cassq.consumer.settling import TRIES_MAX, Settler, contended
+from cassq.consumer.settling import Settler
 from cassq.errors import UsageError
 from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.retries import DeadLetterFn
@@ -55,7 +56,7 @@ class ReceiptSettler:
         dead_letter: DeadLetterFn,
         ring: Callable[[], None],
     ) -> None:
-        self._catalog = ports.catalog
+        self._catalog, self._clock = ports.catalog, ports.clock
         self._version = ports.ids.version
         self._claimer = Claimer(ports, queue, group, dead_letter)
         self._settler = Settler(ports, self._claimer, lambda: None, group().name)
@@ -122,13 +123,13 @@ class ReceiptSettler:
         rows were changed meanwhile."""
         left = list(dict.fromkeys(receipts))
         invalid: list[Receipt] = []
-        for _ in range(TRIES_MAX):
+        for _ in attempts(self._clock):
             found = self._rows(left)
             invalid += [receipt for receipt in left if receipt not in found]
             left = act(found) if found else []
             if not left:
                 return invalid
-        raise contended(left[0].pipe_id)
+        raise contended(f"the claims of pipe {left[0].pipe_id}")
 
     def _rows(self, receipts: Sequence[Receipt]) -> dict[Receipt, Found]:
         """The rows by which receipts are valid."""

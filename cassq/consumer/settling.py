@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from random import random
 
+from cassq.base.clock import attempts, contended
 from cassq.base.counters import Tally
 from cassq.consumer.claiming.claimer import Claimer
 from cassq.consumer.delivery import TURN_MS, Delivery, NackOptions
 from cassq.consumer.pace import ACK_INTERVAL_MS, PopperPace
-from cassq.errors import BackendError, BackendTimeoutError, ClaimLostError
+from cassq.errors import BackendError, ClaimLostError
 from cassq.lifecycle.ports import Ports
 from cassq.message.bitsets import as_bits
 from cassq.message.bundles import BundleSlice
@@ -30,8 +31,6 @@ from cassq.model.rows import Claim, ClaimState
 
 Change = tuple[Delivery, Claim, list[Claim]]
 
-# How often a claim is written again that receipts change at the same time.
-TRIES_MAX = 16
 # A claim is extended once no more than this share of its timeout is left. Claims are checked three
 # times in a timeout, so more than a third is left then.
 EXTENDED_BELOW = 0.7
@@ -50,7 +49,7 @@ class Settler:
         finished: Callable[[], None],
         group: str,
     ) -> None:
-        self._catalog = ports.catalog
+        self._catalog, self._clock = ports.catalog, ports.clock
         self._version = ports.ids.version
         self._claimer = claimer
         self._finished = finished
@@ -170,7 +169,7 @@ class Settler:
         free: list[Claim] = []
         whole: dict[Delivery, bool] = {}
         left = list(self.unwritten)
-        for _ in range(TRIES_MAX):
+        for _ in attempts(self._clock):
             changes: list[Change] = []
             for delivery in left:
                 replaced, whole[delivery] = self._changes_of(delivery)
@@ -180,7 +179,7 @@ class Settler:
                 break
         for delivery in left:
             del whole[delivery]  # it stays noted, for the next time
-            self.failure = contended(delivery.pipe_id)
+            self.failure = contended(f"the claims of pipe {delivery.pipe_id}")
         for delivery, gives_too in whole.items():
             self._written(delivery, gives_too=gives_too)
         return free
@@ -211,12 +210,12 @@ class Settler:
         the process, with `synced` also of the machine. Cost: a transaction."""
         self._clear_up()
         left = list(deliveries)
-        for _ in range(TRIES_MAX):
+        for _ in attempts(self._clock):
             changes = [change for delivery in left for change in self._tries_of(delivery)]
             left = self._write(changes, [], synced=synced) if changes else []
             if not left:
                 return
-        raise contended(left[0].pipe_id)
+        raise contended(f"the claims of pipe {left[0].pipe_id}")
 
     def _tries_of(self, delivery: Delivery) -> Iterator[Change]:
         """The replacement of each row of which more is handed out, or less."""
@@ -543,7 +542,7 @@ class Settler:
     def _extend(self, due_ms: dict[Delivery, int]) -> None:
         """Write deadlines of claims, for the messages that have none of their own."""
         left = list(due_ms)
-        for _ in range(TRIES_MAX):
+        for _ in attempts(self._clock):
             changes: list[Change] = [
                 (delivery, row, claims.extended(row, due_ms[delivery], self._version))
                 for delivery in left
@@ -554,7 +553,10 @@ class Settler:
             if not left:
                 break
         for delivery, then_ms in due_ms.items():
-            delivery.due_ms = then_ms
+            if delivery not in left:
+                delivery.due_ms = then_ms
+        if left:
+            raise contended(f"the claims of pipe {left[0].pipe_id}")
 
     def extend_all(self, deliveries: Sequence[Delivery], ms: int) -> bool:
         """Move the deadlines of a keyed group's claims to `ms` from now; False if one of them was
@@ -613,11 +615,6 @@ class Settler:
                     self.extend(delivery, ms)
                 except ClaimLostError:
                     continue  # its consumer learns of it when it acks
-
-
-def contended(pipe_id: str) -> BackendTimeoutError:
-    """The error for claims that others change faster than they can be written."""
-    return BackendTimeoutError(f"claims of pipe {pipe_id} are constantly changed by other clients")
 
 
 def _tried(delivery: Delivery, row: Claim) -> tuple[RangeSet | None, int]:

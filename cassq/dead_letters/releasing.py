@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import json
 
-from cassq.errors import BackendTimeoutError, OwnershipError, UsageError
+from cassq.base.clock import attempts, contended
+from cassq.errors import OwnershipError, UsageError
 from cassq.inspect.held_keys import FAILED, IN_HAND, HeldKey, held_keys
 from cassq.lifecycle.dead_keys import released
 from cassq.lifecycle.ports import Ports
@@ -15,7 +16,6 @@ from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model import claims
 from cassq.model.rows import Claim, ClaimState, GroupRow, QueueRow
 
-TRIES_MAX = 8
 KEYS_MAX = 1 << 30
 
 
@@ -47,14 +47,14 @@ def _given_up(
     ports: Ports, queue: QueueRow, group: GroupRow, key: bytes, dead_letter: DeadLetterFn
 ) -> bool:
     """Make a dead letter of the failed message that holds a key; False if there is none."""
-    for _ in range(TRIES_MAX):
+    for _ in attempts(ports.clock):
         head = _head(ports, queue, group, key)
         if head is None:
             return False
         row = _alone(ports, group, head)
         if row is not None and dead_letter(queue, group, row):
             return True
-    raise BackendTimeoutError("other clients change the claims of the group at the same time")
+    raise contended(f"the claims of group {group.name!r}")
 
 
 def _head(ports: Ports, queue: QueueRow, group: GroupRow, key: bytes) -> HeldKey | None:

@@ -24,7 +24,7 @@ from cassq.model.rows import QueueRow, Sample
 NOTE_SECONDS = 5.0
 # Requests that are sent twice are common, and `stats` reads every sample of them.
 NOTE_REQUESTS_MS = 600_000
-TRIES_MAX = 50
+SPREAD_MS = 50  # clients that write at once take one of so many milliseconds each
 _OF_ALL = ""  # instead of a queue's id
 # The fields of tallies that are counted.
 TROUBLES = {
@@ -101,13 +101,12 @@ def _note(ports: Ports, queue_id: str, new: Counter[str]) -> None:
     """Add a sample; at another millisecond if there already is one."""
     catalog = ports.catalog
     data = json.dumps({**new, "client": ports.ids.client})
-    at_ms = catalog.now_ms()
-    for _ in range(TRIES_MAX):
+    now_ms = catalog.now_ms()
+    for at_ms in range(now_ms, now_ms + SPREAD_MS):
         sample = Sample(_subject(queue_id), MINUTE_MS, at_ms, data)
         catalog.records.add_samples([sample])
         if sample in catalog.records.samples(sample.subject, MINUTE_MS, at_ms):
             return
-        at_ms += 1
 
 
 def troubles_of(catalog: Catalog, queue_id: str) -> dict[str, int]:

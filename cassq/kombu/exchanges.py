@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from cassq.errors import BackendTimeoutError, GroupExistsError, GroupNotFoundError
+from cassq.base.clock import attempts, contended
+from cassq.errors import GroupExistsError, GroupNotFoundError
 from cassq.kombu.brokers import Broker
 from cassq.kombu.names import queue_name
 from cassq.kombu.options import Options
 
-TRIES_MAX = 50
 CACHED_MS = 1000
 # The type of an exchange that nobody has declared.
 DEFAULT_TYPE = "direct"
@@ -80,7 +80,7 @@ class Exchanges:
 
     def _change(self, broker: Broker, exchange: str, change: Any) -> None:
         leases, name = broker.client.ports.catalog.leases, self._record(exchange)
-        for _ in range(TRIES_MAX):
+        for _ in attempts(broker.clock):
             text = leases.shared(name)
             old = json.loads(text)["bindings"] if text else []
             new = change(old)
@@ -94,7 +94,7 @@ class Exchanges:
             if leases.swap(name, text, json.dumps(record)):
                 break
         else:
-            raise BackendTimeoutError(f"the bindings of exchange {exchange!r} keep changing")
+            raise contended(f"the bindings of exchange {exchange!r}")
         self._cached.pop(exchange, None)
 
     def _record(self, exchange: str) -> str:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cassq.base.arguments import message_place
-from cassq.errors import BackendTimeoutError, UsageError
+from cassq.base.clock import attempts, contended
+from cassq.errors import UsageError
 from cassq.extents.port import ExtentMissingError
 from cassq.lifecycle.expiry import cut_out
 from cassq.lifecycle.moves import removals
@@ -22,7 +23,6 @@ from cassq.message.ranges import RangeSet
 from cassq.model import claims
 from cassq.model.rows import ClaimState, Cursor, GroupRow, PipeRow, QueueRow, Reason
 
-TRIES_MAX = 32
 # A popper of a keyed group reads a free row whole.
 ROW_MESSAGES_MAX = 4096
 
@@ -106,7 +106,7 @@ def _cancel_for(
 ) -> bool:
     """Cancel for one group; return whether it will never receive the message. tried: also if it
     was delivered before, and given back. ordered: the group receives messages in order."""
-    for _ in range(TRIES_MAX):
+    for _ in attempts(ports.clock):
         cursor = ports.catalog.claims.cursor(group.id, pipe.id)
         if cursor is None:
             return False
@@ -140,9 +140,7 @@ def _cancel_for(
         if cut_out(ports, row, RangeSet.run(seq, seq + 1), Reason.CANCELLED):
             return True
     if tried:
-        raise BackendTimeoutError(
-            f"other clients keep changing the claims of pipe {pipe.id}", hint="try again"
-        )
+        raise contended(f"the claims of pipe {pipe.id}")
     return False
 
 

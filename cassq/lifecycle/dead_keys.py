@@ -19,8 +19,9 @@ from collections.abc import Iterable, Mapping
 from contextlib import closing
 from typing import NamedTuple
 
+from cassq.base.clock import attempts, contended
 from cassq.catalog.port import released_name
-from cassq.errors import BackendTimeoutError, CorruptionError, UsageError
+from cassq.errors import CorruptionError, UsageError
 from cassq.extents.port import ExtentMissingError
 from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.retries import MAXLEN, death_of
@@ -35,7 +36,6 @@ logger: logging.Logger = logging.getLogger("cassq")
 
 READ_MESSAGES = 4096
 READ_BYTES = 8 * 1024 * 1024
-TRIES_MAX = 8
 
 
 class HoldingLetter(NamedTuple):
@@ -162,7 +162,7 @@ class DeadKeys:
 
         Cost: as `look`, and a synced conditional write.
         """
-        for _ in range(TRIES_MAX):
+        for _ in attempts(self._ports.clock):
             text = self._catalog.leases.shared(self._released_name)
             found = self.look().get(key, [])
             if not found:
@@ -174,7 +174,7 @@ class DeadKeys:
             if self._catalog.leases.swap(self._released_name, text, new):
                 self._catalog.claims.ensure_durable()
                 return found
-        raise BackendTimeoutError("others release keys of the group at the same time")
+        raise contended("which keys of the group are released")
 
 
 def _parsed(text: str) -> dict[str, RangeSet]:

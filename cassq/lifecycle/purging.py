@@ -18,7 +18,8 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from cassq.errors import BackendTimeoutError, CorruptionError
+from cassq.base.clock import attempts, contended
+from cassq.errors import CorruptionError
 from cassq.extents.port import ExtentMissingError
 from cassq.lifecycle.expiry import cut_out, skip
 from cassq.lifecycle.moves import removals
@@ -31,8 +32,6 @@ from cassq.model.ledger import Unfinished, is_held, unfinished
 from cassq.model.rows import Claim, ClaimState, Cursor, GroupRow, PipeRow, QueueRow, Reason
 
 logger: logging.Logger = logging.getLogger("cassq")
-
-TRIES_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +140,7 @@ def _purge_pipe(ports: Ports, target: _Target) -> int:
     """Remove the messages that wait in one pipe; return how many."""
     catalog = ports.catalog
     count = left = 0
-    for _ in range(TRIES_MAX):
+    for _ in attempts(ports.clock):
         cursor = catalog.claims.cursor(target.group_id, target.pipe_id)
         if cursor is None:
             return count
@@ -162,10 +161,8 @@ def _purge_pipe(ports: Ports, target: _Target) -> int:
             return count
         # Some were claimed or finished meanwhile: look again.
     if target.held and left:
-        raise BackendTimeoutError(
-            f"other clients keep changing the claims of pipe {target.pipe_id}",
-            hint="try again: what was removed so far stays so",
-        )
+        hint = "try again: what was removed so far stays so"
+        raise contended(f"the claims of pipe {target.pipe_id}", hint=hint)
     return count
 
 

@@ -15,7 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from cassq.errors import BackendTimeoutError, CorruptionError, UsageError
+from cassq.base.clock import attempts, contended
+from cassq.errors import CorruptionError, UsageError
 from cassq.extents.port import ExtentMissingError
 from cassq.lifecycle.damage import (
     NOTED_MS,
@@ -51,8 +52,6 @@ from cassq.model.rows import (
 )
 
 logger = logging.getLogger("cassq")
-
-TRIES_MAX = 16
 
 
 class ReadableRange(NamedTuple):
@@ -132,7 +131,7 @@ class _Skipping:
     def run(self) -> int:
         """Record the damage; return how many messages were given up."""
         lost = 0
-        for _ in range(TRIES_MAX):
+        for _ in attempts(self._ports.clock):
             cursor = self._catalog.claims.cursor(*self._key)
             if cursor is None:
                 return lost  # it was retired
@@ -151,10 +150,8 @@ class _Skipping:
                 lost += given_up or 0
             if done:
                 return lost
-        raise BackendTimeoutError(
-            f"other processes keep changing the claims of pipe {self._pipe.id}",
-            hint="try again: it continues where it stopped",
-        )
+        hint = "try again: it continues where it stopped"
+        raise contended(f"the claims of pipe {self._pipe.id}", hint=hint)
 
     def _is_in_the_way(self, row: Claim) -> bool:
         """Whether a row contains damage, or is read from a place before the damage."""

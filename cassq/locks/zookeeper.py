@@ -55,7 +55,7 @@ CONNECT_SECONDS_MAX = 10.0
 # kazoo itself gives up a connection after as much.
 _SURE_PART = 2 / 3
 _BEATS = 6
-_TRIES_MAX = 10
+_CREATIONS_MAX = 10
 _SEEN_MAX = 10_000
 # The flag that makes a new node a container.
 _CONTAINER = 4
@@ -250,7 +250,7 @@ class ZooKeeperSession(LockSession):
     def _stand_in_line(self, place: str, ttl_ms: int) -> tuple[str, int]:
         """The path of a new node at the end of the line, and its token."""
         mark = uuid.uuid4().hex
-        for _ in range(_TRIES_MAX):
+        for _ in range(_CREATIONS_MAX):
             sent_ms = self.clock.boot_ms()
             call = self._client.create_async(
                 f"{place}/{mark}.",

@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import takewhile
 
+from cassq.base.clock import contended
 from cassq.catalog.port import Catalog
 from cassq.errors import (
     BackendError,
-    BackendTimeoutError,
     CassqError,
     ConfigError,
     CorruptionError,
@@ -161,7 +161,7 @@ class DedupPush:
                 left = [index for index in left if index not in self._done]
                 if tries == TRIES_MAX:
                     name = str(self._dedup_ids[left[0]])
-                    raise BackendTimeoutError(f"other pushers keep pushing dedup id {name!r}")
+                    raise contended(f"dedup id {name!r}")
         except BackendError as exc:
             pushed = takewhile(self._done.__contains__, leading)
             exc.fields["pushed"] = sum(1 for _ in pushed)

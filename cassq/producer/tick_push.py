@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from cassq.errors import BackendTimeoutError, OwnershipError
+from cassq.base.clock import attempts, contended
+from cassq.errors import OwnershipError
 from cassq.lifecycle.ports import Ports
 from cassq.message.batches import Batch, Intend
 from cassq.message.columns import encode_headers
@@ -29,8 +30,6 @@ from cassq.model.schedules import (
     fired,
 )
 from cassq.producer.dedup import DedupPush
-
-TRIES_MAX = 32
 
 # Pushes a message to a queue, after passing its place to `Intend`.
 PushTo = Callable[[QueueRow, Batch, Intend], None]
@@ -67,7 +66,7 @@ class TickPush(DedupPush):
         (wanted,) = rows
         mine = TickPlace(self._tick_ms, wanted.pipe_id, wanted.seq)
         before = self._before.get(wanted.dedup_id)
-        for _ in range(TRIES_MAX):
+        for _ in attempts(self._ports.clock):
             there = self.row.firing
             if there == mine:
                 return []
@@ -78,7 +77,7 @@ class TickPush(DedupPush):
                 self.row = new
                 return []
             self.row = self._read()
-        raise BackendTimeoutError(f"schedule {self.row.name!r} is constantly changed")
+        raise contended(f"schedule {self.row.name!r}")
 
     def _read(self) -> ScheduleRow:
         """The current row. Raises OwnershipError if the tick must not be pushed."""
@@ -127,7 +126,7 @@ def settle_tick(ports: Ports, row: ScheduleRow, place: TickPlace) -> ScheduleRow
     another process may have written; None if it was deleted."""
     records = ports.catalog.records
     now: ScheduleRow | None = row
-    for _ in range(TRIES_MAX):
+    for _ in attempts(ports.clock):
         if now is None or now.id != row.id:
             return None
         if now.firing is None or now.firing.tick_ms != place.tick_ms:
@@ -136,4 +135,4 @@ def settle_tick(ports: Ports, row: ScheduleRow, place: TickPlace) -> ScheduleRow
         if records.change_schedule(now, new):
             return new
         now = records.schedule(row.name)
-    raise BackendTimeoutError(f"schedule {row.name!r} is constantly changed")
+    raise contended(f"schedule {row.name!r}")

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from cassq.base.clock import attempts
 from cassq.catalog.cover import fault, fault_now
 from cassq.catalog.port import Catalog
 from cassq.lifecycle.ports import Ports
@@ -27,8 +28,6 @@ from cassq.model.queues import rules_of
 from cassq.model.rows import Claim, ClaimState, Cursor, PipeRow, Reason
 from cassq.plurals import counted
 from cassq.reaper.actions import Action, PlannedPass, Scope
-
-TRIES_MAX = 8
 
 # Lists the messages in [start, end), from a position on, as runs: (start, end, pos, due time).
 Fill = Callable[[int, int, int], Sequence[tuple[int, int, int, int]]]
@@ -112,7 +111,7 @@ def mend(ports: Ports, group_id: str, pipe_id: str) -> str | None:
     Raises CorruptionError or ExtentMissingError for a timer pipe that cannot be read.
     Cost: the claims, moves and removals of that pipe, one synced conditional write."""
     catalog = ports.catalog
-    for _ in range(TRIES_MAX):
+    for _ in attempts(ports.clock):
         pipe = live_pipe(catalog, pipe_id)
         cursor = None if pipe is None else catalog.claims.cursor(group_id, pipe_id)
         if pipe is None or cursor is None:

@@ -16,9 +16,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from cassq.base.arguments import check_seconds
-from cassq.base.clock import SystemClock
+from cassq.base.clock import SystemClock, attempts, contended
 from cassq.client.places import Place
-from cassq.errors import BackendTimeoutError, UsageError
+from cassq.errors import UsageError
 from cassq.extras import wanted
 from cassq.model.queues import check_queue_name
 
@@ -28,7 +28,6 @@ with wanted("the source of schedules for taskiq needs", "taskiq", "taskiq"):
     from taskiq.exceptions import ScheduledTaskCancelledError
 
 SCHEDULES_MAX = 1000
-TRIES_MAX = 100
 CLAIM_SECONDS_MAX = 3600.0
 LOOK_SECONDS = 0.1
 
@@ -136,7 +135,7 @@ class ScheduleSource(taskiq.ScheduleSource):
 
     def _change(self, change: Callable[[dict[str, Any]], None]) -> None:
         catalog = self._catalog
-        for _ in range(TRIES_MAX):
+        for _ in attempts(self._clock):
             text = catalog.leases.shared(self._key)
             schedules = _schedules_in(text)
             change(schedules)
@@ -144,7 +143,7 @@ class ScheduleSource(taskiq.ScheduleSource):
             if catalog.leases.swap(self._key, text, new):
                 catalog.claims.ensure_durable()
                 return
-        raise BackendTimeoutError(f"the schedules of {self._name!r} are constantly changed")
+        raise contended(f"the schedules of {self._name!r}")
 
     def _delete(self, schedule_id: str) -> None:
         self._change(lambda schedules: schedules.pop(schedule_id, None))

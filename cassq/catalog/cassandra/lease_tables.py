@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from cassq.cassandra.tries import contended
+from cassq.base.clock import contended
 from cassq.catalog.cassandra.partition.catalog_rows import CatalogRows
 from cassq.catalog.port import Leases
 

@@ -15,9 +15,9 @@ import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import astuple
 
+from cassq.base.clock import contended
 from cassq.base.ids import made_at_ms
 from cassq.cassandra.session import Statement, settled
-from cassq.cassandra.tries import contended
 from cassq.catalog.cassandra.claims.cursor_tables import Cursors
 from cassq.catalog.cassandra.lease_tables import FORGET_LEASE
 from cassq.catalog.cassandra.partition.catalog_rows import CatalogRows

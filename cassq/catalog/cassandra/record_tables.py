@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from cassq.base.clock import contended
 from cassq.cassandra.session import Statement
-from cassq.cassandra.tries import UNSURE_MAX, contended
+from cassq.cassandra.tries import UNSURE_MAX
 from cassq.catalog.cassandra.notes import Notes
 from cassq.catalog.cassandra.partition.keyspace import Keyspace
 from cassq.catalog.cassandra.partition.tombstones import SETTLED_US

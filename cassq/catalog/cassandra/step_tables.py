@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
+from cassq.base.clock import contended
 from cassq.cassandra.session import Statement
 from cassq.catalog.cassandra.partition.keyspace import Keyspace
 from cassq.catalog.step_port import Steps
-from cassq.errors import BackendTimeoutError
 
 # The records of one task: a partition.
 FIND = "SELECT key, value FROM steps WHERE task_id = ?"
@@ -15,7 +15,6 @@ FIND = "SELECT key, value FROM steps WHERE task_id = ?"
 # An update, as an insert would leave the row's mark behind when the value has ended.
 ADD = "UPDATE steps USING TTL ? SET value = ? WHERE task_id = ? AND key = ? IF value = null"
 CHANGE = "UPDATE steps USING TTL ? SET value = ? WHERE task_id = ? AND key = ? IF value = ?"
-TRIES_MAX = 16
 
 
 class CassandraSteps(Steps):
@@ -47,14 +46,14 @@ class CassandraSteps(Steps):
     def keep(self, task_id: str, kept_seconds: float) -> None:
         """Writes each record again, with its value; again if one has changed meanwhile."""
         ttl = _ttl(kept_seconds)
-        for _ in range(TRIES_MAX):
+        for _ in self._cql.attempts():
             batch: list[Statement] = [
                 (CHANGE, (ttl, value, task_id, key, value))
                 for key, value in self.find(task_id).items()
             ]
             if not batch or self._cql.apply_batch(batch):
                 return
-        raise BackendTimeoutError(f"the records of task {task_id} are constantly changed")
+        raise contended(f"the records of task {task_id}")
 
 
 def _ttl(kept_seconds: float) -> int:

@@ -18,7 +18,7 @@ from cassq.base.sharing import BESIDE_MS, answered
 from cassq.catalog.cover import fault, fault_now, wedged
 from cassq.catalog.port import pipe_lock
 from cassq.consumer.claiming.candidates import REFRESH_MS, UNREADABLE, CandidatePipes, PipeView
-from cassq.consumer.claiming.new_claims import TRIES_MAX, ClaimRequest, NewClaims
+from cassq.consumer.claiming.new_claims import ROUNDS_MAX, ClaimRequest, NewClaims
 from cassq.consumer.claiming.parts import LanePart
 from cassq.consumer.claiming.redelivery import Found, Redelivery, read_left
 from cassq.consumer.claiming.reserving import Reserving
@@ -334,7 +334,7 @@ class Claimer:
         self.timers.schedule()
         while self.timers.broken:
             self.window.set_aside(*self.timers.broken.pop())
-        for _ in range(TRIES_MAX):
+        for _ in range(ROUNDS_MAX):
             due = self._listed(self._catalog.now_ms())
             expired = [row for row in due if row.state is ClaimState.HELD]
             if expired:
@@ -619,7 +619,7 @@ class Claimer:
     def _claim_in_order(
         self, view: PipeView, cursor: Cursor, limit: int, acknowledger: Acknowledger, lock: Lock
     ) -> list[Found]:
-        for _ in range(TRIES_MAX):
+        for _ in range(ROUNDS_MAX):
             all_acked = cursor.ack.seq == cursor.chain.seq
             rows = [] if all_acked else self._catalog.claims.rows(cursor.group_id, cursor.pipe_id)
             if fault(cursor, rows):

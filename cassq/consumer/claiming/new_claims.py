@@ -26,7 +26,9 @@ from cassq.model import claims
 from cassq.model.queues import Rules
 from cassq.model.rows import Cursor, GroupRow
 
-TRIES_MAX = 32
+# Rounds of one claim. None begins with a pause: not every round follows a refusal, and where a
+# claim is a round trip, the catalog makes a pause after one.
+ROUNDS_MAX = 32
 SHARE = 16  # a popper may prefetch 1/SHARE of what waits in a pipe
 
 
@@ -113,7 +115,7 @@ class NewClaims:
     ) -> None:
         """Claim one run after another, all in one step. lock: of an exclusive group."""
         end_seq = view.end_seq  # as the window saw it a moment ago
-        for tried in range(TRIES_MAX):
+        for number in range(ROUNDS_MAX):
             cursor = view.cursor or self._catalog.claims.cursor(self._group().id, view.row.id)
             view.cursor = cursor
             if cursor is None:
@@ -121,7 +123,7 @@ class NewClaims:
                 return
             if self._reserving is not None and self._reserving.is_ours(cursor):
                 cursor = view.cursor = replace(cursor, owner="")
-            if tried or end_seq <= cursor.chain.seq:
+            if number or end_seq <= cursor.chain.seq:
                 end_seq = self._window.end_seq(view)
             waiting = end_seq - cursor.chain.seq
             if waiting <= 0:

@@ -11,12 +11,12 @@ from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
 
+from cassq.base.clock import attempts, contended
 from cassq.consumer.claiming.candidates import UNREADABLE
 from cassq.consumer.claiming.claimer import Claimer
 from cassq.consumer.claiming.redelivery import read_left
 from cassq.consumer.delivery import Acknowledger, Delivery
 from cassq.consumer.keyed.segments import Segment
-from cassq.consumer.settling import TRIES_MAX, contended
 from cassq.lifecycle.ports import Ports
 from cassq.message.frames import Place
 from cassq.message.ranges import EMPTY
@@ -67,7 +67,7 @@ class TakeOver:
     """Frees, reads and takes rows for the popper that has the lane."""
 
     def __init__(self, ports: Ports, claimer: Claimer, acknowledger: Acknowledger) -> None:
-        self._catalog = ports.catalog
+        self._catalog, self._clock = ports.catalog, ports.clock
         self._claims = ports.catalog.claims
         self._ids = ports.ids
         self._claimer = claimer
@@ -136,13 +136,13 @@ class TakeOver:
         free: again and again, as receipts may change them meanwhile."""
         found: dict[str, list[Claim]] = {}
         left = {each.pipe_id: each for each in cursors if each.ack.seq < each.chain.seq}
-        for _ in range(TRIES_MAX):
+        for _ in attempts(self._clock):
             if not left:
                 return found
             rows = self._claims.rows_in(cursors[0].group_id, list(left))
             found.update(zip(left, rows, strict=True))
             left = self._free(left, found, now_ms)
-        raise contended(next(iter(left)))
+        raise contended(f"the claims of pipe {next(iter(left))}")
 
     def _free(
         self, cursors: Mapping[str, Cursor], rows: Mapping[str, list[Claim]], now_ms: int

@@ -62,7 +62,7 @@ logger: logging.Logger = logging.getLogger("cassq")
 SUFFIX = ".pipe"
 WORDS = ".page"
 DRAFT = ".draft"
-CREATE_TRIES = 20
+CREATIONS_MAX = 20
 SEQ_MAX = (1 << 63) - 1
 
 
@@ -102,7 +102,7 @@ class FilesStore(ExtentStore):
     def create(self, pipe_id: str, queue_name: str, *, strict: bool = False) -> ExtentWriter:
         page = identity_page(pipe_id, queue_name)
         with translated(f"creating pipe {pipe_id}"):
-            for _ in range(CREATE_TRIES):
+            for _ in range(CREATIONS_MAX):
                 writer = self._try_create(pipe_id, page)
                 if writer is not None:
                     return writer

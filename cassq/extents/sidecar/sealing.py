@@ -19,7 +19,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 
-from cassq.errors import BackendError, BackendTimeoutError, BackendUnavailableError
+from cassq.base.clock import attempts, contended
+from cassq.errors import BackendError, BackendUnavailableError
 from cassq.extents.port import missing
 from cassq.extents.protocol.words import Code, Fence, Fenced, Settle
 from cassq.extents.replicas.fleet import fleet_of
@@ -27,7 +28,6 @@ from cassq.extents.replicas.shortages import note_shortage
 from cassq.extents.sidecar.net.network import CallResult, Patience
 from cassq.extents.sidecar.store_context import (
     SEALER_EPOCH,
-    TRIES,
     StoreContext,
     answered,
     call_of,
@@ -65,7 +65,7 @@ def sealed_end(context: StoreContext, pipe_id: str, acked: int | None = None) ->
     write.
     """
     placement = context.placement(pipe_id)
-    for _ in range(TRIES):
+    for _ in attempts(context.clock):
         if placement.end is not None:
             return placement.end
         end, missing_at = _fenced_end(context, placement, acked)
@@ -75,7 +75,7 @@ def sealed_end(context: StoreContext, pipe_id: str, acked: int | None = None) ->
             _tell_if_short(context, placement, missing_at)
             return end
         placement = context.placement(pipe_id)
-    raise BackendTimeoutError(f"pipe {pipe_id} could not be sealed")
+    raise contended(f"the placement of pipe {pipe_id}")
 
 
 def _settle(context: StoreContext, placement: Placement, end: int) -> None:

@@ -21,7 +21,7 @@ from cassq.model.sidecar_rows import Placement, ReplicaAt
 
 # A pipe has one writer in all its life; its sealer has the next epoch.
 WRITER_EPOCH, SEALER_EPOCH = 1, 2
-TRIES = 8  # of a seal that others come before, or of a write without an answer
+TRIES = 8  # of a write without an answer
 
 
 class StoreContext(NamedTuple):

@@ -24,7 +24,8 @@ import logging
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from cassq.errors import BackendError, ConfigError, UsageError
+from cassq.base.clock import attempts, contended
+from cassq.errors import ConfigError, UsageError
 from cassq.extents.port import ExtentMissingError
 from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.sealing import end_of
@@ -41,7 +42,6 @@ from cassq.spark.streams.starting import begin_at
 logger: logging.Logger = logging.getLogger("cassq")
 
 LISTED_MAX = 1_000_000
-_TRIES = 3
 NEW = "new"
 QUEUES = "queues"  # in offsets of several queues only
 
@@ -308,7 +308,7 @@ class Follower:
         self._acked = {p: n for p, n in self._acked.items() if p in offset.get("pipes", {})}
 
     def _ack(self, pipe_id: str, span: FollowedPipe) -> None:
-        for _ in range(_TRIES):
+        for _ in attempts(self._ports.clock):
             cursor = self._catalog.claims.cursor(self._group.id, pipe_id)
             if cursor is None or cursor.ack.seq >= span.done:
                 return
@@ -318,9 +318,7 @@ class Follower:
             done = claims.as_dead(claims.unclaimed(cursor, chain, version), version)
             if self._catalog.claims.claim(cursor, chain, done, synced=True):
                 return
-        raise BackendError(
-            f"other processes keep moving group {self._group.name!r} in pipe {pipe_id}"
-        )
+        raise contended(f"the position of group {self._group.name!r} in pipe {pipe_id}")
 
     # --- what is lost ---------------------------------------------------------------------------
 

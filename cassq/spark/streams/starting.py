@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-from cassq.errors import BackendError, UsageError
+from cassq.base.clock import attempts, contended
+from cassq.errors import UsageError
 from cassq.lifecycle.expiry import skip
 from cassq.lifecycle.groups import group_starts
 from cassq.lifecycle.ports import Ports
 from cassq.message.frames import Place
 from cassq.model.rows import Cursor, GroupRow, QueueRow, Reason
-
-_TRIES = 3
 
 
 def begin_at(
@@ -61,11 +60,11 @@ def _check_undone(cursor: Cursor, start: Place, queue: QueueRow, group: GroupRow
 def _purge(
     ports: Ports, cursor: Cursor | None, start: Place, check_alone: Callable[[Cursor], None]
 ) -> int:
-    for _ in range(_TRIES):
+    for _ in attempts(ports.clock):
         if cursor is None or cursor.chain.seq >= start.seq:
             return 0
         check_alone(cursor)
         if skip(ports, cursor, start, Reason.PURGED, synced=True) is not None:
             return start.seq - cursor.chain.seq
         cursor = ports.catalog.claims.cursor(cursor.group_id, cursor.pipe_id)
-    raise BackendError("other processes keep moving the group while the stream begins")
+    raise contended("the position of the group")

@@ -7,14 +7,13 @@ run, and one that nobody cancels costs a worker nothing.
 
 from __future__ import annotations
 
+from cassq.base.clock import attempts, contended
 from cassq.client.client import Client
-from cassq.errors import BackendTimeoutError, MessageNotFoundError
+from cassq.errors import MessageNotFoundError
 from cassq.lifecycle.cancelling import withdraw
 from cassq.tasks.steps.moving import Desk, cancel_place, note_cancelled
 from cassq.tasks.steps.overview import SIGNAL, SLEEPING, Whereabouts, whereabouts
 from cassq.tasks.steps.records import CANCELLED, OVER
-
-TRIES_MAX = 8
 
 
 def cancel_call(desk: Desk, client: Client, queue: str | None, task_id: str) -> str:
@@ -26,7 +25,7 @@ def cancel_call(desk: Desk, client: Client, queue: str | None, task_id: str) -> 
     order; MessageNotFoundError; BackendTimeoutError if its state keeps changing. Cost: as of
     `explain`, and a synced write; for a call that sleeps or waits, four.
     """
-    for _ in range(TRIES_MAX):
+    for _ in attempts(desk.ports.clock):
         found = whereabouts(client, queue, task_id)
         match found.state:
             case state if state in (SLEEPING, SIGNAL):
@@ -43,7 +42,7 @@ def cancel_call(desk: Desk, client: Client, queue: str | None, task_id: str) -> 
             if found.rows and OVER not in found.rows:
                 note_cancelled(desk, task_id)
             return CANCELLED
-    raise BackendTimeoutError(f"the state of task {task_id} is constantly changed")
+    raise contended(f"the state of task {task_id}")
 
 
 def _withdrawn(desk: Desk, found: Whereabouts) -> bool:

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from cassq.base.clock import attempts, contended
 from cassq.consumer.delivery import Message
-from cassq.errors import BackendTimeoutError, CassqError, CorruptionError, OwnershipError
+from cassq.errors import CassqError, CorruptionError, OwnershipError
 from cassq.extents.port import ExtentMissingError
 from cassq.lifecycle.cancelling import cancel
 from cassq.lifecycle.ports import Ports
@@ -47,7 +48,6 @@ logger: logging.Logger = logging.getLogger("cassq")
 
 # The header of a call that was pushed again: how often it was.
 MOVES_HEADER = "cassq-task-moves"
-TRIES_MAX = 64
 # For how long it is known that a call was cancelled.
 CANCELLED_KEPT_SECONDS = 30 * 86_400.0
 
@@ -122,7 +122,7 @@ class MovePush(DedupPush):
         mine = self._wanted._replace(pipe_id=wanted.pipe_id, seq=wanted.seq)
         new = mine.encoded()
         before = self._before.get(wanted.dedup_id)
-        for _ in range(TRIES_MAX):
+        for _ in attempts(self._ports.clock):
             found = self._steps.find(self._task_id)
             there = place_in(found)
             if OVER in found or (there is not None and _is_past(there, mine)):
@@ -138,7 +138,7 @@ class MovePush(DedupPush):
                     return [replace(wanted, pipe_id=there.pipe_id, seq=there.seq)]
             if self._steps.change(self._task_id, PLACE, found[PLACE], new, self._kept):
                 return []
-        raise BackendTimeoutError(f"the place of task {self._task_id} is constantly changed")
+        raise contended(f"the place of task {self._task_id}")
 
     def _is_over(self, row: Dedup) -> bool:
         return False
@@ -188,7 +188,7 @@ def begin(desk: Desk, message: Message) -> dict[str, bytes] | None:
     """
     steps, task_id = desk.ports.catalog.steps, message.id
     moves = moves_of(message.headers)
-    for _ in range(TRIES_MAX):
+    for _ in attempts(desk.ports.clock):
         rows = desk.rows(task_id)
         place = place_in(rows)
         if OVER in rows:
@@ -208,7 +208,7 @@ def begin(desk: Desk, message: Message) -> dict[str, bytes] | None:
         if steps.change(task_id, PLACE, rows[PLACE], begun, KEPT_SECONDS):
             _take_back(desk, place)
             return desk.rows(task_id)
-    raise BackendTimeoutError(f"the place of task {task_id} is constantly changed")
+    raise contended(f"the place of task {task_id}")
 
 
 def settle_move(desk: Desk, letter: Letter, place: Place) -> None:

@@ -138,6 +138,9 @@ class ProcessClock(Clock):
     def sleep(self, seconds: float) -> None:
         self._process.sleep(seconds)
 
+    def pause(self, seconds: float) -> None:
+        self.sleep(self._process.rng.random() * seconds)
+
     def wait(self, event: threading.Event, seconds: float) -> bool:
         until_ms = self.boot_ms() + 1000 * seconds
         while not event.is_set() and self.boot_ms() < until_ms:

@@ -118,6 +118,16 @@ def _names_of(tree: ast.AST, module: str) -> set[str]:
     }
 
 
+def one_rule_for_attempts(place: str, source: str) -> Complaints:
+    """A loop that attempts a compare-and-set again has its bound and its pauses from one place; one
+    that repeats something else names what it counts."""
+    for node in ast.walk(parsed(source)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "range":
+            given = " ".join(map(ast.unparse, node.args))
+            if found := re.search(r"\b(?:\w*_)?TRIES(?:_\w*)?\b", given):
+                yield f"{place}:{node.lineno}: {found[0]}; use attempts of cassq.base.clock"
+
+
 def definition_names(place: str, source: str) -> Complaints:
     for node in ast.walk(parsed(source)):
         if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -206,6 +216,10 @@ def test_time_comes_from_the_clock_alone() -> None:
     assert _complaints(places, time_from_the_clock) == []
 
 
+def test_a_compare_and_set_is_attempted_by_one_rule() -> None:
+    assert _complaints(_python_files("cassq"), one_rule_for_attempts) == []
+
+
 def test_every_python_file_follows_the_house() -> None:
     places = _python_files(*PYTHON_FOLDERS)
     assert _complaints(places, module_docstring, file_names, errors_are_handled) == []
@@ -256,6 +270,8 @@ OFFENCES: list[tuple[Rule, str]] = [
     (time_from_the_clock, "from time import monotonic\n"),
     (time_from_the_clock, "from datetime import datetime\ndatetime.now()\n"),
     (time_from_the_clock, "def f(wait=time.sleep): ...\nimport time\n"),
+    (one_rule_for_attempts, "for _ in range(TRIES_MAX): ...\n"),
+    (one_rule_for_attempts, "for number in range(1, self._CHANGE_TRIES + 1): ...\n"),
     (definition_names, "class PipeManager: ...\n"),
     (definition_names, "class CatalogImpl: ...\n"),
     (definition_names, "def helpers(): ...\n"),
@@ -273,6 +289,7 @@ ACCEPTED: list[tuple[Rule, str]] = [
     (module_docstring, '"""Pipes."""\nx = 1\n'),
     (time_from_the_clock, "import time\ntime.strftime('%H')\nclock.sleep(1)\n"),
     (time_from_the_clock, "from datetime import datetime\ndatetime.fromtimestamp(1)\n"),
+    (one_rule_for_attempts, "for _ in attempts(clock): ...\nrange(ENTRIES_MAX)\nTRIES_MAX = 5\n"),
     (definition_names, "from contextlib import contextmanager\nclass Implicit: ...\n"),
     (errors_are_handled, "try:\n  f()\nexcept OSError:\n  x = 1\n"),
     (no_sleep, "clock.sleep(1)\n"),

@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from cassq.cassandra.tries import UNSURE_MAX, contended, unanswered
+from cassq.base.clock import contended
+from cassq.cassandra.tries import UNSURE_MAX, unanswered
 from cassq.catalog.cassandra.partition import claim_rows as cql
 from cassq.catalog.cassandra.partition.catalog_rows import CatalogRows
 from cassq.catalog.cassandra.partition.horizons import Horizons

@@ -14,6 +14,7 @@ from itertools import islice
 from random import random
 from typing import Any
 
+from cassq.base.clock import contended
 from cassq.cassandra.session import IN_FLIGHT, Row, Statement
 from cassq.catalog.cassandra.partition import claim_rows as cql
 from cassq.catalog.cassandra.partition.claim_plans import (
@@ -33,7 +34,8 @@ from cassq.catalog.cover import fault, wedged
 from cassq.errors import BackendError, BackendTimeoutError, CassqError
 from cassq.model.rows import Claim
 
-TRIES_MAX = 200  # a writer that must read first may often lose to one that need not
+# A writer that must read first often loses to one that need not, so it does not pause as well.
+WRITES_MAX = 200
 UNSURE_MAX = 3  # attempts without an answer
 REFUSALS_MAX = 8
 STAND_BACK_MAX = 1.0  # seconds
@@ -215,7 +217,7 @@ class _Change:
         """Make all attempts, but for the first if that was made; return the last plan."""
         known, partitions = self.known, self._partitions
         fresh, begun = False, self._begun
-        for _ in range(TRIES_MAX):
+        for _ in range(WRITES_MAX):
             step = begun or self._plan(known, fresh)
             if step is not None and step.batch is None:
                 return step
@@ -231,10 +233,8 @@ class _Change:
             written = self._looked_up() if self.unsure else None
             if written is not None:
                 return written
-        raise BackendTimeoutError(
-            f"other clients keep changing the claims of pipe {known.key[1]}",
-            hint="try again; use fewer poppers on one pipe, or larger claims",
-        )
+        hint = "try again; use fewer poppers on one pipe, or larger claims"
+        raise contended(f"the claims of pipe {known.key[1]}", hint=hint)
 
     def _check_cover(self) -> None:
         """Check rows that were just read, and from which no plan can be made, for damage."""

@@ -21,8 +21,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 
+from cassq.base.clock import contended
 from cassq.cassandra.session import Cql
-from cassq.cassandra.tries import contended
 from cassq.catalog.cassandra.partition.tombstones import TombstoneCompactor
 
 # Of two clients' horizons the later one stands.

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import astuple
 from itertools import groupby
 
+from cassq.base.clock import contended
 from cassq.cassandra.session import Row, Statement, settled
-from cassq.cassandra.tries import contended
 from cassq.catalog.cassandra.partition import pipe_rows as cql
 from cassq.catalog.cassandra.partition.catalog_rows import CatalogRows
 from cassq.catalog.cassandra.partition.claim_rows import MOVES, REMOVED, moves_of

@@ -22,9 +22,9 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from cassq.base.clock import contended
 from cassq.base.ids import made_at_ms
 from cassq.cassandra.session import Row, Statement
-from cassq.cassandra.tries import contended
 from cassq.catalog.cassandra.partition import pipe_rows as cql
 from cassq.catalog.cassandra.partition.catalog_rows import CatalogRows
 from cassq.catalog.cassandra.partition.tombstones import SETTLED_US
