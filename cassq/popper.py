@@ -44,7 +44,7 @@ from cassq.consumer.delivery import (
     Prefetched,
     by_delivery,
 )
-from cassq.consumer.keyed.keys import Says
+from cassq.consumer.keyed.keys import PopperCallbacks
 from cassq.consumer.keyed.lanes import Lanes
 from cassq.consumer.limits import Limits
 from cassq.consumer.settling import Settler
@@ -99,7 +99,7 @@ class Popper:
         self._keep_at_ms, self._lock = math.inf, threading.Lock()  # when to extend claims
         self._lanes: Lanes | None = None
         if group().policy.keyed:
-            says = Says(self._flush, self._waiter.wake, doorbell.ring)
+            says = PopperCallbacks(self._flush, self._waiter.wake, doorbell.ring)
             parts = self._claimer, self._settler, self._acknowledger
             own = partial(Claimer, ports, queue, group, dead_letter), self._keep_alive_ms
             self._lanes = Lanes(ports, queue, group, parts, says, *own)

@@ -17,7 +17,7 @@ from cassq.message.message_ids import MessageId, MessageIds
 from cassq.producer.admission import OVERHEAD_BYTES
 from cassq.producer.pusher import BUFFER_BYTES_MAX, BUFFER_MESSAGES_MAX, Push
 from cassq.producer.pusher import Pusher as ThreadPusher
-from cassq.worker.eventloop.calls import Call, Told, done, into, tell
+from cassq.worker.eventloop.calls import LoopCall, Told, done, into, tell
 from cassq.worker.eventloop.courier import Courier, check_loop
 
 T = TypeVar("T")
@@ -71,7 +71,7 @@ class Pusher:
         self._life = life
         self._open = open_pusher
         self._pusher: ThreadPusher | None = None  # the thread's
-        self._courier: Courier[_Pending | _Several | Call] = Courier(
+        self._courier: Courier[_Pending | _Several | LoopCall] = Courier(
             loop, "pusher", self._work, wanted=self._begin, put_away=self._close_now
         )
         self._bytes = 0
@@ -192,10 +192,10 @@ class Pusher:
 
     def _ask(self, act: Callable[[], T]) -> asyncio.Future[T]:
         future: asyncio.Future[T] = self._loop.create_future()
-        self._courier.send(Call(act, into(future)))
+        self._courier.send(LoopCall(act, into(future)))
         return future
 
-    def _begin(self, job: _Pending | _Several | Call) -> bool:
+    def _begin(self, job: _Pending | _Several | LoopCall) -> bool:
         """Whether a job is still wanted, as the thread is about to get it."""
         if isinstance(job, _Pending):
             if job.future.cancelled():
@@ -254,13 +254,13 @@ class Pusher:
         if self._pusher is not None:
             self._pusher.close()
 
-    def _work(self, jobs: list[_Pending | _Several | Call]) -> bool:
-        for calls, some in groupby(jobs, key=lambda job: isinstance(job, Call)):
+    def _work(self, jobs: list[_Pending | _Several | LoopCall]) -> bool:
+        for calls, some in groupby(jobs, key=lambda job: isinstance(job, LoopCall)):
             if calls:
-                told: list[Told] = [(job, *done(job)) for job in some if isinstance(job, Call)]
+                told: list[Told] = [(job, *done(job)) for job in some if isinstance(job, LoopCall)]
                 self._courier.post(partial(tell, told))
             else:
-                self._push([job for job in some if not isinstance(job, Call)])
+                self._push([job for job in some if not isinstance(job, LoopCall)])
         return False
 
     def _push(self, some: list[_Pending | _Several]) -> None:

@@ -33,7 +33,7 @@ ERROR_BYTES = 500
 _LATER = NoticeOutcome(sent=False, tried=False)
 
 
-class Result(NamedTuple):
+class SendResult(NamedTuple):
     """The result of sending one event. down: sending the next one now would fail too."""
 
     error: str = ""
@@ -41,7 +41,7 @@ class Result(NamedTuple):
 
 
 # Sends one event, within a number of seconds.
-Send = Callable[[bytes, float], Result]
+Send = Callable[[bytes, float], SendResult]
 
 
 class Wire:
@@ -163,18 +163,18 @@ def sender(target: AlertTarget, wire: Wire) -> Send:
 # --- the log ----------------------------------------------------------------------------------
 
 
-def log(event: bytes, _seconds: float) -> Result:
+def log(event: bytes, _seconds: float) -> SendResult:
     """Write an event to the logger `cassq`: at level WARNING, or INFO for a recovery."""
     over = json.loads(event)["data"].get("state") == STATES[RECOVERED]
     level = logging.INFO if over else logging.WARNING
     logger.log(level, "alert: %s", event.decode())
-    return Result()
+    return SendResult()
 
 
 # --- a command --------------------------------------------------------------------------------
 
 
-def run_command(command: Sequence[str], event: bytes, seconds: float) -> Result:
+def run_command(command: Sequence[str], event: bytes, seconds: float) -> SendResult:
     """Run a command with the event as its standard input; exit code 0 means delivered.
 
     After `seconds` it is killed with every process of its group. Its output is dropped, except for
@@ -193,17 +193,17 @@ def run_command(command: Sequence[str], event: bytes, seconds: float) -> Result:
                 start_new_session=True,
             )
         except (OSError, ValueError) as exc:
-            return Result(f"{command[0]} cannot be run: {exc}")
+            return SendResult(f"{command[0]} cannot be run: {exc}")
         try:
             code = process.wait(seconds)
         except subprocess.TimeoutExpired:
             _kill(process)
-            return Result(f"{command[0]} was killed after {seconds:.3g} seconds", down=True)
+            return SendResult(f"{command[0]} was killed after {seconds:.3g} seconds", down=True)
         if code == 0:
-            return Result()
+            return SendResult()
         ended = f"exit code {code}" if code > 0 else f"signal {-code}"
         said = _end_of(stderr)
-        return Result(f"{command[0]} failed with {ended}{': ' if said else ''}{said}")
+        return SendResult(f"{command[0]} failed with {ended}{': ' if said else ''}{said}")
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
@@ -226,7 +226,7 @@ def _end_of(file: IO[bytes]) -> str:
 
 def post(
     url: str, headers: Sequence[tuple[str, str]], wire: Wire, event: bytes, seconds: float
-) -> Result:
+) -> SendResult:
     """Post an event to a URL; a status of 200 to 299 means delivered.
 
     Redirects are not followed. `seconds` limits each step; `wire` can cut off all of them.
@@ -248,9 +248,9 @@ def post(
                 wire.use(None)
     except (OSError, HTTPException) as exc:
         reason = str(exc) or type(exc).__name__
-        return Result(f"{parts.scheme}://{parts.netloc} cannot be reached: {reason}", down=True)
+        return SendResult(f"{parts.scheme}://{parts.netloc} cannot be reached: {reason}", down=True)
     if 200 <= status < 300:
-        return Result()
-    return Result(
+        return SendResult()
+    return SendResult(
         f"{parts.scheme}://{parts.netloc} answered with status {status}", down=status >= 500
     )

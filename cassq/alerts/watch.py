@@ -82,7 +82,7 @@ def run(
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class Observations:
     """The observations of a pass. to_wall_ms: wall clock minus catalog time."""
 
     view: AlertView
@@ -93,7 +93,7 @@ class Looked:
     failures: list[AlertReport]
 
 
-def look(ports: Ports, queues: Iterable[QueueRow], *, sidecars: bool = False) -> Looked:
+def look(ports: Ports, queues: Iterable[QueueRow], *, sidecars: bool = False) -> Observations:
     """Read the state of these queues; nothing is written. Cost: see `run`."""
     now_ms = ports.catalog.now_ms()
     failures: list[AlertReport] = []
@@ -103,10 +103,10 @@ def look(ports: Ports, queues: Iterable[QueueRow], *, sidecars: bool = False) ->
     looked_at = {snapshot.group_id for snapshot in snapshots}
     gone = _gone(ports, incidents, looked_at)
     view = AlertView(snapshots, gone, _of_sidecars(ports) if sidecars else None)
-    return Looked(view, incidents, now_ms, ports.clock.wall_ms() - now_ms, marks, failures)
+    return Observations(view, incidents, now_ms, ports.clock.wall_ms() - now_ms, marks, failures)
 
 
-def decide(looked: Looked, targets: Sequence[AlertTarget], now_ms: int) -> list[IncidentStep]:
+def decide(looked: Observations, targets: Sequence[AlertTarget], now_ms: int) -> list[IncidentStep]:
     """Decide which notices to send to which targets. Pure."""
     return plan(
         looked.view,

@@ -152,7 +152,7 @@ class Sharing(Generic[K, W, L]):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer(Generic[V]):
+class SharedAnswer(Generic[V]):
     """An answer, and when its question was asked, in boot milliseconds."""
 
     asked_ms: int
@@ -164,7 +164,7 @@ class _Question(Generic[V]):
     """since_ms: the answer to a question asked by then is too old."""
 
     since_ms: int
-    answer: Answer[V] | None = None
+    answer: SharedAnswer[V] | None = None
 
 
 def answered(
@@ -175,7 +175,7 @@ def answered(
     *,
     old_ms: int = 0,
     beside_ms: int = 0,
-) -> Answer[V]:
+) -> SharedAnswer[V]:
     """What `ask` returns, to this thread or to another that called it after this call began.
 
     old_ms: the answer may also be this old; and while another thread is asking, the previous answer
@@ -183,10 +183,10 @@ def answered(
     where there is one. sharing: None means that each thread asks for itself.
     """
     if sharing is None:
-        return Answer(now_ms(), ask())
+        return SharedAnswer(now_ms(), ask())
     question: _Question[V] = _Question(now_ms() - old_ms)
     if old_ms:
-        last: Answer[V] | None = sharing.last(key)
+        last: SharedAnswer[V] | None = sharing.last(key)
         if last is not None and (last.asked_ms > question.since_ms or sharing.busy(key)):
             return last
         young = last is not None and last.asked_ms > now_ms() - beside_ms
@@ -194,12 +194,12 @@ def answered(
             sharing.background.do(key, lambda: answered(sharing, key, ask, now_ms))
             return last
 
-    def serve(questions: list[_Question[V]], last: Answer[V] | None) -> Answer[V]:
+    def serve(questions: list[_Question[V]], last: SharedAnswer[V] | None) -> SharedAnswer[V]:
         if last is None or any(last.asked_ms <= each.since_ms for each in questions):
-            last = Answer(now_ms(), ask())
+            last = SharedAnswer(now_ms(), ask())
         for each in questions:
             each.answer = last
         return last
 
     sharing.together(key, question, serve)
-    return question.answer or Answer(now_ms(), ask())
+    return question.answer or SharedAnswer(now_ms(), ask())

@@ -3,10 +3,11 @@
 It has these roles: queues and groups, pipes, claims, leases, staged writes, sidecars, records,
 results of tasks, and their steps. Each role is a class of its own, as it has its own tables and
 users: a test, the simulation or a store can replace one and keep the others. `Records` has what is
-too small for one: each kind is a few rows that are written and read by key. Every operation is one conditional write or one bounded read. A
-conditional write returns whether it took effect. If the backend does not know the outcome, the
-write raises BackendError with `outcome_unknown`; the caller reads it back and never guesses. Times
-are milliseconds of catalog time (`now_ms`), which does not jump when a wall clock does.
+too small for one: each kind is a few rows that are written and read by key. Every operation is one
+conditional write or one bounded read. A conditional write returns whether it took effect. If the
+backend does not know the outcome, the write raises BackendError with `outcome_unknown`; the caller
+reads it back and never guesses. Times are milliseconds of catalog time (`now_ms`), which does not
+jump when a wall clock does.
 """
 
 from __future__ import annotations

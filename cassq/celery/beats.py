@@ -28,7 +28,7 @@ logger: logging.Logger = logging.getLogger("cassq")
 CLAIM_SECONDS = 10.0
 
 
-class Noted(NamedTuple):
+class NotedEntry(NamedTuple):
     """What beats know of an entry: when it was last sent, or is being sent by one of them."""
 
     at: datetime
@@ -105,12 +105,12 @@ class Scheduler(beat.Scheduler):
     def _read(self, entry: Any) -> str:
         return self._leases.shared(self._name(entry))
 
-    def _noted(self, text: str) -> Noted | None:
+    def _noted(self, text: str) -> NotedEntry | None:
         if not text:
             return None
         record = json.loads(text)
         # Earlier versions did not note whether a tick was sent.
-        return Noted(self.app.now().fromisoformat(record["at"]), record.get("sent", True))
+        return NotedEntry(self.app.now().fromisoformat(record["at"]), record.get("sent", True))
 
     @staticmethod
     def _name(entry: Any) -> str:

@@ -22,7 +22,7 @@ from cassq.base.clock import Stopwatch, SystemClock
 from cassq.celery.members import Members
 from cassq.doorbell import LOOK_AGAIN_SECONDS, Doorbell, Waiter
 from cassq.errors import BackendError
-from cassq.kombu.brokers import Broker, broker_of
+from cassq.kombu.brokers import TransportBroker, broker_of
 from cassq.model.queues import KEPT_SECONDS_MAX
 
 BELL = "celery-results"
@@ -56,7 +56,7 @@ class Backend(KeyValueStoreBackend):
         return isinstance(exc, BackendError)
 
     @property
-    def broker(self) -> Broker:
+    def broker(self) -> TransportBroker:
         """The broker of this process at the backend's URL."""
         return broker_of(self._cassq_url)
 

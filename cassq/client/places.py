@@ -27,7 +27,7 @@ def have_queue(client: Client, name: str, settings: Mapping[str, Any]) -> Queue:
             return client.queue(name)
 
 
-class Place:
+class QueuePlace:
     """Queues of a URL, opened when they are first used. Thread-safe. settings: of queues that are
     created."""
 

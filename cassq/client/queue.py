@@ -66,7 +66,7 @@ from cassq.producer.quota import drained, lengths, paused
 from cassq.producer.spilling import Overflow
 from cassq.settings import GroupSettings, QueueSettings, Start, State, Step, WorkerSettings
 from cassq.worker.choosing import AnyHandler, AnyWorker, worker_of
-from cassq.worker.loop import GRACE_SECONDS, Settings, Source
+from cassq.worker.loop import GRACE_SECONDS, LoopSettings, WorkSource
 
 SETTLERS_MS = 2_000  # how long policies are taken for the present ones
 PEEK_MAX = 100_000
@@ -248,8 +248,8 @@ class Queue:
         policy = self._group_in(queue_row, group).policy
         in_order = (policy.exclusive or queue_row.policy.strict) and not policy.keyed
         opens = partial(self._shared, group)
-        source = Source(self.name, group, in_order, opens, lambda: self._ports)
-        return worker_of(source, handler, Settings(concurrency, grace, time_limit, max_tasks))
+        source = WorkSource(self.name, group, in_order, opens, lambda: self._ports)
+        return worker_of(source, handler, LoopSettings(concurrency, grace, time_limit, max_tasks))
 
     @operation
     def _shared(self, group: str, keep_alive: float) -> Popper:

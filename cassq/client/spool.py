@@ -32,7 +32,7 @@ from cassq.message.batches import AppendReceipt, Batch, SpilledReceipt
 from cassq.model.queues import QueuePolicy
 from cassq.model.rows import QueueRow
 from cassq.producer.pusher import Pusher
-from cassq.producer.spilling import Doubt, Overflow
+from cassq.producer.spilling import Overflow, UnsurePlaces
 
 logger: logging.Logger = logging.getLogger("cassq")
 
@@ -112,7 +112,9 @@ class Spool:
                 self._rows[name] = QueueRow(max(ids), name, policy, 1, 1)
         return self._rows.get(name)
 
-    def _keep(self, queue: QueueRow, batch: Batch, doubt: Doubt | None) -> list[AppendReceipt]:
+    def _keep(
+        self, queue: QueueRow, batch: Batch, doubt: UnsurePlaces | None
+    ) -> list[AppendReceipt]:
         spool_id, pusher = self._pusher_of(queue)
         intend = None if doubt is None else notes(self._place.ports, spool_id, *doubt)
         ids = pusher.push_intended(spoolable(batch), intend)

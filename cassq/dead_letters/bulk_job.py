@@ -119,7 +119,7 @@ class LetterBatch(NamedTuple):
     slices: list[Slice]
 
 
-class Spot(NamedTuple):
+class PipeTarget(NamedTuple):
     """A pipe that is processed, up to `end`."""
 
     pipe: PipeRow
@@ -187,11 +187,11 @@ class BulkJob(abc.ABC):
         """Process a pipe as a whole, if possible; whether it was."""
 
     @abc.abstractmethod
-    def _handle(self, spot: Spot, part: Unfinished, chosen: LetterBatch) -> bool:
+    def _handle(self, spot: PipeTarget, part: Unfinished, chosen: LetterBatch) -> bool:
         """Process letters of a part; False if another process had it by then."""
 
     def _part_by_part(self, pipe: PipeRow, end: Place) -> None:
-        spot = Spot(pipe, end, self._ports.store.reader(pipe.id))
+        spot = PipeTarget(pipe, end, self._ports.store.reader(pipe.id))
         try:
             at, tries = 0, 0
             while tries < TRIES_MAX:
@@ -206,7 +206,7 @@ class BulkJob(abc.ABC):
         finally:
             spot.reader.close()
 
-    def _step(self, spot: Spot, at: int, room: int) -> int | None:
+    def _step(self, spot: PipeTarget, at: int, room: int) -> int | None:
         """Process the next letters from seq `at` on; return the seq below which all is done: `at`
         if another process was faster, None if there are no more letters."""
         for part in parts_of(self._ports, self._letters, spot.pipe, spot.end.seq):
@@ -234,13 +234,18 @@ class BulkJob(abc.ABC):
             return False
         return not is_held(row, self._catalog.now_ms())
 
-    def _count_meant(self, spot: Spot, part: Unfinished, left: RangeSet) -> int:
+    def _count_meant(self, spot: PipeTarget, part: Unfinished, left: RangeSet) -> int:
         if self._where.is_empty:
             return len(left)
         return len(self._choose(spot, part, left, _NO_LIMIT, bytes_max=_NO_LIMIT).seqs)
 
     def _choose(
-        self, spot: Spot, part: Unfinished, left: RangeSet, room: int, bytes_max: int = BATCH_BYTES
+        self,
+        spot: PipeTarget,
+        part: Unfinished,
+        left: RangeSet,
+        room: int,
+        bytes_max: int = BATCH_BYTES,
     ) -> LetterBatch:
         """The first selected letters of a part, at most a batch."""
         now_ms, pipe_id = self._ports.clock.wall_ms(), spot.pipe.id
@@ -267,7 +272,9 @@ class BulkJob(abc.ABC):
                 break
         return LetterBatch(RangeSet(spans), end, stop, slices)
 
-    def _unclaimed(self, spot: Spot, part: Unfinished, end: Place) -> tuple[Cursor, Claim] | None:
+    def _unclaimed(
+        self, spot: PipeTarget, part: Unfinished, end: Place
+    ) -> tuple[Cursor, Claim] | None:
         """The cursor, and what was never claimed up to `end`, as a row not inserted yet."""
         cursor = self._catalog.claims.cursor(self._letters.id, spot.pipe.id)
         if cursor is None or cursor.chain.seq != part.start.seq:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from cassq.dead_letters.bulk_job import BATCH_BYTES, BulkJob, LetterBatch, Spot
+from cassq.dead_letters.bulk_job import BATCH_BYTES, BulkJob, LetterBatch, PipeTarget
 from cassq.dead_letters.letters import Filter
 from cassq.errors import CassqError, OwnershipError
 from cassq.extents.port import Slice
@@ -89,7 +89,7 @@ class Merging(BulkJob):
         self._count(end.seq)
         return True
 
-    def _handle(self, spot: Spot, part: Unfinished, chosen: LetterBatch) -> bool:
+    def _handle(self, spot: PipeTarget, part: Unfinished, chosen: LetterBatch) -> bool:
         held = self._take(spot, part, chosen.end)
         if held is None:
             return False
@@ -113,7 +113,7 @@ class Merging(BulkJob):
         except CassqError as exc:
             logger.warning("letters of pipe %s are left for later: %s", held.pipe_id, exc)
 
-    def _take(self, spot: Spot, part: Unfinished, end: Place) -> Claim | None:
+    def _take(self, spot: PipeTarget, part: Unfinished, end: Place) -> Claim | None:
         """Hold everything of a part below `end`, as a mover."""
         now_ms = self._catalog.now_ms()
         if part.row is None:
@@ -136,14 +136,19 @@ class Purging(BulkJob):
         return False  # each of its parts is done as a whole
 
     def _choose(
-        self, spot: Spot, part: Unfinished, left: RangeSet, room: int, bytes_max: int = BATCH_BYTES
+        self,
+        spot: PipeTarget,
+        part: Unfinished,
+        left: RangeSet,
+        room: int,
+        bytes_max: int = BATCH_BYTES,
     ) -> LetterBatch:
         if self._where.is_empty and self._limiter.is_off:
             end = spot.end if part.row is None else Place(part.row.end, part.row.pos)
             return LetterBatch(left, end, end.seq, [])
         return super()._choose(spot, part, left, room, bytes_max)
 
-    def _handle(self, spot: Spot, part: Unfinished, chosen: LetterBatch) -> bool:
+    def _handle(self, spot: PipeTarget, part: Unfinished, chosen: LetterBatch) -> bool:
         if part.row is not None:
             return cut_out(self._ports, part.row, chosen.seqs, Reason.PURGED)
         found = self._unclaimed(spot, part, chosen.end)

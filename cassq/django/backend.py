@@ -30,7 +30,7 @@ from cassq.django.framework import (
     task_finished,
     task_started,
 )
-from cassq.django.records import Enqueued, Ran, Records, as_result
+from cassq.django.records import Enqueued, RunOutcome, TaskRecords, as_result
 from cassq.errors import CassqError, ConfigError
 from cassq.model.queues import QueuePolicy
 from cassq.outbox.outbox import Outbox
@@ -104,8 +104,8 @@ class Backend(BaseTaskBackend):
         return f"{os.uname().nodename}-{os.getpid()}"
 
     @property
-    def _records(self) -> Records:
-        return Records(self.app.client, self._kept)
+    def _records(self) -> TaskRecords:
+        return TaskRecords(self.app.client, self._kept)
 
     # --- enqueueing ---------------------------------------------------------------------------
 
@@ -188,7 +188,7 @@ class Backend(BaseTaskBackend):
         records, now = self._records, timezone.now().isoformat()
         if records.is_unknown(told.id):
             records.keep(told.id, told)
-        ran = records.ran(told.id) or Ran(TaskResultStatus.RUNNING.value, now, now, [])
+        ran = records.ran(told.id) or RunOutcome(TaskResultStatus.RUNNING.value, now, now, [])
         if ran.finished_at is not None and ran.status == TaskResultStatus.SUCCESSFUL:
             return  # the worker that ran it died before it could say so to the queue
         ran.status, ran.last_attempted_at = TaskResultStatus.RUNNING.value, now
@@ -205,7 +205,7 @@ class Backend(BaseTaskBackend):
             ran.status, ran.value = TaskResultStatus.SUCCESSFUL.value, value
             self._finished(told, ran)
 
-    def _failed(self, told: Enqueued, ran: Ran, exc: BaseException) -> None:
+    def _failed(self, told: Enqueued, ran: RunOutcome, exc: BaseException) -> None:
         kind = type(exc)
         path = f"{kind.__module__}.{kind.__qualname__}"
         text = "".join(traceback.format_exception(exc))
@@ -219,7 +219,7 @@ class Backend(BaseTaskBackend):
         self._finished(told, ran)
         raise Reject(f"{kind.__name__}: {exc}") from exc
 
-    def _finished(self, told: Enqueued, ran: Ran) -> None:
+    def _finished(self, told: Enqueued, ran: RunOutcome) -> None:
         ran.finished_at = timezone.now().isoformat()
         self._records.keep(told.id, ran)
         task_finished.send(type(self), task_result=as_result(told, ran))

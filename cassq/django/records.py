@@ -43,7 +43,7 @@ class Enqueued:
 
 
 @dataclass(slots=True)
-class Ran:
+class RunOutcome:
     """What has become of it. errors: class and traceback of each attempt that failed."""
 
     status: str
@@ -55,14 +55,14 @@ class Ran:
     value: Any = None
 
 
-class Records:
+class TaskRecords:
     """The records of a client's tasks. kept: for how many seconds."""
 
     def __init__(self, client: Client, kept: float) -> None:
         self._results = client.ports.catalog.results
         self._kept = kept
 
-    def keep(self, task_id: str, record: Enqueued | Ran) -> None:
+    def keep(self, task_id: str, record: Enqueued | RunOutcome) -> None:
         """Write a record. What fails here fails no task."""
         try:
             self._results.put(_key(task_id, type(record)), _as_json(record), self._kept)
@@ -77,23 +77,23 @@ class Records:
         """Whether the enqueuer's record is missing, as that of a task from an outbox may be."""
         return self._results.get(_key(task_id, Enqueued)) is None
 
-    def ran(self, task_id: str) -> Ran | None:
+    def ran(self, task_id: str) -> RunOutcome | None:
         """What became of a task so far."""
-        raw = self._results.get(_key(task_id, Ran))
-        return None if raw is None else Ran(**json.loads(raw))
+        raw = self._results.get(_key(task_id, RunOutcome))
+        return None if raw is None else RunOutcome(**json.loads(raw))
 
     def result(self, task_id: str) -> Any:
         """A task's result. Raises Django's TaskResultDoesNotExist. Cost: one read."""
-        keys = [_key(task_id, kind) for kind in (Enqueued, Ran)]
+        keys = [_key(task_id, kind) for kind in (Enqueued, RunOutcome)]
         found = self._results.find(keys)
         first, second = (found.get(key) for key in keys)
         if first is None:
             raise TaskResultDoesNotExist(task_id)
-        ran = None if second is None else Ran(**json.loads(second))
+        ran = None if second is None else RunOutcome(**json.loads(second))
         return as_result(Enqueued(**json.loads(first)), ran)
 
 
-def as_result(enqueued: Enqueued, ran: Ran | None) -> Any:
+def as_result(enqueued: Enqueued, ran: RunOutcome | None) -> Any:
     """What is known of a task, as Django shows it."""
     task = import_string(enqueued.path).using(
         priority=enqueued.priority, queue_name=enqueued.queue, backend=enqueued.backend
@@ -119,9 +119,9 @@ def as_result(enqueued: Enqueued, ran: Ran | None) -> Any:
     return result
 
 
-def _key(task_id: str, kind: type[Enqueued | Ran]) -> str:
+def _key(task_id: str, kind: type[Enqueued | RunOutcome]) -> str:
     return f"django:{task_id}:{kind.__name__.lower()}"
 
 
-def _as_json(record: Enqueued | Ran) -> bytes:
+def _as_json(record: Enqueued | RunOutcome) -> bytes:
     return json.dumps(asdict(record), ensure_ascii=False).encode()

@@ -8,7 +8,7 @@ from typing import Any
 
 from cassq.base.arguments import DELAY_MAX_SECONDS, check_seconds
 from cassq.base.clock import Stopwatch, SystemClock
-from cassq.client.places import Place
+from cassq.client.places import QueuePlace
 from cassq.client.queue import Queue
 from cassq.consumer.delivery import Message as Delivered
 from cassq.extras import wanted
@@ -36,7 +36,7 @@ class Broker(dramatiq.Broker):
         settings: QueueSettings | None = None,
     ) -> None:
         super().__init__(middleware=middleware)
-        self._place = Place(url, settings or {})
+        self._place = QueuePlace(url, settings or {})
 
     def declare_queue(self, queue_name: str) -> None:
         """Make a queue known; it is created when it is first used. Raises InvalidNameError."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cassq.client.places import Place
+from cassq.client.places import QueuePlace
 from cassq.extras import wanted
 
 with wanted("the results backend for Dramatiq needs", "dramatiq", "dramatiq"):
@@ -18,7 +18,7 @@ class Results(ResultBackend):
 
     def __init__(self, url: str | None = None, **options: Any) -> None:
         super().__init__(**options)
-        self._place = Place(url, {})
+        self._place = QueuePlace(url, {})
 
     def _get(self, message_key: str) -> Any:
         raw = self._place.client.ports.catalog.results.get(_key(message_key))

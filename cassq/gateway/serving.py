@@ -37,7 +37,7 @@ logger: logging.Logger = logging.getLogger("cassq")
 FILES_RESERVED = 512
 
 
-class Options(NamedTuple):
+class GatewayOptions(NamedTuple):
     """How to serve. cert, key: for TLS; None: without. grace: how long requests may go on after a
     signal, in seconds."""
 
@@ -47,7 +47,7 @@ class Options(NamedTuple):
     grace: float = 30.0
 
 
-class Place(NamedTuple):
+class ServingPlace(NamedTuple):
     """Where a process serves. sockets: they listen. counts_fd, slot: see `Counts`."""
 
     sockets: Sequence[socket.socket]
@@ -146,8 +146,8 @@ def health_of(listener: Listener) -> Health:
 
 async def serve(
     opening: AbstractAsyncContextManager[ActionService],
-    options: Options,
-    place: Place,
+    options: GatewayOptions,
+    place: ServingPlace,
     stop: asyncio.Event,
     renew: asyncio.Event,
     *,

@@ -28,7 +28,7 @@ from cassq.catalog.port import Catalog, limit_names
 from cassq.errors import CorruptionError, MessageNotFoundError, UsageError
 from cassq.extents.port import ExtentMissingError, ExtentReader
 from cassq.inspect.peeking import to_wall
-from cassq.inspect.whereabouts import Content, MessageState, MessageStep, Times, said, step_of
+from cassq.inspect.whereabouts import FrameContent, MessageState, MessageStep, Times, said, step_of
 from cassq.lifecycle.dead_keys import held_by_letters
 from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.sealing import live_pipe, seen_end
@@ -212,7 +212,7 @@ class _Tracer:
         self._catalog = ports.catalog
         self._id = message_id
         self._times = times
-        self.content: Content | None = None  # of the last place where it was found
+        self.content: FrameContent | None = None  # of the last place where it was found
         self.priority: int = 0  # there
 
     def steps(self, queue: QueueRow, group: GroupRow, spot: Spot) -> Iterator[MessageStep]:
@@ -266,7 +266,7 @@ class _Tracer:
             held_by=self._holder(queue, group, content),
         )
 
-    def _holder(self, queue: QueueRow, group: GroupRow, content: Content | None) -> str:
+    def _holder(self, queue: QueueRow, group: GroupRow, content: FrameContent | None) -> str:
         """The id of a dead letter that holds the key of a message. Cost: reads those of a group
         whose keys they hold."""
         if content is None or content.key is None:
@@ -397,20 +397,20 @@ def _near(spot: Spot, cursors: Iterable[Cursor], claim: Claim | None = None) -> 
     return max((place for place in places if place.seq <= spot[1]), default=Place(0, 0))
 
 
-def _content(ports: Ports, pipe: PipeRow, spot: Spot, near: Place) -> Content | None:
+def _content(ports: Ports, pipe: PipeRow, spot: Spot, near: Place) -> FrameContent | None:
     """What the frame says of a message; None if it cannot be read.
 
     near: a known place at or before it.
     """
     seq = spot[1]
 
-    def read(reader: ExtentReader) -> Content | None:
+    def read(reader: ExtentReader) -> FrameContent | None:
         end = pipe.end or reader.published()
         if seq >= end.seq:
             return None
         ((frame, first, last),) = reader.read(Place(seq, near.pos), seq + 1, 1, 0)
         (payload,) = frame.payloads(first, last)
-        return Content(
+        return FrameContent(
             frame.id_at(first, pipe.id).decode(),
             frame.time_ms(first),
             len(payload),

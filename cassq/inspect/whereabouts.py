@@ -79,7 +79,7 @@ class MessageStep:
     next: tuple[str, ...] = ()
 
 
-class Content(NamedTuple):
+class FrameContent(NamedTuple):
     """What a frame says of a message; times in wall milliseconds, `due_ms` in catalog time."""
 
     id: str
@@ -126,7 +126,7 @@ class MessageState:
     move: Move | None = None
     removed: Removed | None = None
     retired: Retired | None = None
-    content: Content | None = None
+    content: FrameContent | None = None
     success_ms: int = 0
     shared: tuple[str, str] = ("", "")
     above: tuple[int, ...] = ()

@@ -38,7 +38,7 @@ def batch() -> Iterator[None]:
     Tasks may run before the block ends. Raises the error of the first message that was not
     published, once all others are. Blocks may be nested.
     """
-    with _batch(Batch(None, BATCH_MAX)):
+    with _batch(PublishBatch(None, BATCH_MAX)):
         yield
 
 
@@ -47,12 +47,12 @@ def group_batch() -> Iterator[None]:
     """`batch` for what one call of Celery publishes. Raises kombu's OperationalError if the queues
     cannot be reached, as a task by itself does once it was tried again. Messages for which
     `confirm_publish` is off are left out: nobody waits for them."""
-    with _batch(Batch(None, BATCH_MAX, of_group=True)):
+    with _batch(PublishBatch(None, BATCH_MAX, of_group=True)):
         yield
 
 
 @contextmanager
-def _batch(found: Batch) -> Iterator[None]:
+def _batch(found: PublishBatch) -> Iterator[None]:
     if batch_of_thread() is not None:
         yield
         return
@@ -67,12 +67,12 @@ def _batch(found: Batch) -> Iterator[None]:
     found.flush()
 
 
-def batch_of_thread() -> Batch | None:
+def batch_of_thread() -> PublishBatch | None:
     """The batch of the block that this thread is in."""
     return getattr(_of_thread, "batch", None)
 
 
-class Batch:
+class PublishBatch:
     """Messages that are published together, by one thread; durable when `flush` returns.
 
     max_size: how many may be on their way at once. of_group: whether it is `group_batch`.

@@ -20,7 +20,7 @@ from cassq.client.places import have_queue
 from cassq.client.queue import Queue
 from cassq.errors import QueueNotFoundError
 from cassq.kombu.names import queue_name
-from cassq.kombu.options import Options
+from cassq.kombu.options import TransportOptions
 from cassq.kombu.roll import Roll
 from cassq.model.queues import DEFAULT_GROUP
 from cassq.popper import Popper
@@ -28,11 +28,11 @@ from cassq.producer.pusher import Pusher
 
 logger: logging.Logger = logging.getLogger("cassq")
 
-_brokers: dict[str, Broker] = {}  # by URL; one of a parent is replaced: see `is_open`
+_brokers: dict[str, TransportBroker] = {}  # by URL; one of a parent is replaced: see `is_open`
 _lock = threading.Lock()
 
 
-class Broker:
+class TransportBroker:
     """The queues of one URL, for all connections of this process. Thread-safe."""
 
     def __init__(self, url: str) -> None:
@@ -78,7 +78,7 @@ class Broker:
                 queue = self._queues[name] = have_queue(self.client, name, settings)
             return queue
 
-    def exchange_queue(self, exchange: str, options: Options) -> Queue:
+    def exchange_queue(self, exchange: str, options: TransportOptions) -> Queue:
         """The queue that carries what is published to an exchange, for groups alone: without
         groups nothing is kept."""
         name = queue_name(exchange, options.prefix + "exchange.")
@@ -129,14 +129,14 @@ class Broker:
             self._pushers.pop(name, None)
 
 
-def broker_of(url: str) -> Broker:
+def broker_of(url: str) -> TransportBroker:
     """The broker of a URL in this process."""
     broker = _brokers.get(url)
     if broker is None or not broker.is_open:
         with _lock:
             broker = _brokers.get(url)
             if broker is None or not broker.is_open:
-                broker = _brokers[url] = Broker(url)
+                broker = _brokers[url] = TransportBroker(url)
     return broker
 
 

@@ -15,13 +15,13 @@ from kombu.transport import virtual
 from cassq.client.queue import Queue
 from cassq.consumer.delivery import Message as Popped
 from cassq.errors import ClaimLostError, QueueNotFoundError
-from cassq.kombu.batches import Batch, batch_of_thread, log_failure
-from cassq.kombu.brokers import Broker
+from cassq.kombu.batches import PublishBatch, batch_of_thread, log_failure
+from cassq.kombu.brokers import TransportBroker
 from cassq.kombu.envelopes import ChannelMessage, due_of, packed, unpacked
 from cassq.kombu.exchanges import DEFAULT_TYPE, Declared, fits
-from cassq.kombu.intake import Intake, Taken
+from cassq.kombu.intake import ChannelPrefetch, Taken
 from cassq.kombu.names import queue_name
-from cassq.kombu.options import Options, settings_of
+from cassq.kombu.options import TransportOptions, settings_of
 from cassq.kombu.revoking import cancel_revoked, note_published, note_waiting
 from cassq.model.queues import DEFAULT_GROUP
 from cassq.popper import Popper
@@ -114,15 +114,15 @@ class Channel(virtual.Channel):
     body_encoding = None
 
     def __init__(self, connection: Any, **kwargs: Any) -> None:
-        self.options: Options = connection.options
-        self.intake: Intake = Intake(connection.signal.set, self._opened)
+        self.options: TransportOptions = connection.options
+        self.intake: ChannelPrefetch = ChannelPrefetch(connection.signal.set, self._opened)
         self._poppers: dict[str, Popper] = {}  # of `basic_get`
         super().__init__(connection, **kwargs)
 
     @property
-    def broker(self) -> Broker:
+    def broker(self) -> TransportBroker:
         """The broker of this process."""
-        broker: Broker = self.connection.broker
+        broker: TransportBroker = self.connection.broker
         return broker
 
     # --- declaring ------------------------------------------------------------------------------
@@ -252,7 +252,7 @@ class Channel(virtual.Channel):
         message: dict[str, Any],
         exchange: str,
         routing_key: str,
-        batch: Batch | None = None,
+        batch: PublishBatch | None = None,
         **kwargs: Any,
     ) -> None:
         """Durable on return, unless it is part of a batch, or `confirm_publish` is off."""
@@ -273,12 +273,16 @@ class Channel(virtual.Channel):
             soon = broker.pusher(of_exchange).push_soon(payload, headers=headers)
             soon.add_done_callback(log_failure)
 
-    def create_publish_batch(self, max_size: int) -> Batch:
+    def create_publish_batch(self, max_size: int) -> PublishBatch:
         """What `kombu.Producer.batch` publishes to."""
-        return Batch(self, max_size)
+        return PublishBatch(self, max_size)
 
     def _put(
-        self, queue: str, message: Mapping[str, Any], batch: Batch | None = None, **kwargs: Any
+        self,
+        queue: str,
+        message: Mapping[str, Any],
+        batch: PublishBatch | None = None,
+        **kwargs: Any,
     ) -> None:
         payload, headers = packed(message)
         broker, found = self.broker, self._queue(queue)

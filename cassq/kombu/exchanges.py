@@ -16,9 +16,9 @@ from typing import Any
 
 from cassq.base.clock import attempts, contended
 from cassq.errors import GroupExistsError, GroupNotFoundError
-from cassq.kombu.brokers import Broker
+from cassq.kombu.brokers import TransportBroker
 from cassq.kombu.names import queue_name
-from cassq.kombu.options import Options
+from cassq.kombu.options import TransportOptions
 
 CACHED_MS = 1000
 # The type of an exchange that nobody has declared.
@@ -38,7 +38,7 @@ class Declared:
         """How old its messages may become; 0: any age."""
         return int(self.arguments.get("x-message-ttl") or 0)
 
-    def expires(self, options: Options) -> float:
+    def expires(self, options: TransportOptions) -> float:
         """For how many seconds it outlives its consumer."""
         given = (self.arguments.get("x-expires") or 0) / 1000
         return max(15.0, given or options.group_expires)
@@ -47,12 +47,12 @@ class Declared:
 class Exchanges:
     """The exchanges of a broker, as one connection sees them."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: TransportOptions) -> None:
         self._options = options
         self.types: dict[str, str] = {}
         self._cached: dict[str, tuple[int, list[list[str]]]] = {}
 
-    def matching(self, broker: Broker, exchange: str, key: str) -> list[str]:
+    def matching(self, broker: TransportBroker, exchange: str, key: str) -> list[str]:
         """The queues that get a message published with a routing key. Cost: a read a second."""
         now_ms = broker.clock.boot_ms()
         cached = self._cached.get(exchange)
@@ -65,12 +65,14 @@ class Exchanges:
         found = (queue for pattern, queue in cached[1] if fits(kind, pattern, key))
         return list(dict.fromkeys(found))
 
-    def bind(self, broker: Broker, exchange: str, key: str, queue: str) -> None:
+    def bind(self, broker: TransportBroker, exchange: str, key: str, queue: str) -> None:
         """Bind a queue that stays. Cost: a read, and a conditional write the first time."""
         binding = [key, queue]
         self._change(broker, exchange, lambda old: old if binding in old else [*old, binding])
 
-    def unbind(self, broker: Broker, exchange: str, queue: str, key: str | None = None) -> None:
+    def unbind(
+        self, broker: TransportBroker, exchange: str, queue: str, key: str | None = None
+    ) -> None:
         """Remove the bindings of a queue; key: only that one."""
         self._change(
             broker,
@@ -78,7 +80,7 @@ class Exchanges:
             lambda old: [each for each in old if each[1] != queue or key not in (None, each[0])],
         )
 
-    def _change(self, broker: Broker, exchange: str, change: Any) -> None:
+    def _change(self, broker: TransportBroker, exchange: str, change: Any) -> None:
         leases, name = broker.client.ports.catalog.leases, self._record(exchange)
         for _ in attempts(broker.clock):
             text = leases.shared(name)
@@ -102,7 +104,7 @@ class Exchanges:
 
     # --- queues that end with their consumers ---------------------------------------------------
 
-    def join(self, broker: Broker, exchange: str, queue: str, declared: Declared) -> None:
+    def join(self, broker: TransportBroker, exchange: str, queue: str, declared: Declared) -> None:
         """Have a group of the exchange's queue stand for a queue, from now on."""
         try:
             broker.exchange_queue(exchange, self._options).create_group(
@@ -111,14 +113,14 @@ class Exchanges:
         except GroupExistsError:
             return  # declared by others for another time
 
-    def leave(self, broker: Broker, exchange: str, queue: str) -> None:
+    def leave(self, broker: TransportBroker, exchange: str, queue: str) -> None:
         """Remove the group of a queue."""
         try:
             broker.exchange_queue(exchange, self._options).delete_group(queue_name(queue))
         except GroupNotFoundError:
             return  # it has expired
 
-    def has_groups(self, broker: Broker, exchange: str) -> bool:
+    def has_groups(self, broker: TransportBroker, exchange: str) -> bool:
         """Whether anybody listens to an exchange. Cost: two reads."""
         found = broker.find(queue_name(exchange, self._options.prefix + "exchange."))
         return found is not None and bool(found.groups())

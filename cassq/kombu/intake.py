@@ -58,7 +58,7 @@ class Taken(NamedTuple):
 Opened = Callable[[str, Message, Popper], Taken | None]
 
 
-class Intake:
+class ChannelPrefetch:
     """The messages in hand of one channel. Thread-safe.
 
     limit: how many it may have; 0: any number. news: called when a message is ready.
@@ -73,19 +73,19 @@ class Intake:
         self._ready: deque[Taken] = deque()
         self._held: dict[int, Taken] = {}
         self._failure: CassqError | None = None
-        self._takers: dict[str, list[Taker]] = {}
-        self._retired: list[Taker] = []
+        self._takers: dict[str, list[ChannelTaker]] = {}
+        self._retired: list[ChannelTaker] = []
 
     # --- consumers ------------------------------------------------------------------------------
 
     def consume(self, queue: str, poppers: Iterable[Popper], *, no_ack: bool) -> None:
         """Begin to pop for a queue."""
-        takers = [Taker(self, queue, popper, no_ack) for popper in poppers]
+        takers = [ChannelTaker(self, queue, popper, no_ack) for popper in poppers]
         self._takers.setdefault(queue, []).extend(takers)
         for taker in takers:
             taker.start()
 
-    def cancel(self, queue: str) -> list[Taker]:
+    def cancel(self, queue: str) -> list[ChannelTaker]:
         """Pop no more for a queue. Messages in hand can still be settled. Returns its takers."""
         takers = self._takers.pop(queue, [])
         for taker in takers:
@@ -134,7 +134,7 @@ class Intake:
             return max(0, READY_MAX - len(self._ready))
         return max(0, self._limit - len(self._held) - len(self._ready))
 
-    def room_for(self, taker: Taker) -> int:
+    def room_for(self, taker: ChannelTaker) -> int:
         """Wait until there is room; 0 if the taker was stopped."""
         with self._change:
             self._gather(taker)
@@ -145,7 +145,7 @@ class Intake:
                 self._change.wait(WAIT_SECONDS)
         return 0
 
-    def _gather(self, taker: Taker) -> None:
+    def _gather(self, taker: ChannelTaker) -> None:
         """If a taker has just taken, wait a moment until half of the room is free."""
         self._wanted = (self._limit or READY_MAX) // 2
         while not taker.stopped and self.room() < self._wanted:
@@ -161,7 +161,7 @@ class Intake:
         if self.room() >= self._wanted:
             self._change.notify_all()
 
-    def add(self, taker: Taker, messages: Iterable[Message]) -> None:
+    def add(self, taker: ChannelTaker, messages: Iterable[Message]) -> None:
         """Keep what a taker popped until it is delivered."""
         beyond: list[Taken] = []
         done: list[Message] = []
@@ -240,10 +240,10 @@ class Intake:
         return len(self._held)
 
 
-class Taker:
+class ChannelTaker:
     """The thread that pops for one queue of a channel."""
 
-    def __init__(self, intake: Intake, queue: str, popper: Popper, no_ack: bool) -> None:
+    def __init__(self, intake: ChannelPrefetch, queue: str, popper: Popper, no_ack: bool) -> None:
         self.queue: str = queue
         self.popper: Popper = popper
         self.no_ack: bool = no_ack

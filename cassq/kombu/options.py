@@ -33,7 +33,7 @@ QUEUE_DEFAULTS: Mapping[str, Any] = {"sick_check": True, "max_deliveries": 20}
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class TransportOptions:
     """prefix: of the names of all queues. queue_settings: settings of queues that are created here.
     visibility_timeout: for how many seconds a claim is kept alive at most. sync_acks: whether each
     ack is on disk before its call returns. confirm_publish: whether a message is on disk before
@@ -55,10 +55,10 @@ class Options:
         _check_settings(self.queue_settings)
 
 
-def options_of(given: Mapping[str, Any]) -> Options:
+def options_of(given: Mapping[str, Any]) -> TransportOptions:
     """The options in `broker_transport_options`. Raises UsageError, which names what is unknown
     or does not fit."""
-    names = {each.name for each in fields(Options)}
+    names = {each.name for each in fields(TransportOptions)}
     ours = {"prefix": given["queue_prefix"]} if "queue_prefix" in given else {}
     for name, value in given.items():
         if name in names - {"prefix"}:
@@ -68,10 +68,10 @@ def options_of(given: Mapping[str, Any]) -> Options:
             raise ConfigError(
                 f"broker_transport_options has an unknown option {name!r}", hint=f"known: {known}"
             )
-    return Options(**ours)
+    return TransportOptions(**ours)
 
 
-def settings_of(options: Options, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def settings_of(options: TransportOptions, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a queue that is created. arguments: of its declaration, in which
     `x-cassq-max-deliveries` sets `max_deliveries`; one that is not a setting is a ConfigError."""
     settings = {**QUEUE_DEFAULTS, **options.queue_settings}

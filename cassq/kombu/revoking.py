@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any
 
 from cassq.errors import CassqError
-from cassq.kombu.brokers import Broker
+from cassq.kombu.brokers import TransportBroker
 from cassq.message.message_ids import MessageId
 
 logger: logging.Logger = logging.getLogger("cassq")
@@ -24,7 +24,7 @@ _MARGIN_SECONDS = 60.0
 
 
 def note_waiting(
-    broker: Broker, message: Mapping[str, Any], queue: str, message_id: str, due: datetime
+    broker: TransportBroker, message: Mapping[str, Any], queue: str, message_id: str, due: datetime
 ) -> None:
     """Note where a task waits. Cost: an unsynced write."""
     task_id = message["headers"].get("id")
@@ -38,7 +38,7 @@ def note_waiting(
 
 
 def note_published(
-    broker: Broker,
+    broker: TransportBroker,
     message: Mapping[str, Any],
     queue: str,
     due: datetime,
@@ -49,7 +49,7 @@ def note_published(
         note_waiting(broker, message, queue, future.result(), due)
 
 
-def cancel_revoked(broker: Broker, message: Mapping[str, Any]) -> None:
+def cancel_revoked(broker: TransportBroker, message: Mapping[str, Any]) -> None:
     """Cancel the tasks that a message to workers revokes, as far as they are not due yet. What
     fails here is left to the workers."""
     ids = _revoked(message)

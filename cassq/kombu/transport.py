@@ -10,10 +10,10 @@ from kombu.utils.url import maybe_sanitize_url
 
 from cassq.base.clock import Stopwatch
 from cassq.kombu.batches import CONNECTION_ERRORS
-from cassq.kombu.brokers import Broker, broker_of
+from cassq.kombu.brokers import TransportBroker, broker_of
 from cassq.kombu.channel import Channel
 from cassq.kombu.exchanges import Declared, Exchanges
-from cassq.kombu.options import Options, options_of
+from cassq.kombu.options import TransportOptions, options_of
 from cassq.kombu.signals import Signal
 from cassq.version import __version__
 
@@ -43,12 +43,12 @@ class Transport(virtual.Transport):
     )
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
-        self.options: Options = options_of(client.transport_options or {})
+        self.options: TransportOptions = options_of(client.transport_options or {})
         self.exchanges: Exchanges = Exchanges(self.options)
         self.declared: dict[str, Declared] = {}
         self.signal: Signal = Signal()
         self._pid = os.getpid()
-        self._broker: Broker | None = None
+        self._broker: TransportBroker | None = None
         super().__init__(client, **kwargs)
 
     @property
@@ -57,7 +57,7 @@ class Transport(virtual.Transport):
         return self._pid == os.getpid()
 
     @property
-    def broker(self) -> Broker:
+    def broker(self) -> TransportBroker:
         broker = self._broker
         if broker is None or not broker.is_open:
             broker = self._broker = broker_of(self.url)

@@ -39,7 +39,7 @@ from cassq.base.clock import Clock, Stopwatch, wait_event
 from cassq.errors import BackendUnavailableError, ConfigError
 from cassq.locks.address import LockAddress, any_reachable, parse
 from cassq.locks.owner import OwnerThread
-from cassq.locks.sessions import Grip, LockSession, SessionLocker
+from cassq.locks.sessions import LockRecord, LockSession, SessionLocker
 from cassq.locks.tokens import NextToken
 
 PORT = 5701
@@ -90,7 +90,7 @@ def open_hazelcast(url: str, clock: Clock, next_token: NextToken | None) -> Sess
     )
 
 
-class HeldGrip(Grip):
+class HeldGrip(LockRecord):
     """A lock that this session's thread holds. depth: how many times, 0 once it was released.
     due_ms: its deadline; a map's lease lasts longer."""
 
@@ -164,7 +164,7 @@ class HazelcastSession(LockSession):
         """Raise ConfigError if the cluster does not offer this kind of lock."""
 
     @abc.abstractmethod
-    def take_free(self, name: str, ttl_ms: int, wait_seconds: float) -> Grip | None:
+    def take_free(self, name: str, ttl_ms: int, wait_seconds: float) -> LockRecord | None:
         """Take a lock that is not held in this session; None if another session holds it."""
 
     @abc.abstractmethod
@@ -173,7 +173,7 @@ class HazelcastSession(LockSession):
 
     # --- the port -------------------------------------------------------------------------------
 
-    def take(self, name: str, ttl_ms: int, wait_ms: int) -> Grip | None:
+    def take(self, name: str, ttl_ms: int, wait_ms: int) -> LockRecord | None:
         watch = Stopwatch()
         with self._freed:
             while name in self._busy:
@@ -190,7 +190,7 @@ class HazelcastSession(LockSession):
                 self._free(name)
         return grip
 
-    def drop(self, grip: Grip) -> None:
+    def drop(self, grip: LockRecord) -> None:
         assert isinstance(grip, HeldGrip)
         try:
             with grip.mutex:
@@ -272,7 +272,7 @@ class CpSession(HazelcastSession):
             self._locks[name] = lock
         return lock
 
-    def take_free(self, name: str, ttl_ms: int, wait_seconds: float) -> Grip | None:
+    def take_free(self, name: str, ttl_ms: int, wait_seconds: float) -> LockRecord | None:
         lock = self._lock(name)
         sent_ms = self.clock.boot_ms()
         fence = self.ask("locking", lambda: lock.try_lock(wait_seconds), wait_seconds)
@@ -282,7 +282,7 @@ class CpSession(HazelcastSession):
         self.confirm(sent_ms, self._session_ms)
         return HeldGrip(name, fence, waited=wait_seconds > 0)
 
-    def extend(self, grip: Grip, ttl_ms: int) -> bool:
+    def extend(self, grip: LockRecord, ttl_ms: int) -> bool:
         assert isinstance(grip, HeldGrip)
         with grip.mutex:
             if grip.depth == 0:
@@ -312,7 +312,7 @@ class CpSession(HazelcastSession):
                 grip.depth -= 1
                 self.ask("unlocking", lock.unlock)
 
-    def beat(self, grips: list[Grip]) -> None:
+    def beat(self, grips: list[LockRecord]) -> None:
         # All locks share one session, so one heartbeat serves all.
         self.extend(grips[0], 0)
 
@@ -335,7 +335,7 @@ class MapSession(HazelcastSession):
         self.beat_ms = _ALWAYS_MS
         self.sure_until_ms = _ALWAYS_MS
 
-    def take_free(self, name: str, ttl_ms: int, wait_seconds: float) -> Grip | None:
+    def take_free(self, name: str, ttl_ms: int, wait_seconds: float) -> LockRecord | None:
         # The lease may begin before the wait ends: add the wait, until `extend` sets the ttl.
         lease_ms = ttl_ms + round(wait_seconds * 1000)
         sent_ms = self.clock.boot_ms()
@@ -354,7 +354,7 @@ class MapSession(HazelcastSession):
         grip.token = token
         return grip
 
-    def extend(self, grip: Grip, ttl_ms: int) -> bool:
+    def extend(self, grip: LockRecord, ttl_ms: int) -> bool:
         assert isinstance(grip, HeldGrip)
         with grip.mutex:
             sent_ms = self.clock.boot_ms()
@@ -378,7 +378,7 @@ class MapSession(HazelcastSession):
                 grip.depth -= 1
                 self._unlock_it(grip.name)
 
-    def beat(self, grips: list[Grip]) -> None:
+    def beat(self, grips: list[LockRecord]) -> None:
         """Do nothing: there is no session."""
 
     def _lock_it(self, name: str, ttl_ms: int, wait_seconds: float) -> bool:

@@ -32,7 +32,7 @@ _REST_MS = 1000
 _CLOSE_SECONDS_MAX = 10.0
 
 
-class Grip:
+class LockRecord:
     """A session's record of one lock. waited: whether it had to wait for it."""
 
     def __init__(self, name: str, token: int, *, waited: bool = False) -> None:
@@ -56,19 +56,19 @@ class LockSession(abc.ABC):
         self._ended = ended
 
     @abc.abstractmethod
-    def take(self, name: str, ttl_ms: int, wait_ms: int) -> Grip | None:
+    def take(self, name: str, ttl_ms: int, wait_ms: int) -> LockRecord | None:
         """Take the lock; None while another holder has it."""
 
     @abc.abstractmethod
-    def extend(self, grip: Grip, ttl_ms: int) -> bool:
+    def extend(self, grip: LockRecord, ttl_ms: int) -> bool:
         """Restart the lock's ttl; False if it is free or another holder has it."""
 
     @abc.abstractmethod
-    def drop(self, grip: Grip) -> None:
+    def drop(self, grip: LockRecord) -> None:
         """Release the lock, if it is still ours."""
 
     @abc.abstractmethod
-    def beat(self, grips: list[Grip]) -> None:
+    def beat(self, grips: list[LockRecord]) -> None:
         """Confirm the session by a request. grips: its locks, at least one."""
 
     @abc.abstractmethod
@@ -105,7 +105,7 @@ class SessionLock(Lock):
         self,
         locker: SessionLocker,
         session: LockSession,
-        grip: Grip,
+        grip: LockRecord,
         due_ms: int,
         on_loss: OnLoss | None,
     ) -> None:

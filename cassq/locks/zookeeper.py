@@ -43,7 +43,7 @@ from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 from cassq.base.clock import Clock, Stopwatch, wait_event
 from cassq.errors import BackendUnavailableError, ConfigError
 from cassq.locks.address import LockAddress, parse
-from cassq.locks.sessions import Grip, LockSession, SessionLocker
+from cassq.locks.sessions import LockRecord, LockSession, SessionLocker
 
 PORT = 2181
 DEFAULT_PATH = "cassq"
@@ -81,7 +81,7 @@ def open_zookeeper(url: str, clock: Clock) -> SessionLocker:
     return SessionLocker("zookeeper", lambda ended: ZooKeeperSession(address, clock, ended), clock)
 
 
-class NodeGrip(Grip):
+class NodeGrip(LockRecord):
     """A node in line. version: of its content."""
 
     def __init__(self, name: str, path: str, token: int, *, waited: bool) -> None:
@@ -156,7 +156,7 @@ class ZooKeeperSession(LockSession):
 
     # --- the port -------------------------------------------------------------------------------
 
-    def take(self, name: str, ttl_ms: int, wait_ms: int) -> Grip | None:
+    def take(self, name: str, ttl_ms: int, wait_ms: int) -> LockRecord | None:
         place = f"{self._root}/{escaped(name)}"
         watch = Stopwatch()
         if wait_ms <= 0 and self._is_occupied(place):
@@ -178,7 +178,7 @@ class ZooKeeperSession(LockSession):
             if patience > 0:
                 self._await_deletion(f"{place}/{before[-1]}", min(left, patience))
 
-    def extend(self, grip: Grip, ttl_ms: int) -> bool:
+    def extend(self, grip: LockRecord, ttl_ms: int) -> bool:
         assert isinstance(grip, NodeGrip)
         with grip.mutex:
             sent_ms = self.clock.boot_ms()
@@ -190,11 +190,11 @@ class ZooKeeperSession(LockSession):
             self.confirm(sent_ms, self._sure_ms)
             return True
 
-    def drop(self, grip: Grip) -> None:
+    def drop(self, grip: LockRecord) -> None:
         assert isinstance(grip, NodeGrip)
         self._delete(grip.path)
 
-    def beat(self, grips: list[Grip]) -> None:
+    def beat(self, grips: list[LockRecord]) -> None:
         sent_ms = self.clock.boot_ms()
 
         def answered(result: Any) -> None:

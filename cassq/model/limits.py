@@ -48,7 +48,7 @@ def slots_of(rate: str) -> Slots:
 
 
 @dataclass(frozen=True, slots=True)
-class Reserved:
+class ReservedSlots:
     """What a popper has reserved: `left` slots, the first of which may be used from `begin_us` on,
     and none after `end_us`. next_us: the time after the last of them."""
 
@@ -58,10 +58,10 @@ class Reserved:
     left: int
 
 
-NONE_RESERVED = Reserved(0, 0, 0, 0)
+NONE_RESERVED = ReservedSlots(0, 0, 0, 0)
 
 
-def reserved(slots: Slots, next_us: int, now_us: int, wanted: int) -> Reserved | None:
+def reserved(slots: Slots, next_us: int, now_us: int, wanted: int) -> ReservedSlots | None:
     """The next slots, at most `wanted`, where `next_us` is the time of the first one that nobody
     has; None if they are too far ahead."""
     begin_us = max(next_us, now_us)
@@ -69,7 +69,7 @@ def reserved(slots: Slots, next_us: int, now_us: int, wanted: int) -> Reserved |
         return None
     count = min(wanted, slots.most)
     end_us = begin_us + slots.late_us
-    return Reserved(begin_us, end_us, begin_us + count * slots.slot_us, count)
+    return ReservedSlots(begin_us, end_us, begin_us + count * slots.slot_us, count)
 
 
 def next_as_text(next_us: int, popper: str) -> str:

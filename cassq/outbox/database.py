@@ -15,12 +15,12 @@ from cassq.errors import ConfigError, FencedError
 from cassq.outbox import table
 from cassq.outbox.session import Session
 from cassq.outbox.sqlite import SqliteSession
-from cassq.outbox.table import Place, Row
+from cassq.outbox.table import LandingPlace, Row
 
 _PAYLOAD = Row._fields.index("payload")
 
 
-class Waiting(NamedTuple):
+class WaitingRows(NamedTuple):
     """What waits in an outbox for a queue. oldest_ms: when the oldest was pushed, in wall time."""
 
     queue: str
@@ -28,7 +28,7 @@ class Waiting(NamedTuple):
     oldest_ms: int
 
 
-class Database:
+class OutboxDatabase:
     """An outbox's database. Not thread-safe. Its methods raise as those of `Session`."""
 
     def __init__(self, session: Session, dialect: str) -> None:
@@ -55,10 +55,10 @@ class Database:
             ((epoch,),) = self._session.execute(table.LEAD)
         return int(epoch)
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[LandingPlace]:
         """The places that are noted."""
         return [
-            Place(pipe, seq, queue_id, table.from_text(messages))
+            LandingPlace(pipe, seq, queue_id, table.from_text(messages))
             for pipe, seq, queue_id, messages in self._session.execute(table.PLACES)
         ]
 
@@ -70,14 +70,14 @@ class Database:
         found = self._session.some(statement, [*names, most], size=size, column=_PAYLOAD)
         return [Row(*row) for row in found]
 
-    def note(self, epoch: int, place: Place) -> None:
+    def note(self, epoch: int, place: LandingPlace) -> None:
         """Note, durably, where rows are about to be. Raises FencedError if another relay has taken
         over."""
         with self._leading(epoch):
             text = table.as_text(place.rows)
             self._session.execute(table.NOTE, (place.pipe, place.seq, place.queue_id, text))
 
-    def done(self, epoch: int, rows: Sequence[int], places: Sequence[Place]) -> None:
+    def done(self, epoch: int, rows: Sequence[int], places: Sequence[LandingPlace]) -> None:
         """Delete rows that are in their queues, and notes, in one transaction. Raises FencedError
         if another relay has taken over."""
         with self._leading(epoch):
@@ -94,16 +94,16 @@ class Database:
                 raise FencedError("another relay of this outbox has taken over")
             yield
 
-    def waiting(self) -> list[Waiting]:
+    def waiting(self) -> list[WaitingRows]:
         """What waits for each queue, by name. Reads the whole table."""
-        return [Waiting(*row) for row in self._session.execute(table.WAITING)]
+        return [WaitingRows(*row) for row in self._session.execute(table.WAITING)]
 
     def close(self) -> None:
         """Close the connection."""
         self._session.close()
 
 
-def database_of(dsn: str) -> Database:
+def database_of(dsn: str) -> OutboxDatabase:
     """The database at a path or `sqlite:///PATH`, or at a `postgresql://` URL. It is opened when it
     is first used. Raises ConfigError for anything else, and MissingExtraError."""
     if not isinstance(dsn, str) or not dsn:
@@ -111,15 +111,15 @@ def database_of(dsn: str) -> Database:
     scheme, found, rest = dsn.partition("://")
     scheme = scheme.partition("+")[0]  # as in SQLAlchemy, after which comes the driver
     if not found:
-        return Database(SqliteSession(dsn), "sqlite")
+        return OutboxDatabase(SqliteSession(dsn), "sqlite")
     match scheme:
         case "sqlite" if rest[:1] == "/" and len(rest) > 1:
             # As in SQLAlchemy: three slashes before a relative path, four before an absolute one.
-            return Database(SqliteSession(rest[1:]), "sqlite")
+            return OutboxDatabase(SqliteSession(rest[1:]), "sqlite")
         case "postgresql" | "postgres":
             with extras.wanted("postgresql: URLs need", "psycopg", "postgresql"):
                 from cassq.outbox.postgresql import PostgresqlSession
-            return Database(PostgresqlSession(f"{scheme}://{rest}"), "postgresql")
+            return OutboxDatabase(PostgresqlSession(f"{scheme}://{rest}"), "postgresql")
     raise ConfigError(
         f"there can be no outbox at {scheme}:",
         hint="write a path, sqlite:///app.db, sqlite:////srv/app.db or postgresql://HOST/DATABASE",

@@ -6,29 +6,31 @@ from collections.abc import Callable, Sequence
 
 from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.sealing import seal_pipe
-from cassq.outbox.table import Place
+from cassq.outbox.table import LandingPlace
 
 
-class Noting:
+class PlaceNotes:
     """The `intend` of a push of rows: notes each place before it is written.
 
     places: what was noted, also when the push failed.
     """
 
-    def __init__(self, note: Callable[[Place], object], queue_id: str, rows: Sequence[int]) -> None:
+    def __init__(
+        self, note: Callable[[LandingPlace], object], queue_id: str, rows: Sequence[int]
+    ) -> None:
         self._note = note
         self._queue_id = queue_id
         self._rows = rows
-        self.places: list[Place] = []
+        self.places: list[LandingPlace] = []
 
     def __call__(self, pipe_id: str, seq: int, messages: Sequence[int]) -> None:
         rows = tuple(self._rows[at] for at in messages)
-        place = Place(pipe_id, seq, self._queue_id, rows)
+        place = LandingPlace(pipe_id, seq, self._queue_id, rows)
         self._note(place)
         self.places.append(place)
 
 
-def landed(ports: Ports, place: Place) -> tuple[int, ...]:
+def landed(ports: Ports, place: LandingPlace) -> tuple[int, ...]:
     """The rows that are in their queue at a place. Final: its pipe is sealed first, so that nothing
     comes to be there later.
 

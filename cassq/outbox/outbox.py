@@ -11,7 +11,7 @@ from cassq.message.columns import encode_headers
 from cassq.model.priorities import check_priority
 from cassq.model.queues import check_queue_name
 from cassq.outbox.connections import user_connection
-from cassq.outbox.table import PUSH, PUSH_MANY, STATE, VERSION, Pushed, ddl, other_version
+from cassq.outbox.table import PUSH, PUSH_MANY, STATE, VERSION, PushedRow, ddl, other_version
 from cassq.producer.admission import (
     check_columns,
     check_delay_ms,
@@ -69,7 +69,7 @@ class Outbox:
         """
         check_queue_name(queue)
         now_ms = self._clock.wall_ms()
-        row = Pushed(
+        row = PushedRow(
             queue,
             check_payload(payload),
             encode_headers(headers),
@@ -104,7 +104,7 @@ class Outbox:
         due_ms, level = self._due_ms(delay, due, now_ms), check_priority(priority)
         nothing = [None] * len(found)
         rows = [
-            Pushed(queue, payload, encode_headers(header), check_key(key), due_ms, level, now_ms)
+            PushedRow(queue, payload, encode_headers(header), check_key(key), due_ms, level, now_ms)
             for payload, header, key in zip(found, headers or nothing, keys or nothing, strict=True)
         ]
         state = self._execute(STATE, ())

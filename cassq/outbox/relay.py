@@ -39,9 +39,9 @@ from cassq.model.lanes import lane_of
 from cassq.model.priorities import check_allowed
 from cassq.model.queues import QueuePolicy
 from cassq.model.rows import QueueRow
-from cassq.outbox.database import Database, database_of
-from cassq.outbox.landing import Noting, landed
-from cassq.outbox.table import Place, Row, stored_headers
+from cassq.outbox.database import OutboxDatabase, database_of
+from cassq.outbox.landing import PlaceNotes, landed
+from cassq.outbox.table import LandingPlace, Row, stored_headers
 from cassq.producer.pusher import Pusher
 from cassq.producer.quota import Quota
 
@@ -84,7 +84,7 @@ class _Group(NamedTuple):
     priority: int
 
 
-class _Target:
+class _RelayTarget:
     """A queue that rows go to."""
 
     def __init__(self, client: Client, name: str) -> None:
@@ -118,7 +118,7 @@ class Relay:
     def __init__(
         self,
         client: Client,
-        outbox: str | Database,
+        outbox: str | OutboxDatabase,
         *,
         every: float = EVERY_SECONDS,
         retry: float = RETRY_SECONDS,
@@ -127,14 +127,14 @@ class Relay:
         check_seconds("retry", retry, EVERY_SECONDS_MAX, least=0.001)
         self._retry_ms = round(retry * 1000)
         self._client = client
-        self._database = outbox if isinstance(outbox, Database) else database_of(outbox)
+        self._database = outbox if isinstance(outbox, OutboxDatabase) else database_of(outbox)
         self._every = every
         self._outbox = ""
         self._owner = client.ports.ids.version()
         self._epoch: int | None = None  # while it leads
         self._renewed_ms = 0
         self._in_doubt = False  # whether a push that failed may have left notes
-        self._targets: dict[str, _Target] = {}
+        self._targets: dict[str, _RelayTarget] = {}
         self._stuck: dict[str, tuple[str, int]] = {}  # why, and until when it is left out
         self._told: dict[str, str] = {}
         self._stop = threading.Event()
@@ -264,7 +264,7 @@ class Relay:
             lane = lane_of(delay_ms) if delay_ms > 0 else None
             groups.setdefault(_Group(row.queue, lane, row.priority), []).append(row)
         assert self._epoch is not None
-        epoch, gone, places = self._epoch, list[int](), list[Place]()
+        epoch, gone, places = self._epoch, list[int](), list[LandingPlace]()
         failed: CassqError | None = None
         refused: set[str] = set()
         for group, some in groups.items():
@@ -291,7 +291,7 @@ class Relay:
         if self._in_doubt:
             self._yield()  # the next batch begins with what it left
 
-    def _push(self, epoch: int, group: _Group, rows: Sequence[Row]) -> list[Place]:
+    def _push(self, epoch: int, group: _Group, rows: Sequence[Row]) -> list[LandingPlace]:
         """Push rows, up to one that cannot be; returns the places that were noted for them."""
         target = self._target(group.queue)
         policy = target.row.policy
@@ -301,7 +301,7 @@ class Relay:
         if count < len(headers):
             refused = target.quota.full()
         some = rows[:count]
-        noting = Noting(
+        noting = PlaceNotes(
             lambda place: self._database.note(epoch, place),
             target.row.id,
             [row.id for row in some],
@@ -333,13 +333,13 @@ class Relay:
             return found, exc
         return found, None
 
-    def _target(self, name: str) -> _Target:
+    def _target(self, name: str) -> _RelayTarget:
         target = self._targets.get(name)
         if target is None or not target.refresh():
             if target is not None:
                 target.pusher.close()
             self._targets.pop(name, None)
-            target = self._targets[name] = _Target(self._client, name)
+            target = self._targets[name] = _RelayTarget(self._client, name)
         return target
 
     # --- queues that take nothing -------------------------------------------------------------

@@ -37,7 +37,7 @@ _NEW_ID = {
     "postgresql": "substr(md5(random()::text || clock_timestamp()::text), 1, 24)",
 }
 
-# The names of the columns that a push fills, in the order of `Pushed`.
+# The names of the columns that a push fills, in the order of `PushedRow`.
 _COLUMNS = "queue, payload, headers, message_key, due_ms, priority, pushed_ms"
 
 # Write a message, if the tables are of this version: no row comes back otherwise.
@@ -72,7 +72,7 @@ def next_rows(without: int) -> str:
     return f"SELECT id, {_COLUMNS} FROM cassq_outbox{left_out} ORDER BY id LIMIT ?"
 
 
-class Pushed(NamedTuple):
+class PushedRow(NamedTuple):
     """A message as a push writes it. headers: as in a frame; times in wall milliseconds."""
 
     queue: str
@@ -97,7 +97,7 @@ class Row(NamedTuple):
     pushed_ms: int
 
 
-class Place(NamedTuple):
+class LandingPlace(NamedTuple):
     """Where rows are, or are about to be: the first at `seq` of the pipe, the others after it."""
 
     pipe: str

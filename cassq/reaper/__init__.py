@@ -46,7 +46,7 @@ from cassq.reaper.retire import Retire
 from cassq.reaper.rollback import Rollback
 from cassq.reaper.rollup import Rollup
 from cassq.reaper.scale import Scale
-from cassq.reaper.schedule import Schedule
+from cassq.reaper.schedule import PushTicks
 from cassq.reaper.seal import Seal
 from cassq.reaper.sweep import Sweep
 from cassq.reaper.unstage import Unstage, known_drivers
@@ -81,7 +81,7 @@ class Reaper:
         self._repair = Repair(ports, lambda: self.patience)
         passes: list[Pass] = [
             Seal(ports),
-            Schedule(ports, dead_letter, push_to, lambda: self.patience),
+            PushTicks(ports, dead_letter, push_to, lambda: self.patience),
             Mend(ports),
             Rollback(ports, dead_letter),
             self._disband,

@@ -28,7 +28,7 @@ class Overdue(NamedTuple):
     sick: Collection[str] = ()
 
 
-class Task(NamedTuple):
+class ClaimTask(NamedTuple):
     """An action on a claim: free it, or move its one message to the dead letters."""
 
     overdue: Overdue
@@ -50,7 +50,7 @@ def plan(snapshot: Sequence[Overdue], now_ms: int) -> list[Action]:
             held = claim.state is ClaimState.HELD
             spent = claims.is_spent(claim, overdue.rules.max_deliveries)
             if held or claims.is_doomed(claim) or (spent and claim.version not in overdue.sick):
-                task = Task(overdue, claim, to_dead_letters=not held)
+                task = ClaimTask(overdue, claim, to_dead_letters=not held)
                 subject = f"{claim.pipe_id}:{claim.start}-{claim.end}"
                 found.append(Action("rollback", subject, overdue.queue.name, row=task))
     return found
@@ -94,7 +94,7 @@ class Rollback(PlannedPass[Sequence[Overdue]]):
 
     def apply(self, action: Action) -> str | None:
         """Cost: one synced catalog transaction; for a dead letter, that of `DeadLetters.add`."""
-        task: Task = action.row
+        task: ClaimTask = action.row
         overdue, claim = task.overdue, task.claim
         if task.to_dead_letters:
             moved = self._dead_letter(overdue.queue, overdue.group, claim)

@@ -18,7 +18,7 @@ from cassq.reaper.actions import Action, PlannedPass, Scope
 LOOKED_MAX = 64
 
 
-class Crowd(NamedTuple):
+class PresentPoppers(NamedTuple):
     """A group's present poppers. waits: whether messages are known to wait for them."""
 
     exclusive: bool
@@ -31,7 +31,7 @@ class Busy(NamedTuple):
 
     queue: QueueRow
     pipes: Sequence[PipeRow]  # unsealed
-    crowds: Sequence[Crowd]
+    crowds: Sequence[PresentPoppers]
 
 
 def load_of(busy: Busy) -> QueueLoad:
@@ -81,12 +81,12 @@ class Scale(PlannedPass[Sequence[Busy]]):
             found.append(Busy(queue, pipes, crowds))
         return found
 
-    def _crowd(self, group: GroupRow) -> Crowd:
+    def _crowd(self, group: GroupRow) -> PresentPoppers:
         catalog = self._ports.catalog
         members = catalog.records.members(group.id, catalog.now_ms() - GONE_MS)
         exclusive = group.policy.exclusive
         idle = exclusive and any(member.waiting for member in members)
-        return Crowd(exclusive, members, idle and self._waits(group))
+        return PresentPoppers(exclusive, members, idle and self._waits(group))
 
     def _waits(self, group: GroupRow) -> bool:
         """Whether some pipe has something that the group has not claimed."""

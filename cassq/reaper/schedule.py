@@ -50,7 +50,7 @@ def plan(snapshot: Sequence[ScheduleRow], now_ms: int) -> list[Action]:
     return found
 
 
-class Schedule(PlannedPass[Sequence[ScheduleRow]]):
+class PushTicks(PlannedPass[Sequence[ScheduleRow]]):
     """Pushes ticks that are due. push_to: pushes their messages; None: nothing is done. patience:
     seconds after which a pass leaves further ticks to the next."""
 

@@ -18,7 +18,7 @@ from cassq.plurals import counted
 logger: logging.Logger = logging.getLogger("cassq")
 
 
-class Credentials(NamedTuple):
+class SidecarCredentials(NamedTuple):
     """What a sidecar knows its clients by, and is known by itself. tokens: the valid ones, none if
     none is needed. tls: for its clients' connections. access: what it presents to others."""
 
@@ -35,7 +35,7 @@ class Credentials(NamedTuple):
         return f"{tokens}, TLS, {authorities} for clients' certificates"
 
 
-def read_credentials(token_file: Path | None, tls: Mapping[str, Path]) -> Credentials:
+def read_credentials(token_file: Path | None, tls: Mapping[str, Path]) -> SidecarCredentials:
     """The credentials that these files have now; warns if other sidecars that were started with
     the same authority could not copy from this one. token_file: None for the environment's token.
     tls: files, see `server_tls`. Raises ConfigError, which never shows a token."""
@@ -48,7 +48,7 @@ def read_credentials(token_file: Path | None, tls: Mapping[str, Path]) -> Creden
             " --peer-ca, the authority's certificate",
             why,
         )
-    return Credentials(tokens, encrypted, Access(tokens[0] if tokens else "", others))
+    return SidecarCredentials(tokens, encrypted, Access(tokens[0] if tokens else "", others))
 
 
 def distrust(server: ssl.SSLContext, client: ssl.SSLContext) -> str:

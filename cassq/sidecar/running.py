@@ -14,7 +14,7 @@ from cassq.sidecar.care.replicating import Replicating
 from cassq.sidecar.care.scrubbing import Scrubbing
 from cassq.sidecar.engine.port import Engine
 from cassq.sidecar.engine.replica_state import ReplicaState
-from cassq.sidecar.exposure import Credentials
+from cassq.sidecar.exposure import SidecarCredentials
 from cassq.sidecar.load import ByteLoad
 from cassq.sidecar.sessions.dispatcher import Dispatcher
 from cassq.sidecar.sessions.group_sync import GroupSync
@@ -40,7 +40,7 @@ class Sidecar:
         engine: Engine,
         handshake: Handshake,
         clock: Clock,
-        credentials: Credentials,
+        credentials: SidecarCredentials,
         connections_max: int = CONNECTIONS_MAX,
     ) -> None:
         self.load: ByteLoad = ByteLoad()
@@ -74,7 +74,7 @@ class Sidecar:
         self.status.address = await self.server.listen(listen)
         return self.status.address
 
-    def renew(self, credentials: Credentials) -> None:
+    def renew(self, credentials: SidecarCredentials) -> None:
         """Use these for connections from now on; the existing ones go on."""
         self._access = credentials.access._replace(client=self._client)
         self.server.renew(credentials.tokens, credentials.tls)

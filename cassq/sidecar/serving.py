@@ -27,7 +27,7 @@ from cassq.sidecar.care.reopening import Reopening, damage_of
 from cassq.sidecar.catalog_thread import CatalogThread
 from cassq.sidecar.catalogs import open_catalog
 from cassq.sidecar.engine.port import Engine
-from cassq.sidecar.exposure import Credentials, check_exposure, read_credentials
+from cassq.sidecar.exposure import SidecarCredentials, check_exposure, read_credentials
 from cassq.sidecar.memory import keep_memory
 from cassq.sidecar.registration import LEASE_MS, Registration
 from cassq.sidecar.running import Sidecar
@@ -47,7 +47,7 @@ _WILDCARDS = ("0.0.0.0", "::", "")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-class Options(NamedTuple):
+class SidecarOptions(NamedTuple):
     """How to run a sidecar. data: its directory. listen, http: HOST:PORT; `http` "" for none.
     advertise: where clients reach it, "" for `listen`. catalog: a URL of queues. name: "" for what
     its directory says, or HOST:PORT. token_file, tls: see `read_credentials`. drain_seconds: how
@@ -86,7 +86,7 @@ class ServingAddress(NamedTuple):
 
 
 def serve(
-    options: Options,
+    options: SidecarOptions,
     opener: Opener,
     *,
     ready: Callable[[ServingAddress], None],
@@ -141,7 +141,9 @@ def connections_allowed(files_max: int) -> int:
     return min(CONNECTIONS_MAX, max(files_max - FILES_RESERVED, files_max // 4))
 
 
-def _identify(options: Options, opener: Opener, clock: Clock) -> tuple[Catalog | None, str, str]:
+def _identify(
+    options: SidecarOptions, opener: Opener, clock: Clock
+) -> tuple[Catalog | None, str, str]:
     """The catalog, None if it is away; its identity; and the sidecar's name."""
     known = opener.identity(options.data)
     default = options.listen
@@ -188,12 +190,12 @@ class _Running:
 
     def __init__(
         self,
-        options: Options,
+        options: SidecarOptions,
         engine: Engine,
         handshake: Handshake,
         clock: Clock,
         catalog: Catalog | None,
-        credentials: Credentials,
+        credentials: SidecarCredentials,
         ready: Callable[[ServingAddress], None],
         reopening: Reopening,
         connections_max: int,
@@ -372,7 +374,7 @@ class _Running:
         return as_text(lambda: metrics(self._told(), self._sidecar.scrubbing))
 
 
-def _advertised(options: Options, bound: str) -> str:
+def _advertised(options: SidecarOptions, bound: str) -> str:
     """The address that clients get to connect to."""
     if options.advertise:
         return options.advertise

@@ -15,9 +15,9 @@ from cassq import extras
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from cassq.spark.pushing import Receipt, is_published, publish, pusher
+    from cassq.spark.pushing import PushReceipt, is_published, publish, pusher
 
-__all__ = ["Receipt", "is_published", "json_rows", "publish", "pusher", "register"]
+__all__ = ["PushReceipt", "is_published", "json_rows", "publish", "pusher", "register"]
 
 
 if not TYPE_CHECKING:  # a type checker would conclude that every name exists

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("cassq")
 
 _lock = threading.Lock()
-_places: dict[str, Place] = {}  # by URL
+_places: dict[str, SparkPlace] = {}  # by URL
 _clients: dict[str, Client] = {}
 _of_the_parent: list[object] = []
 
 
-class Place:
+class SparkPlace:
     """What is at a URL, opened. Thread-safe."""
 
     def __init__(self, url: str) -> None:
@@ -83,7 +83,7 @@ def located(url: str) -> Location:
     return Location(url, ports.catalog.records.identity(), machine, socket.gethostname())
 
 
-def place_at(location: Location) -> Place:
+def place_at(location: Location) -> SparkPlace:
     """This process's place at the location that the driver found. Raises as `cassq.connect`, and
     ConfigError if other queues are here under the same URL: those of another machine, or others
     that took their place."""
@@ -101,12 +101,12 @@ def place_at(location: Location) -> Place:
     )
 
 
-def place_of(url: str) -> Place:
+def place_of(url: str) -> SparkPlace:
     """This process's place at `url`, which stays open. Raises as `cassq.connect`."""
     with _lock:
         place = _places.get(url)
         if place is None:
-            place = _places[url] = Place(url)
+            place = _places[url] = SparkPlace(url)
         return place
 
 

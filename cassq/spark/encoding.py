@@ -123,7 +123,7 @@ class Now(NamedTuple):
     catalog_ms: int
 
 
-class Run(NamedTuple):
+class EncodedRun(NamedTuple):
     """Messages to append together. lane, level: as for `Stage.append`. queue: what their rows name;
     empty without such a column."""
 
@@ -139,14 +139,14 @@ def runs(
     now: Callable[[], Now],
     where: str,
     key_lanes: Callable[[str], int] = lambda _queue: 1,
-) -> Iterator[Run]:
+) -> Iterator[EncodedRun]:
     """The messages of record batches, of about `APPEND_BYTES` at a time, and apart by queue, lane
     and level.
 
-    now: called for each of these. key_lanes: how many a queue has, which is named as in `Run`.
-    where: what rows are counted in, for errors. Raises
-    InvalidPayloadError and MessageTooLargeError, which name the row. Cost: memory for two runs, and
-    a copy of messages that are due at different times.
+    now: called for each of these. key_lanes: how many a queue has, which is named as in
+    `EncodedRun`. where: what rows are counted in, for errors. Raises InvalidPayloadError and
+    MessageTooLargeError, which name the row. Cost: memory for two runs, and a copy of messages
+    that are due at different times.
     """
     row, size, some = 0, 0, list[pa.RecordBatch]()
     for batch in batches:
@@ -168,12 +168,12 @@ def _by_lane(
     where: str,
     first: int,
     key_lanes: Callable[[str], int],
-) -> Iterator[Run]:
+) -> Iterator[EncodedRun]:
     """The messages of some record batches, checked, for each queue, lane and level."""
     whole = run_of(batches, columns, now.wall_ms, where, first)
     plain = (columns.delay, columns.due, columns.priority, columns.queue) == (None,) * 4
     if plain and key_lanes("") == 1:
-        yield Run(whole, None)
+        yield EncodedRun(whole, None)
         return
     table = pa.Table.from_batches(batches)
     delays_ms = delays_of(table, columns, now.wall_ms, where, first)
@@ -195,7 +195,7 @@ def _by_lane(
             view = memoryview(dues.buffers()[1])[8 * dues.offset :][: 8 * len(dues)]
             messages = replace(messages, dues=view)
         queue = names[kind // levels // lanes]
-        yield Run(messages, None if lane == AT_ONCE else lane, level, queue)
+        yield EncodedRun(messages, None if lane == AT_ONCE else lane, level, queue)
 
 
 def key_lanes_of(

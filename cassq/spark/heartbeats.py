@@ -19,7 +19,7 @@ from pathlib import Path
 
 from cassq.errors import CassqError, ConfigError
 from cassq.producer.staging import BEAT_SECONDS, DRIVER_LEASE_MS
-from cassq.spark.clients import Place, place_of
+from cassq.spark.clients import SparkPlace, place_of
 
 logger: logging.Logger = logging.getLogger("cassq")
 
@@ -32,7 +32,7 @@ class Heartbeats:
     def __init__(self) -> None:
         self.directory: str = tempfile.mkdtemp(prefix="cassq-spark-")  # for this user's eyes only
         self._ended = threading.Event()
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, SparkPlace] = {}
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name="cassq-spark-keeper", daemon=True)
         self._thread.start()
@@ -53,7 +53,7 @@ class Heartbeats:
             request = json.loads(path.read_text())
             place = self._places.get(request["url"])
             if place is None:
-                place = self._places[request["url"]] = Place(request["url"])
+                place = self._places[request["url"]] = SparkPlace(request["url"])
             place.ports.catalog.writes.beat_driver(request["driver"], DRIVER_LEASE_MS)
         except (CassqError, OSError, ValueError) as exc:
             logger.warning("a Spark driver could not renew its lease: %s", exc)

@@ -34,7 +34,7 @@ from cassq.spark.clients import (
     place_of,
     queue_of,
 )
-from cassq.spark.staged import Begun, Part, StagedWrite, batch_id
+from cassq.spark.staged import BegunWrite, Part, StagedWrite, batch_id
 
 BATCH_MESSAGES = 10_000
 LOOKED_AT = 256  # messages that are looked at together for their size
@@ -42,7 +42,7 @@ _FIELDS = ("payload", "headers", "key", "priority")
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
+class PushReceipt:
     """Where a run of messages went, and the total size of their payloads."""
 
     pipe: str
@@ -52,7 +52,7 @@ class Receipt:
 
 
 @dataclass(frozen=True, slots=True)
-class StagedReceipt(Receipt):
+class StagedReceipt(PushReceipt):
     """Where a run of messages waits to be published. A partition without rows has one, of no pipe.
 
     queue_id, epoch: what the write was begun as; epoch 0: it had been published before. task: the
@@ -79,14 +79,14 @@ class PartitionPusher:
         self._batch = batch
         self._write = write
 
-    def __call__(self, rows: Iterable[Any]) -> Iterator[Receipt]:
+    def __call__(self, rows: Iterable[Any]) -> Iterator[PushReceipt]:
         """Push the rows, and yield their receipts; all rows are durable when the iterator ends."""
         # At once, not at the first `next`: foreachPartition asks for nothing.
         if self._write is not None:
             return iter(_stage(self._write, rows, self._batch))
         return iter(list(self._pushed(rows)))
 
-    def _pushed(self, rows: Iterable[Any]) -> Iterator[Receipt]:
+    def _pushed(self, rows: Iterable[Any]) -> Iterator[PushReceipt]:
         place_at(self.location)  # refuses other queues than the driver's
         with client_of(self.location.url).queue(self.queue).pusher() as pusher:
             for payloads, headers, keys, priority in columns(rows, self._batch):
@@ -131,7 +131,7 @@ def _stage(target: StagedWrite, rows: Iterable[Any], batch: int) -> list[StagedR
     """One call of a staged pusher, in a task."""
     from pyspark.taskcontext import TaskContext
 
-    found: list[Receipt] = []
+    found: list[PushReceipt] = []
 
     def append(ports: Ports, stage: Stage) -> None:
         for payloads, headers, keys, priority in columns(rows, batch):
@@ -146,7 +146,7 @@ def _stage(target: StagedWrite, rows: Iterable[Any], batch: int) -> list[StagedR
     begun = staged.fill(target, append).begun
     context = TaskContext.get()
     where = (context.partitionId(), context.taskAttemptId()) if context else (0, 0)
-    call, named = uuid4().hex, found or [Receipt("", 0, 0, 0)]
+    call, named = uuid4().hex, found or [PushReceipt("", 0, 0, 0)]
     return [
         StagedReceipt(
             *(each.pipe, each.first_seq, each.count, each.bytes),
@@ -156,7 +156,7 @@ def _stage(target: StagedWrite, rows: Iterable[Any], batch: int) -> list[StagedR
     ]
 
 
-def publish(receipts: Iterable[Receipt], *, partitions: int | None = None) -> int:
+def publish(receipts: Iterable[PushReceipt], *, partitions: int | None = None) -> int:
     """Make the messages of these receipts visible to poppers, all in one step; call it on the
     driver. Returns how many: 0 if a write of that id was published before.
 
@@ -178,7 +178,7 @@ def publish(receipts: Iterable[Receipt], *, partitions: int | None = None) -> in
     for each in found:
         counts[each.pipe] = counts.get(each.pipe, 0) + each.count
     pipes = [StagedPipe(pipe_id, count, 0) for pipe_id, count in counts.items()]
-    begun = {Begun(each.queue_id, each.epoch) for each in found}
+    begun = {BegunWrite(each.queue_id, each.epoch) for each in found}
     published = staged.publish(Part(first.write, begun, pipes), aborts=False)
     return sum(counts.values()) if published else 0
 
@@ -194,7 +194,7 @@ def is_published(url: str | None, queue: str, write_id: str) -> bool:
     return row is not None and staging.is_over(row, 0)
 
 
-def _checked(found: list[Receipt], partitions: int | None) -> list[StagedReceipt]:
+def _checked(found: list[PushReceipt], partitions: int | None) -> list[StagedReceipt]:
     """The receipts, after a check that they are all of one write, and of one action."""
     ours = [each for each in found if isinstance(each, StagedReceipt)]
     if len(ours) < len(found):
@@ -237,7 +237,7 @@ def _checked(found: list[Receipt], partitions: int | None) -> list[StagedReceipt
 Runs = Iterable[tuple[str, int, int]]  # pipe, seq of the first, and number of messages
 
 
-class Columns(NamedTuple):
+class PushColumns(NamedTuple):
     """Payloads, and headers and keys if any message has some; and the priority of all of them."""
 
     payloads: list[bytes]
@@ -246,14 +246,14 @@ class Columns(NamedTuple):
     priority: int
 
 
-def columns(rows: Iterable[Any], most: int) -> Iterator[Columns]:
+def columns(rows: Iterable[Any], most: int) -> Iterator[PushColumns]:
     """The batches of rows, by column, apart by priority."""
     for batch in batches(iter(rows), most):
         for priority, which in by_priority([fields.priority for fields in batch]).items():
             some = [batch[index] for index in which]
             headers = [fields.headers for fields in some]
             keys = [fields.key for fields in some]
-            yield Columns(
+            yield PushColumns(
                 [fields.payload for fields in some],
                 headers if any(headers) else None,
                 keys if any(key is not None for key in keys) else None,
@@ -309,9 +309,9 @@ def _bytes(value: Any) -> bytes:
     raise InvalidPayloadError(f"a payload or key must be bytes or str, not {type(value).__name__}")
 
 
-def receipts(runs: Runs, payloads: list[bytes]) -> Iterator[Receipt]:
+def receipts(runs: Runs, payloads: list[bytes]) -> Iterator[PushReceipt]:
     """The receipts of messages that were appended in these runs."""
     at = 0
     for pipe_id, first_seq, count in runs:
-        yield Receipt(pipe_id, first_seq, count, sum(map(len, payloads[at : at + count])))
+        yield PushReceipt(pipe_id, first_seq, count, sum(map(len, payloads[at : at + count])))
         at += count

@@ -36,7 +36,7 @@ class StagedWrite(NamedTuple):
     number: int = 0
 
 
-class Begun(NamedTuple):
+class BegunWrite(NamedTuple):
     """What a task attempt found the write begun as. epoch: 0 if it had been published before."""
 
     queue_id: str
@@ -46,7 +46,7 @@ class Begun(NamedTuple):
 class Attempt(NamedTuple):
     """A task attempt that ended well, and the pipes that it filled."""
 
-    begun: Begun
+    begun: BegunWrite
     pipes: Sequence[StagedPipe] = ()
 
 
@@ -55,7 +55,7 @@ class Part(NamedTuple):
     missing."""
 
     write: StagedWrite
-    begun: Collection[Begun | None]
+    begun: Collection[BegunWrite | None]
     pipes: Sequence[StagedPipe]
 
 
@@ -65,7 +65,7 @@ class Filling:
 
     def __init__(self, location: Location) -> None:
         self._place = place_at(location)
-        self._begun: dict[str, tuple[Begun, Stage | None]] = {}
+        self._begun: dict[str, tuple[BegunWrite, Stage | None]] = {}
 
     @property
     def ports(self) -> Ports:
@@ -80,7 +80,7 @@ class Filling:
             begun = staging.begin(self.ports, row, write.id, write.number, write.driver)
             over = staging.is_over(begun, write.number)
             found = self._begun[write.queue] = (
-                Begun(row.id, 0 if over else begun.epoch),
+                BegunWrite(row.id, 0 if over else begun.epoch),
                 None if over else Stage(self.ports, row, begun),
             )
         return found[1]
@@ -156,7 +156,7 @@ def _ready(part: Part, *, aborts: bool) -> tuple[Ports, QueueRow, WriteRow | Non
     now = staging.begin(ports, row, write.id, write.number, write.driver)
     if staging.is_over(now, write.number):
         return ports, row, None
-    if any(each != Begun(row.id, now.epoch) for each in part.begun):
+    if any(each != BegunWrite(row.id, now.epoch) for each in part.begun):
         if aborts:
             staging.abort(ports, now)
         raise FencedError(

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from cassq.base.arguments import check_seconds
 from cassq.base.clock import SystemClock, attempts, contended
-from cassq.client.places import Place
+from cassq.client.places import QueuePlace
 from cassq.errors import UsageError
 from cassq.extras import wanted
 from cassq.model.queues import check_queue_name
@@ -32,7 +32,7 @@ CLAIM_SECONDS_MAX = 3600.0
 LOOK_SECONDS = 0.1
 
 
-class Tick(NamedTuple):
+class SentTick(NamedTuple):
     """What was sent last of a schedule. at_ms: when it was claimed. sent: whether its scheduler
     noted that it was sent. text: as it is stored; empty if nothing ever was."""
 
@@ -41,17 +41,17 @@ class Tick(NamedTuple):
     text: str
 
     @staticmethod
-    def of(text: str) -> Tick | None:
+    def of(text: str) -> SentTick | None:
         if not text:
             return None
         found = json.loads(text)
-        return Tick(found["at_ms"], found["sent"], text)
+        return SentTick(found["at_ms"], found["sent"], text)
 
     @staticmethod
-    def new(at_ms: int, *, sent: bool) -> Tick:
+    def new(at_ms: int, *, sent: bool) -> SentTick:
         # No two schedulers write the same text.
         record = {"at_ms": at_ms, "sent": sent, "by": uuid.uuid4().hex}
-        return Tick(at_ms, sent, json.dumps(record))
+        return SentTick(at_ms, sent, json.dumps(record))
 
 
 class ScheduleSource(taskiq.ScheduleSource):
@@ -67,11 +67,11 @@ class ScheduleSource(taskiq.ScheduleSource):
         self, url: str | None = None, name: str = "taskiq", *, claim_timeout: float = 30.0
     ) -> None:
         check_seconds("claim_timeout", claim_timeout, CLAIM_SECONDS_MAX)
-        self._place = Place(url, {})
+        self._place = QueuePlace(url, {})
         self._name = check_queue_name(name)
         self._claim_ms = round(claim_timeout * 1000)
         self._clock = SystemClock()
-        self._claims: dict[str, Tick] = {}  # what this scheduler is sending, by schedule
+        self._claims: dict[str, SentTick] = {}  # what this scheduler is sending, by schedule
 
     async def startup(self) -> None:
         """Open the client. Raises as `cassq.connect`."""
@@ -156,13 +156,13 @@ class ScheduleSource(taskiq.ScheduleSource):
         now_ms = self._clock.wall_ms()
         if task.schedule_id not in self._read():
             raise ScheduledTaskCancelledError
-        last = Tick.of(leases.shared(key))
+        last = SentTick.of(leases.shared(key))
         if last is not None and not _is_due(task, last.at_ms, now_ms):
             if last.sent:
                 raise ScheduledTaskCancelledError
             if now_ms - last.at_ms < self._claim_ms:
                 return False
-        claim = Tick.new(now_ms, sent=False)
+        claim = SentTick.new(now_ms, sent=False)
         if not leases.swap(key, "" if last is None else last.text, claim.text):
             return False
         self._claims[task.schedule_id] = claim
@@ -175,7 +175,7 @@ class ScheduleSource(taskiq.ScheduleSource):
             return
         claim = self._claims.pop(task.schedule_id, None)
         if claim is not None:
-            new = Tick.new(claim.at_ms, sent=True)
+            new = SentTick.new(claim.at_ms, sent=True)
             self._catalog.leases.swap(self._tick_key(task.schedule_id), claim.text, new.text)
 
 

@@ -49,7 +49,7 @@ from cassq.tasks.pushing import Pushing
 from cassq.tasks.schedules import CronEntry, put_schedule
 from cassq.tasks.steps.cancelling import cancel_call
 from cassq.tasks.steps.context import Context
-from cassq.tasks.steps.moving import Desk
+from cassq.tasks.steps.moving import MoveContext
 from cassq.tasks.steps.overview import send_signal
 from cassq.tasks.steps.records import CANCELLED
 from cassq.tasks.task import Pushed, Task, TaskSettings
@@ -325,9 +325,9 @@ class App:
         state = cancel_call(self.desk(), self.client, queue or self._default, message_id)
         return state == CANCELLED
 
-    def desk(self) -> Desk:
+    def desk(self) -> MoveContext:
         """What steps of its tasks need. Cost: none once the client is open."""
-        return Desk(self.client.ports, self.codec, self._mover)
+        return MoveContext(self.client.ports, self.codec, self._mover)
 
     def _mover(self, queue: str, group_id: str) -> Pusher:
         """The pusher of calls that go on later, in this group alone."""

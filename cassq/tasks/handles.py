@@ -29,7 +29,7 @@ class Result(NamedTuple):
     value: Any
 
 
-class Place(Protocol):
+class ResultPlace(Protocol):
     """Where results are: an app."""
 
     @property
@@ -50,7 +50,7 @@ class Handle(Generic[T]):
         self,
         id: MessageId,
         queue: str,
-        place: Place | None = None,
+        place: ResultPlace | None = None,
         result: Result | None = None,
         *,
         kept: bool = True,

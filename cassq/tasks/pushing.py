@@ -19,7 +19,7 @@ from cassq.producer.pusher import Push, Pusher
 Outcome = MessageId | Exception
 
 
-class _Pending:
+class _PendingCall:
     """A push that a task waits for."""
 
     __slots__ = ("future", "push", "queue")
@@ -35,9 +35,9 @@ class _Turn:
 
     def __init__(self, hand_over: Callable[[_Batch], object]) -> None:
         self._hand_over = hand_over
-        self._waiting: list[_Pending] = []
+        self._waiting: list[_PendingCall] = []
 
-    def add(self, pending: _Pending, loop: asyncio.AbstractEventLoop) -> None:
+    def add(self, pending: _PendingCall, loop: asyncio.AbstractEventLoop) -> None:
         self._waiting.append(pending)
         if len(self._waiting) == 1:
             loop.call_soon(self._send, loop)
@@ -50,9 +50,9 @@ class _Turn:
 class _Batch:
     """Pushes of one loop, and what became of them."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, pushes: list[_Pending]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, pushes: list[_PendingCall]) -> None:
         self._loop = loop
-        self.pushes: list[_Pending] = pushes
+        self.pushes: list[_PendingCall] = pushes
         self._outcomes: Sequence[Outcome] = ()
 
     def report(self, outcomes: Sequence[Outcome]) -> None:
@@ -95,7 +95,7 @@ class Pushing:
         if turn is None:
             turn = self._turns[loop] = _Turn(self._hand_over)
         future: asyncio.Future[MessageId] = loop.create_future()
-        turn.add(_Pending(queue, push, future), loop)
+        turn.add(_PendingCall(queue, push, future), loop)
         return await future
 
     def _hand_over(self, batch: _Batch) -> None:
@@ -131,7 +131,7 @@ class Pushing:
 
     def _push(self, batches: list[_Batch]) -> None:
         """Push what some loops sent, those of each queue together."""
-        by_queue: dict[str, list[_Pending]] = {}
+        by_queue: dict[str, list[_PendingCall]] = {}
         for batch in batches:
             for pending in batch.pushes:
                 by_queue.setdefault(pending.queue, []).append(pending)

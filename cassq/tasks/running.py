@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from cassq.consumer.delivery import Message
 from cassq.tasks.calls import Call, NotACallError, decode
 from cassq.tasks.steps.context import Context
-from cassq.tasks.steps.moving import Desk
+from cassq.tasks.steps.moving import MoveContext
 from cassq.tasks.steps.run import Run, Suspended
 from cassq.tasks.task import Task
 from cassq.worker.handler import Reject
@@ -20,7 +20,7 @@ from cassq.worker.journal import Terms
 from cassq.worker.settling import note_end, set_terms
 
 
-class Host(Protocol):
+class TaskHost(Protocol):
     """What running a call needs of its app: see `App`."""
 
     @property
@@ -29,7 +29,7 @@ class Host(Protocol):
     @property
     def results_kept(self) -> float: ...
 
-    def desk(self) -> Desk: ...
+    def desk(self) -> MoveContext: ...
 
     def keep(self, task: Task[Any, Any], message_id: str, value: object) -> None:
         """Keep what a task returned."""
@@ -51,7 +51,7 @@ class ArgumentsError(Exception):
     """A message has arguments that do not fit the task, as of another version of the program."""
 
 
-def run(message: Message, host: Host) -> None:
+def run(message: Message, host: TaskHost) -> None:
     """Run the call in a message, in a thread.
 
     Raises what the task raises, UnknownTaskError, ArgumentsError, or Reject for a payload that is
@@ -78,7 +78,7 @@ def run(message: Message, host: Host) -> None:
         _current.reset(token)
 
 
-async def run_async(message: Message, host: Host) -> None:
+async def run_async(message: Message, host: TaskHost) -> None:
     """`run` for a queue of async tasks alone, in the event loop that runs."""
     task, call = _call_in(message, host.tasks)
     steps: Run | None = None
@@ -101,7 +101,7 @@ async def run_async(message: Message, host: Host) -> None:
 
 
 def _end(
-    host: Host, task: Task[Any, Any], message: Message, steps: Run | None, result: object
+    host: TaskHost, task: Task[Any, Any], message: Message, steps: Run | None, result: object
 ) -> None:
     """A task returned. Raises Suspended if it sleeps or waits all the same, as it caught that."""
     if steps is not None and steps.suspended:

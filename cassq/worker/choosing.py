@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from cassq.worker.handler import AsyncHandler, Handler, is_async
-from cassq.worker.loop import Settings, Source, Worker
+from cassq.worker.loop import LoopSettings, Worker, WorkSource
 
 if TYPE_CHECKING:
     from cassq.worker.tasks import AsyncWorker
@@ -14,7 +14,7 @@ AnyHandler = Handler | AsyncHandler
 AnyWorker: TypeAlias = "Worker | AsyncWorker"
 
 
-def worker_of(source: Source, handler: AnyHandler, settings: Settings) -> AnyWorker:
+def worker_of(source: WorkSource, handler: AnyHandler, settings: LoopSettings) -> AnyWorker:
     """The worker for a handler. Raises UsageError for what is not one."""
     if not is_async(handler):
         return Worker(source, cast(Handler, handler), settings)

@@ -53,7 +53,7 @@ class Terms(NamedTuple):
     ended: str = ""
 
 
-class Task:
+class HandlerCall:
     """One call of the handler. message: what it is called with. thread: which thread calls it."""
 
     __slots__ = ("message", "terms", "thread", "watch")
@@ -81,7 +81,9 @@ class Journal:
         self._buckets: list[int] = [0] * (len(TASK_SECONDS) + 1)
         self._seconds = 0.0
 
-    def ended(self, task: Task, outcome: Outcome, failure: BaseException | None = None) -> None:
+    def ended(
+        self, task: HandlerCall, outcome: Outcome, failure: BaseException | None = None
+    ) -> None:
         """A task ended. failure: what the handler, or settling the message, raised."""
         seconds = task.watch.seconds()
         bucket = bisect_left(TASK_SECONDS, seconds)
@@ -118,7 +120,7 @@ class Journal:
             extra={"fields": fields},
         )
 
-    def late(self, task: Task) -> None:
+    def late(self, task: HandlerCall) -> None:
         """A task that was given back already ended after all."""
         logger.warning(
             "%s %s ended %.3f s after it began, too late: it had been given back",

@@ -34,7 +34,7 @@ from cassq.plurals import counted
 from cassq.popper import KEEP_ALIVE_SECONDS, WAIT_MAX_SECONDS, Popper
 from cassq.worker.feed import Feed
 from cassq.worker.handler import Handler, check_handler, check_result
-from cassq.worker.journal import Journal, Outcome, Task, Terms
+from cassq.worker.journal import HandlerCall, Journal, Outcome, Terms
 from cassq.worker.settling import give_up, runs_here, settle
 from cassq.worker.wakeup import Stopper, Wakeup, handled
 
@@ -53,7 +53,7 @@ MAX_TASKS, TIME_LIMIT = "max_tasks", "time_limit"
 OpenPopper = Callable[[float], Popper]
 
 
-class Settings(NamedTuple):
+class LoopSettings(NamedTuple):
     """How a worker runs. concurrency: how many tasks at the same time; None: 8 in threads, 100 in
     an event loop. grace: how many seconds tasks may go on
     when it was stopped. time_limit: how many one may take. max_tasks: after how many it ends.
@@ -76,7 +76,7 @@ class Settings(NamedTuple):
         longest: float = getattr(handler, "timeout_max", 0.0)
         return max(KEEP_ALIVE_SECONDS, self.time_limit or 0.0, longest)
 
-    def checked(self) -> Settings:
+    def checked(self) -> LoopSettings:
         """These settings. Raises UsageError, which names one that is not valid."""
         if self.concurrency is not None:
             check_count("concurrency", self.concurrency, CONCURRENCY_MAX)
@@ -89,7 +89,7 @@ class Settings(NamedTuple):
         return self
 
 
-class Source(NamedTuple):
+class WorkSource(NamedTuple):
     """Where a worker takes from. in_order: one message at a time, as their order demands. ports:
     the client's."""
 
@@ -111,15 +111,15 @@ class Hooks(NamedTuple):
 class Worker:
     """Runs a handler for the messages of a group; get one from `Queue.worker`."""
 
-    def __init__(self, source: Source, handler: Handler, settings: Settings) -> None:
+    def __init__(self, source: WorkSource, handler: Handler, settings: LoopSettings) -> None:
         self._source = source
         self._handler = check_handler(handler)
-        self.settings: Settings = settings.checked()
+        self.settings: LoopSettings = settings.checked()
         self._concurrency = settings.concurrency or THREADS
         self.hooks: Hooks = Hooks()
         self.journal: Journal = Journal(source.queue, source.group)
         self._lock = threading.Lock()
-        self._running: dict[Task, None] = {}
+        self._running: dict[HandlerCall, None] = {}
         self._threads: set[threading.Thread] = set()
         self._stuck: set[threading.Thread] = set()
         self._numbers = 0
@@ -188,7 +188,7 @@ class Worker:
         """Whether it can do its work; a thread that can ask this shows that threads run."""
         return True
 
-    def _adopt(self, task: Task, terms: Terms) -> None:
+    def _adopt(self, task: HandlerCall, terms: Terms) -> None:
         """Have a task that runs treated so, within the time limit of all."""
         limits = [
             limit for limit in (terms.time_limit, self._terms.time_limit) if limit is not None
@@ -214,7 +214,7 @@ class Worker:
         thread = threading.current_thread()
         try:
             while (message := feed.take()) is not None:
-                if not self._do(Task(message, thread, self._terms)):
+                if not self._do(HandlerCall(message, thread, self._terms)):
                     return  # another thread has its place
             if feed.is_spent:
                 self._leave(MAX_TASKS)
@@ -227,7 +227,7 @@ class Worker:
             if self._wakeup is not None:
                 self._wakeup.give()
 
-    def _do(self, task: Task) -> bool:
+    def _do(self, task: HandlerCall) -> bool:
         """Run the handler, and settle. False if the task was given back meanwhile."""
         with self._lock:
             self._running[task] = None
@@ -243,15 +243,15 @@ class Worker:
         self._settle(task, failure)
         return True
 
-    def _take_over(self, task: Task) -> bool:
+    def _take_over(self, task: HandlerCall) -> bool:
         """Whether the caller is to settle the task: the first who asks is."""
         with self._lock:
             return self._running.pop(task, task) is None
 
-    def _settle(self, task: Task, failure: BaseException | None) -> None:
+    def _settle(self, task: HandlerCall, failure: BaseException | None) -> None:
         self.journal.ended(task, *settle(task, failure))
 
-    def _give_up(self, task: Task, outcome: Outcome, error: str) -> None:
+    def _give_up(self, task: HandlerCall, outcome: Outcome, error: str) -> None:
         """Nack the message of a task that still runs."""
         self.journal.ended(task, *give_up(task, outcome, error))
 
@@ -362,7 +362,7 @@ class Worker:
             raise abandoned(self._source, stuck)
 
 
-def abandoned(source: Source, tasks: int) -> AbandonedTasksError:
+def abandoned(source: WorkSource, tasks: int) -> AbandonedTasksError:
     """The error of a worker that left tasks behind."""
     return AbandonedTasksError(
         f"{counted(tasks, 'task')} of queue {source.queue!r} still running:"

@@ -7,13 +7,15 @@ from contextvars import ContextVar
 
 from cassq.errors import CassqError, ClaimLostError
 from cassq.worker.handler import Reject, Retry
-from cassq.worker.journal import Outcome, Task, Terms
+from cassq.worker.journal import HandlerCall, Outcome, Terms
 
 # The task that runs here, and how its worker takes other terms for it.
-_running: ContextVar[tuple[Task, Callable[[Task, Terms], object]]] = ContextVar("cassq_running")
+_running: ContextVar[tuple[HandlerCall, Callable[[HandlerCall, Terms], object]]] = ContextVar(
+    "cassq_running"
+)
 
 
-def runs_here(task: Task, adopt: Callable[[Task, Terms], object]) -> None:
+def runs_here(task: HandlerCall, adopt: Callable[[HandlerCall, Terms], object]) -> None:
     """Note that this thread, or this task of an event loop, runs a task. adopt: takes other terms
     for it."""
     _running.set((task, adopt))
@@ -33,7 +35,9 @@ def note_end(ended: str) -> None:
         task.terms = task.terms._replace(ended=ended)
 
 
-def settle(task: Task, failure: BaseException | None) -> tuple[Outcome, BaseException | None]:
+def settle(
+    task: HandlerCall, failure: BaseException | None
+) -> tuple[Outcome, BaseException | None]:
     """Ack the message of a task that ended, or give it back with what the task raised; leave it
     alone if the task settled it. Returns how that went, and what failed."""
     message = task.message
@@ -48,7 +52,7 @@ def settle(task: Task, failure: BaseException | None) -> tuple[Outcome, BaseExce
         return _refused(exc), failure or exc
 
 
-def give_up(task: Task, outcome: Outcome, error: str) -> tuple[Outcome, CassqError | None]:
+def give_up(task: HandlerCall, outcome: Outcome, error: str) -> tuple[Outcome, CassqError | None]:
     """Give back the message of a task that still runs. Returns how that went."""
     message = task.message
     try:
@@ -62,7 +66,7 @@ def give_up(task: Task, outcome: Outcome, error: str) -> tuple[Outcome, CassqErr
     return outcome, None
 
 
-def _give_back(task: Task, failure: BaseException | str) -> Outcome:
+def _give_back(task: HandlerCall, failure: BaseException | str) -> Outcome:
     message, terms = task.message, task.terms
     if isinstance(failure, Reject) or terms.last:
         message.dead(failure)

@@ -37,7 +37,7 @@ def own_sources(files: Iterable[str], directory: Path) -> dict[str, State]:
     return found
 
 
-class Watched:
+class WatchedFiles:
     """Files that may change."""
 
     def __init__(self) -> None:

@@ -28,7 +28,7 @@ from cassq.worker.child import Child, how
 from cassq.worker.journal import added, nothing
 from cassq.worker.loop import TIME_LIMIT
 from cassq.worker.notify import Notices
-from cassq.worker.sources import Watched
+from cassq.worker.sources import WatchedFiles
 from cassq.worker.wakeup import Wakeup, handled, interrupt_again
 
 logger: logging.Logger = logging.getLogger("cassq.worker")
@@ -103,7 +103,7 @@ class Supervisor:
         # How many processes were replaced, by queue and by why.
         self._replaced: dict[str, dict[str, int]] = {queue: {} for queue in queues}
         self._leaving: list[Child] = []
-        self._watched = Watched()
+        self._watched = WatchedFiles()
         self._interrupted = False
         self._stopping = False
         self._said_stopping = False

@@ -35,13 +35,13 @@ from cassq.worker.eventloop.message import Message
 from cassq.worker.eventloop.taker import Taker
 from cassq.worker.feed import Rests
 from cassq.worker.handler import AsyncHandler, check_handler
-from cassq.worker.journal import Journal, Outcome, Task, Terms
+from cassq.worker.journal import HandlerCall, Journal, Outcome, Terms
 from cassq.worker.loop import (
     MAX_TASKS,
     TIME_LIMIT,
     Hooks,
-    Settings,
-    Source,
+    LoopSettings,
+    WorkSource,
     abandoned,
 )
 from cassq.worker.settling import give_up, runs_here, settle
@@ -54,15 +54,15 @@ CANCEL_SECONDS = 1.0  # how long a task that was cancelled may take to end
 class AsyncWorker:
     """Runs an async handler for the messages of a group; get one from `Queue.worker`."""
 
-    def __init__(self, source: Source, handler: AsyncHandler, settings: Settings) -> None:
+    def __init__(self, source: WorkSource, handler: AsyncHandler, settings: LoopSettings) -> None:
         self._source = source
         self._handler = check_handler(handler)
-        self.settings: Settings = settings.checked()
+        self.settings: LoopSettings = settings.checked()
         self._room_most = 1 if source.in_order else settings.concurrency or TASKS
         self.hooks: Hooks = Hooks()
         self.journal: Journal = Journal(source.queue, source.group)
-        self._running: dict[Task, asyncio.Task[None]] = {}
-        self._stuck: dict[Task, asyncio.Task[None]] = {}  # cancelled, and not ended yet
+        self._running: dict[HandlerCall, asyncio.Task[None]] = {}
+        self._stuck: dict[HandlerCall, asyncio.Task[None]] = {}  # cancelled, and not ended yet
         self._settling = 0  # tasks that ended, and are not settled yet
         self._left = settings.max_tasks
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -232,12 +232,12 @@ class AsyncWorker:
         assert self._loop is not None
         if self._left is not None:
             self._left -= 1
-        task = Task(message.delivered, threading.current_thread(), Terms())
+        task = HandlerCall(message.delivered, threading.current_thread(), Terms())
         self._running[task] = self._loop.create_task(self._do(task, message))
         if self.settings.time_limit is not None and self._timer is None:
             self._timer = self._loop.call_later(self.settings.time_limit, self._check_time_limit)
 
-    async def _do(self, task: Task, message: Message) -> None:
+    async def _do(self, task: HandlerCall, message: Message) -> None:
         """Run the handler, and have the message settled."""
         failure: BaseException | None = None
         runs_here(task, _adopt)
@@ -254,7 +254,7 @@ class AsyncWorker:
         self._changed.set()
 
     def _settle_soon(
-        self, task: Task, act: Callable[[], tuple[Outcome, BaseException | None]]
+        self, task: HandlerCall, act: Callable[[], tuple[Outcome, BaseException | None]]
     ) -> None:
         """Have the popper's thread settle the message of a task, and note how that went."""
         assert self._taker is not None
@@ -287,7 +287,7 @@ class AsyncWorker:
             self._give_up(task, Outcome.TIME_LIMIT, late)
             loop.call_later(CANCEL_SECONDS, self._check_stuck, task)
 
-    def _check_stuck(self, task: Task) -> None:
+    def _check_stuck(self, task: HandlerCall) -> None:
         most = self.settings.stuck_max
         most = self._room_most if most is None else most
         running = self._stuck.get(task)
@@ -297,7 +297,7 @@ class AsyncWorker:
             self._abandoned = max(self._abandoned, len(self._stuck))
             self._leave(TIME_LIMIT)
 
-    def _give_up(self, task: Task, outcome: Outcome, error: str) -> None:
+    def _give_up(self, task: HandlerCall, outcome: Outcome, error: str) -> None:
         """Nack the message of a task that runs, and cancel the task."""
         running = self._stuck[task] = self._running.pop(task)
         running.cancel()
@@ -336,5 +336,5 @@ class AsyncWorker:
                 raise
 
 
-def _adopt(task: Task, terms: Terms) -> None:
+def _adopt(task: HandlerCall, terms: Terms) -> None:
     task.terms = terms

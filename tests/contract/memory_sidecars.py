@@ -11,7 +11,7 @@ from typing import Any
 from cassq.base.clock import Clock, ManualClock
 from cassq.errors import BackendError, BackendTimeoutError, BackendUnavailableError
 from cassq.extents.protocol.words import RefusedError, Request
-from cassq.extents.sidecar.net.network import Begun, Call, CallResult, Network, Patience
+from cassq.extents.sidecar.net.network import Begun, CallResult, Network, Patience, SidecarCall
 from cassq.model.sidecar_rows import SidecarRow, SidecarState
 from cassq.sidecar.engine.port import Replica
 from cassq.sidecar.engine.replica_state import ReplicaState
@@ -108,12 +108,12 @@ class MemoryNetwork(Network):
         self.sidecars = {sidecar.name: sidecar for sidecar in sidecars}
         self.clock = clock
         self.cut: set[str] = set()
-        self.calls: list[Call] = []
+        self.calls: list[SidecarCall] = []
         self.begun: list[MemoryBegun] = []  # all there ever were
-        self.before_exchange: Callable[[Sequence[Call]], None] = lambda calls: None
+        self.before_exchange: Callable[[Sequence[SidecarCall]], None] = lambda calls: None
         self.closed = False
 
-    def exchange(self, calls: Sequence[Call], patience: Patience) -> list[CallResult]:
+    def exchange(self, calls: Sequence[SidecarCall], patience: Patience) -> list[CallResult]:
         self.calls += calls
         self.before_exchange(calls)
         return self.waited_for([self._call(call) for call in calls], patience)
@@ -133,7 +133,7 @@ class MemoryNetwork(Network):
             answer if after <= until else _unanswered(answer.sidecar) for after, answer in found
         ]
 
-    def begin(self, call: Call) -> Begun | None:
+    def begin(self, call: SidecarCall) -> Begun | None:
         """What it asks for is done now; how long that takes is waited for in the end."""
         self.calls.append(call)
         self.before_exchange([call])
@@ -159,7 +159,7 @@ class MemoryNetwork(Network):
             return BackendUnavailableError(f"sidecar {sidecar} has another data directory")
         return None
 
-    def _call(self, call: Call) -> tuple[float, CallResult]:
+    def _call(self, call: SidecarCall) -> tuple[float, CallResult]:
         """After how many seconds which answer comes."""
         error = self._reaches(call.sidecar, call.generation)
         there = self.sidecars[call.sidecar]

@@ -12,11 +12,11 @@ from cassq.base.clock import SystemClock
 from cassq.extents.protocol.words import Append, Request
 from cassq.extents.sidecar.net.connection import Access
 from cassq.extents.sidecar.net.connection_pool import ConnectionPool
-from cassq.extents.sidecar.net.network import Call, CallResult, Patience
+from cassq.extents.sidecar.net.network import CallResult, Patience, SidecarCall
 from cassq.message.frames import Extras, encode, pipe_key
 from cassq.model.sidecar_rows import SidecarRow, SidecarState
 from cassq.sidecar.engine.port import Engine
-from cassq.sidecar.exposure import Credentials
+from cassq.sidecar.exposure import SidecarCredentials
 from cassq.sidecar.running import Sidecar
 from cassq.sidecar.sessions.handshake import Handshake
 from tests.integration.deadlines import joined
@@ -118,7 +118,7 @@ class Running:
         self._loop.close()
 
     async def _start(self) -> None:
-        credentials = Credentials(self.handshake.tokens, self.tls, self.access)
+        credentials = SidecarCredentials(self.handshake.tokens, self.tls, self.access)
         self.sidecar = Sidecar(self.engine, self.handshake, SystemClock(), credentials)
         self.address = await self.sidecar.start(self._listen)
 
@@ -134,7 +134,7 @@ def links_to(
 def call(
     links: ConnectionPool, sidecar: str, *requests: Request, patience: Patience = PATIENCE
 ) -> CallResult:
-    (answer,) = links.exchange([Call(sidecar, "", requests)], patience)
+    (answer,) = links.exchange([SidecarCall(sidecar, "", requests)], patience)
     return answer
 
 

@@ -12,7 +12,7 @@ import pytest
 import cassq
 from cassq.errors import ConfigError, FencedError, QueueFullError, UsageError
 from cassq.producer import staging
-from cassq.spark import Receipt, publish, pusher
+from cassq.spark import PushReceipt, publish, pusher
 from cassq.spark.pushing import StagedReceipt
 from tests.integration.laned import check_lanes
 from tests.integration.stage import drain, numbers, payloads, reap
@@ -155,7 +155,7 @@ def test_receipts_that_are_not_of_one_action_as_a_whole_publish_nothing(
         "partition 1 are missing": [r for r in first if r.partition != 1],
         "a partition are missing": first[1:],
         "several writes": first + other,
-        "without a write_id": [*first, Receipt("p", 0, 1, 1)],
+        "without a write_id": [*first, PushReceipt("p", 0, 1, 1)],
         "there are 0 receipts": [],
     }
     for said, found in wrong.items():

@@ -19,7 +19,7 @@ from cassq.cli.start import GARBAGE_OBJECTS
 from cassq.cli.ui.daemon_log import log_as_daemon
 from cassq.errors import CassqError
 from cassq.gateway.actions.service import open_service
-from cassq.gateway.serving import Options, Place, serve
+from cassq.gateway.serving import GatewayOptions, ServingPlace, serve
 from cassq.worker.eventloop.loops import loop_factory
 from cassq.worker.journal import nothing
 from cassq.worker.reports import BEAT, ENDED, READY, Reporter
@@ -63,12 +63,12 @@ async def _serve(orders: dict[str, Any], reporter: Reporter, lifeline: int) -> b
         name: None if orders[name] is None else Path(orders[name])
         for name in ("credentials", "cert", "key")
     }
-    place = Place(
+    place = ServingPlace(
         [socket.socket(fileno=fd) for fd in orders["sockets"]], orders["counts"], orders["slot"]
     )
     well = await serve(
         open_service(orders["url"], groups=orders["groups"]),
-        Options(**paths, grace=orders["grace"]),
+        GatewayOptions(**paths, grace=orders["grace"]),
         place,
         stop,
         renew,

@@ -153,7 +153,7 @@ def serve(
     """
     with extras.wanted(*extras.SIDECAR_SERVER):
         from cassq.sidecar.rocks import opener
-        from cassq.sidecar.serving import Options, serve
+        from cassq.sidecar.serving import SidecarOptions, serve
     given = {"cert": cert, "key": key, "ca": ca, "peer-ca": peer_ca}
     files: Mapping[str, Path] = {which: path for which, path in given.items() if path is not None}
     if not _ZONE.fullmatch(zone):
@@ -161,7 +161,7 @@ def serve(
             f"{zone!r} is not a valid zone name",
             hint="a zone has 1 to 64 letters, digits, and characters of _.-",
         )
-    options = Options(
+    options = SidecarOptions(
         data=data,
         listen=listen,
         catalog=catalog or call.url or DEFAULT_URL,

@@ -52,7 +52,7 @@ header_option = click.option(
 )
 
 
-class Pushing:
+class PushProgress:
     """What was pushed so far."""
 
     def __init__(
@@ -149,7 +149,7 @@ def push(
         client.queue(queue).pusher() as pusher,
         output.progress(_total_bytes(sources), quiet=_in_the_way(sources, ids)) as advance,
     ):
-        pushing = Pushing(pusher, all_headers, stored_key, priority)
+        pushing = PushProgress(pusher, all_headers, stored_key, priority)
         try:
             for chunk in chunks(sources, whole=whole, stop=stop):
                 found = pushing.push(chunk)

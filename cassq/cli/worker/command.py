@@ -25,7 +25,7 @@ from cassq.errors import CassqError, UsageError
 from cassq.model.queues import is_dead_letter_name
 from cassq.worker.figures import worker_metrics
 from cassq.worker.journal import logger
-from cassq.worker.loop import CONCURRENCY_MAX, TASKS_MAX, Settings
+from cassq.worker.loop import CONCURRENCY_MAX, TASKS_MAX, LoopSettings
 from cassq.worker.notify import Notices
 from cassq.worker.supervisor import Plan, Supervisor
 
@@ -33,7 +33,7 @@ PROCESSES_MAX = 1000
 CHILD = "cassq.cli.worker.child"
 
 
-class Place(NamedTuple):
+class SourcePlace(NamedTuple):
     """Where messages are taken from. groups: for each queue, the group to work for."""
 
     url: str
@@ -153,7 +153,7 @@ def worker(
     """
     call = ctx.ensure_object(Invocation)
     form = form or (JSON if call.as_json else TEXT)
-    settings = Settings(None, grace, time_limit, max_tasks_per_child).checked()
+    settings = LoopSettings(None, grace, time_limit, max_tasks_per_child).checked()
     address = None if listen is None else _address(listen)
     orders = {
         "handler": handler,
@@ -176,7 +176,7 @@ def worker(
     ctx.exit(code)
 
 
-def _run(client: Client, place: Place, plan: Plan, address: tuple[str, int] | None) -> int:
+def _run(client: Client, place: SourcePlace, plan: Plan, address: tuple[str, int] | None) -> int:
     """Run processes until they are stopped. Returns the exit code."""
     supervisor = Supervisor(plan, partial(_free, client), Notices())
     if address is not None:
@@ -196,7 +196,7 @@ def _address(listen: str) -> tuple[str, int]:
 @contextmanager
 def _placed(
     call: Invocation, handler: str, names: Sequence[str], group: str | None
-) -> Iterator[tuple[Client, Place]]:
+) -> Iterator[tuple[Client, SourcePlace]]:
     """Where to take from, with a client of it. What the call leaves open, the handler says if it is
     an app; so then it is loaded, in a process of its own."""
     url = call.url or os.environ.get("CASSQ_URL")
@@ -218,14 +218,14 @@ def _placed(
     with connect(url, create=False) as client:
         if app is not None:
             chosen = {name: app.groups[name] for name in app.groups if name in names or not names}
-            yield client, Place(url, {name: group or its for name, its in chosen.items()})
+            yield client, SourcePlace(url, {name: group or its for name, its in chosen.items()})
         else:
             queues = [client.queue(name) for name in names] or [_only_queue(client)]
             yield client, _place_of(url, queues, group)
 
 
-def _place_of(url: str, queues: Iterable[Queue], group: str | None) -> Place:
-    return Place(url, {queue.name: _group(queue, group) for queue in queues})
+def _place_of(url: str, queues: Iterable[Queue], group: str | None) -> SourcePlace:
+    return SourcePlace(url, {queue.name: _group(queue, group) for queue in queues})
 
 
 def _only_queue(client: Client) -> Queue:
@@ -261,7 +261,9 @@ def _free(client: Client, orders: Mapping[str, Any], popper: str) -> None:
         )
 
 
-def _serve(client: Client, supervisor: Supervisor, address: tuple[str, int], place: Place) -> None:
+def _serve(
+    client: Client, supervisor: Supervisor, address: tuple[str, int], place: SourcePlace
+) -> None:
     host, port = address
     served = client.serve_metrics(
         port,

@@ -277,7 +277,7 @@ def mounts() -> dict[str, str]:
     return {f[1].replace("\\040", " "): f[2] for f in fields if len(f) > 2}
 
 
-class Adopted(NamedTuple):
+class AdoptedPipes(NamedTuple):
     """Pipe files found without a row: queue → messages in pipes that now have one; and how many
     pipes were left out because they are being written."""
 
@@ -285,7 +285,7 @@ class Adopted(NamedTuple):
     in_use: int
 
 
-def adopt(catalog: SqliteCatalog, store: ExtentStore, ids: Ids) -> Adopted:
+def adopt(catalog: SqliteCatalog, store: ExtentStore, ids: Ids) -> AdoptedPipes:
     """Give a row to every extent that has none, so that nothing durable is forgotten.
 
     A file without a row is either about to get one (its writer lives), or holds nothing (its
@@ -329,10 +329,10 @@ def adopt(catalog: SqliteCatalog, store: ExtentStore, ids: Ids) -> Adopted:
     if empty:
         catalog.settle()
         store.drop([pipe_id for pipe_id in empty if catalog.pipes.by_id(pipe_id) is None])
-    return Adopted(messages, in_use)
+    return AdoptedPipes(messages, in_use)
 
 
-def _told(directory: Path, found: Adopted, *, lost: bool) -> str:
+def _told(directory: Path, found: AdoptedPipes, *, lost: bool) -> str:
     """The warning about messages that were found without a row."""
     counts = [f"{count:,} of queue {name!r}" for name, count in sorted(found.messages.items())]
     listed = ", ".join(counts[:_QUEUES_LISTED_MAX])

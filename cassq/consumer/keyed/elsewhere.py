@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from cassq.consumer.delivery import Delivery
-from cassq.consumer.keyed.holding import Holding
-from cassq.consumer.keyed.keys import Line
+from cassq.consumer.keyed.holding import HeldKeyNotices
+from cassq.consumer.keyed.keys import KeyLine
 from cassq.consumer.keyed.segments import Entry, Segment, delivery_of
 from cassq.consumer.keyed.take_over import TakeOver
 from cassq.consumer.settling import Settler
@@ -34,7 +34,7 @@ PAUSE = 10
 PAUSE_MS_MAX = 500
 
 
-class Elsewhere:
+class ReceiptFollower:
     """Follows the messages of one lane that have receipts. line: that of the lane, now.
 
     active: whether some message in hand may have a receipt. acks: of messages with receipts, not
@@ -46,8 +46,8 @@ class Elsewhere:
         ports: Ports,
         settler: Settler,
         take_over: TakeOver,
-        holding: Holding,
-        line: Callable[[], Line],
+        holding: HeldKeyNotices,
+        line: Callable[[], KeyLine],
     ) -> None:
         self._catalog = ports.catalog
         self._clock = ports.clock

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 
-from cassq.consumer.keyed.keys import Line
+from cassq.consumer.keyed.keys import KeyLine
 from cassq.consumer.keyed.segments import Segment
 from cassq.errors import BackendError
 from cassq.lifecycle.dead_keys import DeadKeys
@@ -23,7 +23,7 @@ logger: logging.Logger = logging.getLogger("cassq")
 LOOK_MS = 200  # how often to look whether a held key is released
 
 
-class Holding:
+class HeldKeyNotices:
     """Tells the line of one popper which keys are held; if the group holds none, nothing."""
 
     def __init__(self, ports: Ports, queue: QueueRow, group: GroupRow) -> None:
@@ -33,7 +33,7 @@ class Holding:
         self._letters = DeadKeys(ports, queue.name, group) if holds else None
         self._looked_ms = 0
 
-    def look(self, line: Line) -> None:
+    def look(self, line: KeyLine) -> None:
         """Hold the keys that dead letters hold, and let the others go. Cost: `DeadKeys.look`."""
         if self._letters is None:
             return
@@ -44,12 +44,12 @@ class Holding:
         for key in line.held.keys() - found.keys():
             line.release(key)
 
-    def look_again(self, line: Line, now_ms: int) -> None:
+    def look_again(self, line: KeyLine, now_ms: int) -> None:
         """Look for what was released, if that was not done for a while. now_ms: boot time."""
         if line.held and now_ms - self._looked_ms >= LOOK_MS:
             self.look(line)
 
-    def gone(self, line: Line, segment: Segment, seqs: RangeSet) -> None:
+    def gone(self, line: KeyLine, segment: Segment, seqs: RangeSet) -> None:
         """Messages of a segment that waited are settled, perhaps as dead letters. If that cannot
         be read their keys are held until the next look."""
         if self._letters is None or not seqs:
@@ -71,6 +71,6 @@ class Holding:
         except BackendError as exc:
             logger.warning("keys stay held until the next look at dead letters: %s", exc)
 
-    def until_due(self, line: Line, most: float) -> float:
+    def until_due(self, line: KeyLine, most: float) -> float:
         """Seconds until it is time to look again; at most `most`."""
         return min(most, LOOK_MS / 1000) if line.held else most

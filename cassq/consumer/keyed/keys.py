@@ -31,7 +31,7 @@ Run = tuple[Segment, Bundle, list[int]]
 PACED_KEPT = 10_000  # keys of which times are kept before those that are over are dropped
 
 
-class Line:
+class KeyLine:
     """Messages in line. limit: how many of a key may be unsettled at once; 0: any number. ordered:
     whether a message that failed holds its key until it is settled. interval_ms: how far apart the
     messages of a key are taken; before `begun_ms` some may have been. fair: what chooses between
@@ -457,7 +457,7 @@ def _first(ready: deque[Entry] | ReadyByPriority | FairReady, limit: int) -> lis
     return [ready.popleft() for _ in range(min(limit, len(ready)))]
 
 
-class Says(NamedTuple):
+class PopperCallbacks(NamedTuple):
     """What a lane asks of its popper. flush: write what was noted of its claims. wake: end the wait
     of its consumers. ring: end that of all consumers."""
 

@@ -30,12 +30,12 @@ from cassq.consumer.claiming.claimer import DUE_LISTED, LOOK_BESIDE_MS, LOOK_MS,
 from cassq.consumer.claiming.new_claims import ClaimRequest
 from cassq.consumer.claiming.parts import LanePart
 from cassq.consumer.delivery import Acknowledger, DeliveredRun, Delivery, Messages, NackOptions
-from cassq.consumer.keyed.elsewhere import Elsewhere
+from cassq.consumer.keyed.elsewhere import ReceiptFollower
 from cassq.consumer.keyed.fairness import FairReady
-from cassq.consumer.keyed.holding import Holding
-from cassq.consumer.keyed.keys import Acked, Line, Says
+from cassq.consumer.keyed.holding import HeldKeyNotices
+from cassq.consumer.keyed.keys import Acked, KeyLine, PopperCallbacks
 from cassq.consumer.keyed.receiving import Receiving
-from cassq.consumer.keyed.segment_hold import Keeper, SegmentHold
+from cassq.consumer.keyed.segment_hold import LaneMessages, SegmentHold
 from cassq.consumer.keyed.segments import Entry, Segment, delivery_of, in_hand, runs_of
 from cassq.consumer.keyed.take_over import HELD_FOR, TakeOver, chain_of, lane_lock
 from cassq.consumer.keyed.waiting import Waiting
@@ -60,7 +60,7 @@ HANDED_MAX = 64  # how many pops from a row are remembered before those that are
 _NEVER = 3600.0
 
 
-class Lane(Keeper):
+class Lane(LaneMessages):
     """The lane of one popper.
 
     keep_alive_ms: how long a message may take while the thread that took it runs. part: its pipes.
@@ -74,7 +74,7 @@ class Lane(Keeper):
         claimer: Claimer,
         settler: Settler,
         acknowledger: Acknowledger,
-        says: Says,
+        says: PopperCallbacks,
         keep_alive_ms: float,
         part: LanePart,
     ) -> None:
@@ -90,15 +90,15 @@ class Lane(Keeper):
         self._keep_alive_ms = keep_alive_ms
         self._lock: Lock | None = None
         self._known = False  # whether all that is unsettled is in line
-        self._line = Line()
+        self._line = KeyLine()
         self._take_over = TakeOver(ports, claimer, acknowledger)
-        self._holding = Holding(ports, queue(), group())
+        self._holding = HeldKeyNotices(ports, queue(), group())
         self._watch = Watch(ports.catalog)
         self._unread: list[PipeRow] = []  # pipes with unsettled messages that are not in line yet
         self._held_up: set[str] = set()  # the chains that they hold up
         self._epochs: dict[str, int] = {}  # what each pipe's epoch was raised to
         parts = self._take_over, self._holding
-        self._elsewhere = Elsewhere(ports, settler, *parts, lambda: self._line)
+        self._elsewhere = ReceiptFollower(ports, settler, *parts, lambda: self._line)
         self.receiving: Receiving = Receiving(
             ports, claimer, settler, self._elsewhere, lambda: self._line
         )
@@ -360,7 +360,7 @@ class Lane(Keeper):
         if self._lock is None:
             return False
         policy, ordered = group.policy, group.policy.order == "key"
-        self._line = Line(
+        self._line = KeyLine(
             policy.limit_per_key or int(ordered),
             ordered=ordered,
             interval_ms=policy.interval_per_key_ms,
@@ -458,7 +458,7 @@ class Lane(Keeper):
         self._elsewhere.clear()
         self.receiving.clear()
         self._goes_on = False
-        self._line = Line()
+        self._line = KeyLine()
         self._claimer.window.forget_cursors()
 
     # --- what is, or comes, due -----------------------------------------------------------------
@@ -508,7 +508,7 @@ class Lane(Keeper):
     # --- what the consumers say -----------------------------------------------------------------
 
     @property
-    def elsewhere(self) -> Elsewhere:
+    def elsewhere(self) -> ReceiptFollower:
         return self._elsewhere
 
     def acked(self, segment: Segment, keys: Sequence[bytes | None]) -> None:

@@ -22,7 +22,7 @@ from contextlib import ExitStack
 from cassq.consumer.claiming.claimer import Claimer
 from cassq.consumer.claiming.parts import LanePart
 from cassq.consumer.delivery import Acknowledger, DeliveredRun, Delivery, Messages
-from cassq.consumer.keyed.keys import Says
+from cassq.consumer.keyed.keys import PopperCallbacks
 from cassq.consumer.keyed.lane import IDLE_MS, Lane
 from cassq.consumer.presence import GONE_MS
 from cassq.consumer.settling import Settler
@@ -51,7 +51,7 @@ class Lanes:
         queue: Callable[[], QueueRow],
         group: Callable[[], GroupRow],
         parts: tuple[Claimer, Settler, Acknowledger],
-        says: Says,
+        says: PopperCallbacks,
         of_part: Callable[..., Claimer],
         keep_alive_ms: float,
     ) -> None:

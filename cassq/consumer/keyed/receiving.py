@@ -18,8 +18,8 @@ from operator import itemgetter
 
 from cassq.consumer.claiming.claimer import Claimer
 from cassq.consumer.delivery import DeliveredRun, Delivery, Messages
-from cassq.consumer.keyed.elsewhere import Elsewhere
-from cassq.consumer.keyed.keys import Line
+from cassq.consumer.keyed.elsewhere import ReceiptFollower
+from cassq.consumer.keyed.keys import KeyLine
 from cassq.consumer.keyed.segments import Entry, Segment, delivery_of
 from cassq.consumer.receipts import NOBODY
 from cassq.consumer.settling import Change, Settler
@@ -35,7 +35,7 @@ GIVEN_KEPT = 256  # holders that are remembered before those whose messages are 
 _SEQ = itemgetter(2)
 
 
-class Received:
+class HandedOut:
     """What one pop handed out, in the order of pipes and seqs."""
 
     __slots__ = ("segments", "starts")
@@ -69,8 +69,8 @@ class Receiving:
         ports: Ports,
         claimer: Claimer,
         settler: Settler,
-        elsewhere: Elsewhere,
-        line: Callable[[], Line],
+        elsewhere: ReceiptFollower,
+        line: Callable[[], KeyLine],
     ) -> None:
         self._catalog = ports.catalog
         self._clock = ports.clock
@@ -79,7 +79,7 @@ class Receiving:
         self._settler = settler
         self._elsewhere = elsewhere
         self._line = line
-        self._given: dict[str, Received] = {}  # by holder
+        self._given: dict[str, HandedOut] = {}  # by holder
         self._given_max = GIVEN_KEPT
         self._acked: deque[Receipt] = deque()
         self.ms: int | None = None
@@ -164,7 +164,7 @@ class Receiving:
                 if any(segment.away for segment in each.segments)
             }
             self._given_max = 2 * len(self._given) + GIVEN_KEPT
-        self._given[holder] = Received(apart)
+        self._given[holder] = HandedOut(apart)
 
 
 def _start(row: Claim) -> int:

@@ -8,14 +8,14 @@ from itertools import compress
 
 from cassq.consumer.delivery import Delivery
 from cassq.consumer.hold import Hold
-from cassq.consumer.keyed.elsewhere import Elsewhere
+from cassq.consumer.keyed.elsewhere import ReceiptFollower
 from cassq.consumer.keyed.segments import Entry, Segment
 from cassq.errors import ClaimLostError
 from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model.rows import Claim
 
 
-class Keeper(abc.ABC):
+class LaneMessages(abc.ABC):
     """Keeps the messages of a keyed group, and follows what becomes of them."""
 
     @abc.abstractmethod
@@ -24,7 +24,7 @@ class Keeper(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def elsewhere(self) -> Elsewhere:
+    def elsewhere(self) -> ReceiptFollower:
         """What follows the messages that have receipts."""
 
     @abc.abstractmethod
@@ -51,7 +51,7 @@ class Keeper(abc.ABC):
 class SegmentHold(Hold):
     """What of a claim row is in consumers' hands."""
 
-    def __init__(self, keeper: Keeper, segment: Segment, delivery: Delivery) -> None:
+    def __init__(self, keeper: LaneMessages, segment: Segment, delivery: Delivery) -> None:
         self._keeper = keeper
         self.segment = segment
         self.base: int = segment.row.start

@@ -29,7 +29,7 @@ HELD_FOR = 2
 PIPES_TOGETHER, ROWS_TOGETHER = 64, 256  # in one write
 
 
-class Fenced(NamedTuple):
+class FencedPipe(NamedTuple):
     """A pipe whose epoch was raised, with its rows, of which none is an earlier holder's."""
 
     cursor: Cursor
@@ -106,7 +106,7 @@ class TakeOver:
         epochs = {pipe_id: epoch for pipe_id, epoch in done.items() if epoch is not None}
         return Adopted(found, epochs, left, {chain_of(pipe, strict) for pipe in left})
 
-    def fence(self, group_id: str, pipe_ids: Sequence[str]) -> dict[str, Fenced]:
+    def fence(self, group_id: str, pipe_ids: Sequence[str]) -> dict[str, FencedPipe]:
         """Raise the epochs of pipes, and free what an earlier holder had of them: those that are
         there, and whose epochs nobody else raised meanwhile. Cost: for all together, two round
         trips; with unsettled rows one more, with held ones three."""
@@ -114,9 +114,9 @@ class TakeOver:
         fenced = self._claims.fence_all(found, self._claimer.name)
         cursors = [each for each in fenced if each is not None]
         rows = self._freed_rows(cursors, self._catalog.now_ms())
-        return {each.pipe_id: Fenced(each, rows.get(each.pipe_id, [])) for each in cursors}
+        return {each.pipe_id: FencedPipe(each, rows.get(each.pipe_id, [])) for each in cursors}
 
-    def unsettled(self, fenced: Fenced, *, timed: bool) -> list[Segment]:
+    def unsettled(self, fenced: FencedPipe, *, timed: bool) -> list[Segment]:
         """The messages of a fenced pipe that wait, in its order: those of free rows, once expired
         ones are removed, and those that keep a deadline of their own. timed: of a timer pipe, what
         is due, or was handed out before: the rest has no order. Raises as the store does. Cost:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from cassq.consumer.claiming.candidates import UNREADABLE
 from cassq.consumer.claiming.claimer import Claimer
 from cassq.consumer.delivery import Delivery
-from cassq.consumer.keyed.elsewhere import Elsewhere
-from cassq.consumer.keyed.holding import Holding
-from cassq.consumer.keyed.keys import Line
+from cassq.consumer.keyed.elsewhere import ReceiptFollower
+from cassq.consumer.keyed.holding import HeldKeyNotices
+from cassq.consumer.keyed.keys import KeyLine
 from cassq.consumer.keyed.segments import Segment
 from cassq.consumer.keyed.take_over import TakeOver
 from cassq.lifecycle.ports import Ports
@@ -35,8 +35,8 @@ class Waiting:
         self,
         ports: Ports,
         claimer: Claimer,
-        parts: tuple[TakeOver, Holding, Elsewhere],
-        line: Callable[[], Line],
+        parts: tuple[TakeOver, HeldKeyNotices, ReceiptFollower],
+        line: Callable[[], KeyLine],
         epochs: Mapping[str, int],
         own: Callable[[Segment, Delivery], None],
         forget: Callable[[], None],

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from cassq.catalog.port import Catalog
-from cassq.consumer.keyed.keys import Line
+from cassq.consumer.keyed.keys import KeyLine
 from cassq.consumer.keyed.segments import Segment
 from cassq.model.rows import ClaimState
 
@@ -27,7 +27,7 @@ class Watch:
         self._looked_ms = 0
         self._last = ""  # the last pipe that was looked at
 
-    def changed(self, line: Line, now_ms: int) -> list[Segment]:
+    def changed(self, line: KeyLine, now_ms: int) -> list[Segment]:
         """Segments that wait, and whose rows are not as they were: they wait no longer. now_ms:
         boot time. Cost: in each second, if any segment waits, a read of the open rows of
         `PIPES_AT_ONCE` pipes."""
@@ -53,6 +53,6 @@ class Watch:
         line.end_wait(found)
         return found
 
-    def until_due(self, line: Line, most: float) -> float:
+    def until_due(self, line: KeyLine, most: float) -> float:
         """Seconds until it is time to look again; at most `most`."""
         return min(most, WATCH_MS / 1000) if line.waits else most

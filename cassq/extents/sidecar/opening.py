@@ -14,7 +14,7 @@ from cassq.errors import (
     StorageFullError,
 )
 from cassq.extents.protocol.words import Code, Open, RefusedError
-from cassq.extents.sidecar.net.network import Call, Patience
+from cassq.extents.sidecar.net.network import Patience, SidecarCall
 from cassq.extents.sidecar.placing import chosen, takers
 from cassq.extents.sidecar.store_context import (
     WRITER_EPOCH,
@@ -126,7 +126,7 @@ class _Opening:
             zone = self._context.settings.zone
             picked = chosen(left, count, self._rng, beside=self._opened, zone=zone)
             left = [row for row in left if row not in picked]
-            calls = [Call(row.name, row.generation, [self._request]) for row in picked]
+            calls = [SidecarCall(row.name, row.generation, [self._request]) for row in picked]
             answers = self._context.network.exchange(calls, patience)
             self._context.health.note(answers)
             for row, answer in zip(picked, answers, strict=True):

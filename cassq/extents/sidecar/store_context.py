@@ -14,7 +14,7 @@ from cassq.extents.port import missing
 from cassq.extents.protocol.words import Code, RefusedError, Request
 from cassq.extents.sidecar.directory import SidecarDirectory
 from cassq.extents.sidecar.health import Leaving, SidecarHealth
-from cassq.extents.sidecar.net.network import Call, Network
+from cassq.extents.sidecar.net.network import Network, SidecarCall
 from cassq.extents.sidecar.placing import takers
 from cassq.extents.sidecar.settings import Settings
 from cassq.model.sidecar_rows import Placement, ReplicaAt
@@ -67,9 +67,9 @@ def answered(write: Callable[[], bool]) -> bool:
                 raise
 
 
-def call_of(replica: ReplicaAt, requests: Sequence[Request]) -> Call:
+def call_of(replica: ReplicaAt, requests: Sequence[Request]) -> SidecarCall:
     """A call of the sidecar that has a replica."""
-    return Call(replica.sidecar, replica.generation, requests)
+    return SidecarCall(replica.sidecar, replica.generation, requests)
 
 
 def majority(replicas: int) -> int:

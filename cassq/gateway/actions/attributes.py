@@ -136,7 +136,7 @@ def is_fifo(policy: QueuePolicy) -> bool:
     return isinstance(own, dict) and own.get(FIFO) == "true"
 
 
-class Terms(NamedTuple):
+class MessageTerms(NamedTuple):
     """What requests for messages need of a queue's attributes. by_content, by_group: whether
     duplicates are known by their bodies, and each group has ids of its own. Times are in seconds,
     sizes in bytes."""
@@ -150,10 +150,10 @@ class Terms(NamedTuple):
     wait: int
 
 
-def terms_of(policy: QueuePolicy) -> Terms:
+def terms_of(policy: QueuePolicy) -> MessageTerms:
     """The terms of a queue with this policy."""
     own = kept(policy)
-    return Terms(
+    return MessageTerms(
         fifo=is_fifo(policy),
         by_content=own.get("ContentBasedDeduplication") == "true",
         by_group=own.get("DeduplicationScope") == "messageGroup",

@@ -26,7 +26,7 @@ from cassq.consumer.delivery import Message
 from cassq.consumer.receiving import RECEIVE_MAX, AnyReceiver
 from cassq.errors import CassqError, CorruptionError, ReceiptError
 from cassq.extents.port import ExtentMissingError
-from cassq.worker.eventloop.calls import Call, Told, done, hand_out, into, tell
+from cassq.worker.eventloop.calls import LoopCall, Told, done, hand_out, into, tell
 from cassq.worker.eventloop.courier import LOOK_SECONDS, Courier
 
 logger: logging.Logger = logging.getLogger("cassq")
@@ -156,10 +156,10 @@ class Deliveries:
         self._line = _Line()  # the receiving thread's
         self._watch = Stopwatch()
         self._numbers = count()
-        self._receiving: Courier[_Want | _Leaving | Call] = Courier(
+        self._receiving: Courier[_Want | _Leaving | LoopCall] = Courier(
             loop, "receiving", self._work, interrupt=self._interrupt, put_away=self._close_now
         )
-        self._settling: Courier[_Deletion | Call] = Courier(loop, "settling", self._settle)
+        self._settling: Courier[_Deletion | LoopCall] = Courier(loop, "settling", self._settle)
         self.waiting: int = 0  # requests that wait
 
     # --- the loop's side ------------------------------------------------------------------------
@@ -203,7 +203,7 @@ class Deliveries:
             return frozenset()
 
         future: asyncio.Future[frozenset[str]] = self._loop.create_future()
-        self._settling.send(Call(move, into(future)))
+        self._settling.send(LoopCall(move, into(future)))
         return await future
 
     async def release(self, receipts: Sequence[str]) -> None:
@@ -214,18 +214,18 @@ class Deliveries:
             with contextlib.suppress(ReceiptError):
                 self._queue.settle(receipts).release()
 
-        self._settling.send(Call(give_back, into(future)))
+        self._settling.send(LoopCall(give_back, into(future)))
         await future
 
     def release_soon(self, receipts: Sequence[str]) -> None:
         """`release`, without waiting for it."""
         if receipts:
-            self._settling.send(Call(self._queue.settle(receipts).release, _told_of_release))
+            self._settling.send(LoopCall(self._queue.settle(receipts).release, _told_of_release))
 
     async def close(self) -> None:
         """Do what was asked for, and end the threads; requests that wait get nothing.
         Repeatable."""
-        self._receiving.send(Call(self._close_now, lambda _result, _error: None))
+        self._receiving.send(LoopCall(self._close_now, lambda _result, _error: None))
         await self._receiving.end()
         await self._settling.end()
 
@@ -235,9 +235,9 @@ class Deliveries:
 
     # --- the settling thread ----------------------------------------------------------------------
 
-    def _settle(self, jobs: list[_Deletion | Call]) -> bool:
+    def _settle(self, jobs: list[_Deletion | LoopCall]) -> bool:
         deletions = [job for job in jobs if isinstance(job, _Deletion)]
-        told: list[Told] = [(job, *done(job)) for job in jobs if isinstance(job, Call)]
+        told: list[Told] = [(job, *done(job)) for job in jobs if isinstance(job, LoopCall)]
         if told:
             self._settling.post(lambda: tell(told))
         if deletions:
@@ -274,7 +274,7 @@ class Deliveries:
 
     # --- the receiving thread ---------------------------------------------------------------------
 
-    def _work(self, jobs: list[_Want | _Leaving | Call]) -> bool:
+    def _work(self, jobs: list[_Want | _Leaving | LoopCall]) -> bool:
         told: list[Told] = []
         for job in jobs:
             if isinstance(job, _Want):

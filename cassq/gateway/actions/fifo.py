@@ -15,7 +15,7 @@ from typing import Any
 from cassq.base.clock import Stopwatch
 from cassq.base.ids import made_at_ms
 from cassq.catalog.port import Catalog
-from cassq.gateway.actions.attributes import Terms
+from cassq.gateway.actions.attributes import MessageTerms
 from cassq.gateway.actions.contents import DEDUPLICATION, Content, with_system
 from cassq.gateway.actions.faults import fault, missing, wrong_value
 from cassq.gateway.errors import ActionError
@@ -32,7 +32,7 @@ _SEQ_BITS = 26
 _SINCE_MS = 1_704_067_200_000  # 2024
 
 
-def push_of(terms: Terms, parameters: Mapping[str, Any], content: Content) -> Push:
+def push_of(terms: MessageTerms, parameters: Mapping[str, Any], content: Content) -> Push:
     """How to push a message to a FIFO queue. Raises ActionError."""
     if parameters.get("DelaySeconds"):
         raise wrong_value(

@@ -12,7 +12,7 @@ from cassq.aio.queue import Queue
 from cassq.client.receiving import open_receiver
 from cassq.consumer.receiving import AnyReceiver
 from cassq.errors import GroupNotFoundError, QueueNotFoundError, UsageError
-from cassq.gateway.actions.attributes import Terms, terms_of
+from cassq.gateway.actions.attributes import MessageTerms, terms_of
 from cassq.gateway.actions.deliveries import Deliveries
 from cassq.gateway.actions.faults import fault, no_queue
 from cassq.gateway.actions.fifo import Attempts
@@ -68,7 +68,7 @@ class HostedQueue:
         return self.queue.sync.watched.row().policy
 
     @property
-    def terms(self) -> Terms:
+    def terms(self) -> MessageTerms:
         """The present terms. Raises, and costs, as `policy` does."""
         policy = self.policy
         if policy is not self._known:

@@ -9,7 +9,7 @@ from typing import Any
 from cassq.consumer.delivery import Message
 from cassq.errors import GroupNotFoundError, QueueNotFoundError, UsageError
 from cassq.gateway.actions import fifo
-from cassq.gateway.actions.attributes import Terms
+from cassq.gateway.actions.attributes import MessageTerms
 from cassq.gateway.actions.contents import (
     DEDUPLICATION,
     Content,
@@ -56,7 +56,7 @@ async def send_message(host: Host, request: Request) -> Answer:
     return Answer(sent(terms, content, message_id))
 
 
-def sent(terms: Terms, content: Content, message_id: str) -> dict[str, Any]:
+def sent(terms: MessageTerms, content: Content, message_id: str) -> dict[str, Any]:
     """The answer to the sender of a message."""
     if not terms.fifo:
         return content.answer(as_uuid(message_id))
@@ -66,7 +66,7 @@ def sent(terms: Terms, content: Content, message_id: str) -> dict[str, Any]:
     return found
 
 
-def check_size(terms: Terms, size: int) -> None:
+def check_size(terms: MessageTerms, size: int) -> None:
     """Raise ActionError for a message that is larger than its queue takes."""
     if size > terms.size_max:
         raise fault(
@@ -76,7 +76,7 @@ def check_size(terms: Terms, size: int) -> None:
         )
 
 
-def push_of(terms: Terms, parameters: Mapping[str, Any], content: Content) -> Push:
+def push_of(terms: MessageTerms, parameters: Mapping[str, Any], content: Content) -> Push:
     """How to push a message. Raises ActionError."""
     if terms.fifo:
         return fifo.push_of(terms, parameters, content)

@@ -38,7 +38,7 @@ _HOST_BYTES_MAX = 260
 _TRUSTED: Callable[[str, str], bool] = lambda action, queue: True  # noqa: E731 - one for all
 
 
-class Call:
+class ActionCall:
     """One call of an action, in either encoding. text: parameters of the Query encoding; None for
     JSON."""
 
@@ -97,7 +97,7 @@ class Answering:
             page = self._page(request)
             if page is not None:
                 return page
-        call = Call(f"{self._prefix}{next(self._numbers) & 0xFFFFFFFFFFFF:012x}")
+        call = ActionCall(f"{self._prefix}{next(self._numbers) & 0xFFFFFFFFFFFF:012x}")
         began = time.perf_counter()
         outcome = GONE
         try:
@@ -157,7 +157,7 @@ class Answering:
                 self._callers[access_key] = caller
         return caller
 
-    async def _done(self, request: HttpRequest, call: Call, caller: Caller) -> Reply:
+    async def _done(self, request: HttpRequest, call: ActionCall, caller: Caller) -> Reply:
         action, text = call.action, call.text
         if text is not None and action == query_codec.IDENTITY:
             return _identity(call, caller)
@@ -193,7 +193,7 @@ class Answering:
                 self._hosts[host] = found
         return found
 
-    def _failure(self, request: HttpRequest, call: Call, exc: Exception) -> ActionError:
+    def _failure(self, request: HttpRequest, call: ActionCall, exc: Exception) -> ActionError:
         """What the client gets for an error of the service or of ours; the log gets all of it."""
         match exc:
             case QueueFullError():
@@ -241,13 +241,13 @@ def _queue_url(request: HttpRequest, base_url: str) -> str:
     return f"{base_url}{request.path.decode('latin-1')}" if request.path != b"/" else ""
 
 
-def _identity(call: Call, caller: Caller) -> Reply:
+def _identity(call: ActionCall, caller: Caller) -> Reply:
     user = caller.access_key or "anonymous"
     arn = f"arn:aws:iam::{ACCOUNT}:user/{user}"
     return _reply(200, query_codec.identity(ACCOUNT, arn, user, call.id), call)
 
 
-def _refusal(call: Call, failure: ActionError) -> Reply:
+def _refusal(call: ActionCall, failure: ActionError) -> Reply:
     status = json_codec.status(failure)
     if call.text is None:
         body, headers = json_codec.error(failure)
@@ -258,7 +258,7 @@ def _refusal(call: Call, failure: ActionError) -> Reply:
 def _reply(
     status: int,
     body: bytes,
-    call: Call,
+    call: ActionCall,
     headers: bytes = b"",
     undelivered: Undelivered | None = None,
 ) -> Reply:

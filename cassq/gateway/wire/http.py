@@ -113,7 +113,7 @@ class Reply:
         self.undelivered: Undelivered | None = undelivered
 
 
-class House(Protocol):
+class ConnectionHost(Protocol):
     """What all connections share. date: the header's line. closing: whether no more requests are
     taken. body_bytes: of all bodies that are read or being answered; body_bytes_max: beyond it,
     large ones are refused."""
@@ -127,11 +127,11 @@ class House(Protocol):
         """Answer a request. Raises CancelledError alone."""
         ...
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: HttpConnection) -> None:
         """A connection is there."""
         ...
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: HttpConnection) -> None:
         """A connection is over."""
         ...
 
@@ -144,10 +144,10 @@ class House(Protocol):
         ...
 
 
-class Connection(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol):
     """One connection. refusing: answer 503, and close: there are too many."""
 
-    def __init__(self, house: House, *, refusing: bool = False) -> None:
+    def __init__(self, house: ConnectionHost, *, refusing: bool = False) -> None:
         self._house = house
         self._refusing = refusing
         self._loop = asyncio.get_running_loop()

@@ -19,7 +19,7 @@ from cassq.base.rare_log import RareLog
 from cassq.gateway.wire.http import (
     BODIES_BYTES_MAX,
     SLOW_SECONDS,
-    Connection,
+    HttpConnection,
     HttpRequest,
     Reply,
     Undelivered,
@@ -62,7 +62,7 @@ class Listener:
         self._most = connections_max
         self._each_second = each_second
         self._count = 0  # accepted, with those in the handshake of TLS
-        self._open: set[Connection] = set()
+        self._open: set[HttpConnection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._accepting: list[asyncio.Task[None]] = []
         self._sockets: Sequence[socket.socket] = ()
@@ -81,11 +81,11 @@ class Listener:
 
     # --- for connections --------------------------------------------------------------------------
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: HttpConnection) -> None:
         """See `House`."""
         self._open.add(connection)
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: HttpConnection) -> None:
         """See `House`."""
         self._open.discard(connection)
         self._gone()
@@ -149,10 +149,10 @@ class Listener:
             await asyncio.sleep(0)  # one that is accepted at once would let nothing else run
 
     async def _establish(self, opened: socket.socket, peer: str, *, refusing: bool) -> None:
-        made: list[Connection] = []
+        made: list[HttpConnection] = []
 
-        def make() -> Connection:
-            made.append(Connection(self, refusing=refusing))
+        def make() -> HttpConnection:
+            made.append(HttpConnection(self, refusing=refusing))
             return made[0]
 
         try:

@@ -40,7 +40,7 @@ _THREADS = 4
 Sources = Callable[[str], AbstractContextManager[Callable[[Read], Any]]]
 
 
-class Steps(NamedTuple):
+class CopySteps(NamedTuple):
     """How copies proceed. seconds: a request is answered after this time, even if little was
     copied. size_bytes, frames: the most to request at once."""
 
@@ -61,7 +61,7 @@ class Replicating:
         load: ByteLoad,
         *,
         aside: Aside | None = None,
-        steps: Steps | None = None,
+        steps: CopySteps | None = None,
     ) -> None:
         # When an extent was last copied to, in boot milliseconds: it may have no row yet.
         self.touched_ms: dict[str, int] = {}
@@ -72,7 +72,7 @@ class Replicating:
         self._load = load
         self._busy: set[str] = set()
         self._aside = aside or Aside(_THREADS, "cassq-copy")
-        self.steps = steps or Steps()
+        self.steps = steps or CopySteps()
 
     def close(self) -> None:
         """Give up what is under way."""

@@ -28,7 +28,7 @@ from cassq.model.rows import QueueRow
 from cassq.spark.clients import Location, absolute, client_of, located
 from cassq.spark.jobs.archive import STAGING
 from cassq.spark.jobs.folders import Folder
-from cassq.spark.jobs.rollup_rows import SCHEMA, Wanted, frame_of, is_over, rolled, rows
+from cassq.spark.jobs.rollup_rows import SCHEMA, WantedDays, frame_of, is_over, rolled, rows
 from cassq.spark.jobs.sessions import told_as_ours
 
 QUEUES_PER_STEP = 1000
@@ -145,7 +145,7 @@ def _mark(top: Folder, queue: str, day: str, before: str) -> None:
 
 def _step(run: _Run, queues: Sequence[QueueRow], whole: dict[str, str]) -> list[OfQueue]:
     staging = run.top / STAGING
-    wanted = [Wanted(row.id, row.name, whole.get(row.name, "")) for row in queues]
+    wanted = [WantedDays(row.id, row.name, whole.get(row.name, "")) for row in queues]
     tasks = -(-len(wanted) // QUEUES_PER_TASK)
     raw = run.spark.sparkContext.parallelize(wanted, tasks)
     # A queue's rows come from one task, so a day is one file.
@@ -172,7 +172,9 @@ def _write(frame: DataFrame, to: Folder) -> None:
     ordered.write.mode("overwrite").partitionBy("queue", "day").parquet(to.path)
 
 
-def _move_in(run: _Run, wanted: Wanted, folder: str, sizes: dict[tuple[str, str], int]) -> OfQueue:
+def _move_in(
+    run: _Run, wanted: WantedDays, folder: str, sizes: dict[tuple[str, str], int]
+) -> OfQueue:
     """Move the days of a queue to their places, oldest first, and mark the last that is over."""
     days = list(_days(run.top / STAGING / SAMPLES / folder)) if folder else []
     for day in days:

@@ -53,7 +53,7 @@ SCHEMA = "`group` string, at timestamp, step string, seconds double, " + ", ".jo
 _RAW = SCHEMA.replace("at timestamp", "at bigint") + ", queue string, day string"
 
 
-class Wanted(NamedTuple):
+class WantedDays(NamedTuple):
     """A queue, and its last complete day, empty if there is none: later days are wanted."""
 
     queue_id: str
@@ -89,7 +89,9 @@ def step_of(at_ms: int, now_ms: int) -> int:
 # --- on executors -------------------------------------------------------------------------------
 
 
-def rows(location: Location, now_ms: int, wanted: Iterable[Wanted]) -> Iterator[tuple[Any, ...]]:
+def rows(
+    location: Location, now_ms: int, wanted: Iterable[WantedDays]
+) -> Iterator[tuple[Any, ...]]:
     """The samples of queues and their groups, as in `_RAW`. Cost: for each subject, the samples
     since its last complete day."""
     catalog = place_at(location).ports.catalog

@@ -105,7 +105,7 @@ def pieces_between(start: Offset, end: Offset) -> list[PipeRange]:
     return found
 
 
-class Sight(NamedTuple):
+class ReadablePipes(NamedTuple):
     """What can be read of a queue's pipes after `start`. spans: how far each was read. readable: as
     if everything that is there by now were read; allowed: as if everything that the query may
     read were."""
@@ -172,7 +172,7 @@ class Follower:
         Everything before `start` is done. Raises as `look`."""
         return self.take(self.look(start), most)
 
-    def look(self, start: Offset) -> Sight:
+    def look(self, start: Offset) -> ReadablePipes:
         """What can be read from `start` on, before which everything is done. Raises
         ExtentMissingError for lost messages, ConfigError for a `start` of other queues, and as
         `begin_at` for a new one."""
@@ -193,9 +193,9 @@ class Follower:
             allowed[pipe.id] = self._allowed(pipe, span, whole)
         for pipe_id in before.keys() - spans.keys():
             self._check_gone(pipe_id, before[pipe_id])
-        return Sight(start, spans, readable, allowed)
+        return ReadablePipes(start, spans, readable, allowed)
 
-    def take(self, seen: Sight, most: int | None) -> Offset:
+    def take(self, seen: ReadablePipes, most: int | None) -> Offset:
         """The end of the next batch, of at most `most` messages of what `look` saw; its start when
         there are none."""
         before = spans_of(seen.start)

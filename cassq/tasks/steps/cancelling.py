@@ -11,12 +11,12 @@ from cassq.base.clock import attempts, contended
 from cassq.client.client import Client
 from cassq.errors import MessageNotFoundError
 from cassq.lifecycle.cancelling import withdraw
-from cassq.tasks.steps.moving import Desk, cancel_place, note_cancelled
-from cassq.tasks.steps.overview import SIGNAL, SLEEPING, Whereabouts, whereabouts
+from cassq.tasks.steps.moving import MoveContext, cancel_place, note_cancelled
+from cassq.tasks.steps.overview import SIGNAL, SLEEPING, CallState, whereabouts
 from cassq.tasks.steps.records import CANCELLED, OVER
 
 
-def cancel_call(desk: Desk, client: Client, queue: str | None, task_id: str) -> str:
+def cancel_call(desk: MoveContext, client: Client, queue: str | None, task_id: str) -> str:
     """Have a call never run again; returns its state after that: "cancelled", "running" if a
     worker has it, "done", "dead", or another in which it does not run any more. queue: None: it is
     looked for in all.
@@ -45,7 +45,7 @@ def cancel_call(desk: Desk, client: Client, queue: str | None, task_id: str) -> 
     raise contended(f"the state of task {task_id}")
 
 
-def _withdrawn(desk: Desk, found: Whereabouts) -> bool:
+def _withdrawn(desk: MoveContext, found: CallState) -> bool:
     """Take a call back before a worker takes it; False if it is not where it was."""
     now = found.now
     queue = desk.queue(now.queue)

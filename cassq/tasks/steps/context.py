@@ -25,7 +25,7 @@ class Length(TypedDict, total=False):
     days: float
 
 
-class Ledger(Protocol):
+class RunRecords(Protocol):
     """The records of a task in one run of it; see `cassq.tasks.steps.run.Run`. Each method may
     block, for a synced write."""
 
@@ -53,7 +53,7 @@ class Context:
     __slots__ = ("_ledger", "_message", "attempt", "task")
 
     def __init__(
-        self, task: str, attempt: int, message: Message | None, ledger: Ledger | None = None
+        self, task: str, attempt: int, message: Message | None, ledger: RunRecords | None = None
     ) -> None:
         self.task: str = task
         self.attempt: int = attempt
@@ -157,7 +157,7 @@ class Context:
         label, at = ledger.come_to(WAIT, name)
         return await asyncio.to_thread(ledger.wait, label, at, name, _timeout(timeout))
 
-    def _steps(self) -> Ledger:
+    def _steps(self) -> RunRecords:
         if self._ledger is None:
             raise UsageError(
                 f"task {self.task!r} has no steps",

@@ -23,11 +23,11 @@ from cassq.tasks.calls import (
 )
 from cassq.tasks.groups import group_of
 from cassq.tasks.steps.cancelling import cancel_call
-from cassq.tasks.steps.moving import Desk, letter_at, moves_of
+from cassq.tasks.steps.moving import MoveContext, letter_at, moves_of
 from cassq.tasks.steps.overview import (
     SIGNAL,
     SLEEPING,
-    Whereabouts,
+    CallState,
     paused_as,
     send_signal,
     whereabouts,
@@ -200,7 +200,7 @@ def shown(client: Client, task_id: str) -> TaskShown:
     )
 
 
-def _call_of(client: Client, found: Whereabouts, task_id: str) -> Call | None:
+def _call_of(client: Client, found: CallState, task_id: str) -> Call | None:
     """The call in a message; None if it is not stored any more. Raises UsageError if the message is
     not a call."""
     letter = letter_at(client.ports, (found.now.pipe_id, found.now.seq), task_id)
@@ -210,7 +210,7 @@ def _call_of(client: Client, found: Whereabouts, task_id: str) -> Call | None:
         raise UsageError(f"message {task_id} is not a call of a task: {exc}") from exc
 
 
-def _queue_of(found: Whereabouts) -> str:
+def _queue_of(found: CallState) -> str:
     name = found.now.queue
     return origin_of(name)[0] if is_dead_letter_name(name) else name
 
@@ -251,8 +251,8 @@ def cancel(client: Client, task_id: str) -> str:
     return cancel_call(_desk(client), client, None, task_id)
 
 
-def _desk(client: Client) -> Desk:
-    return Desk(
+def _desk(client: Client) -> MoveContext:
+    return MoveContext(
         client.ports,
         Codec("json"),
         lambda queue, group_id: client.queue(queue).pusher_for(group_id),

@@ -35,7 +35,7 @@ from cassq.tasks.steps.records import (
     PLACE,
     WAIT,
     WAITING,
-    Place,
+    CallPlace,
     free_signal,
     name_of,
     over_at,
@@ -52,7 +52,7 @@ MOVES_HEADER = "cassq-task-moves"
 CANCELLED_KEPT_SECONDS = 30 * 86_400.0
 
 
-class Desk(NamedTuple):
+class MoveContext(NamedTuple):
     """What moving a call needs of its app. pusher: of the queue with this name, to the group with
     this id alone."""
 
@@ -76,7 +76,7 @@ class Desk(NamedTuple):
         return row
 
 
-class Letter(NamedTuple):
+class MovedCall(NamedTuple):
     """A call as it is pushed again."""
 
     id: str
@@ -87,7 +87,7 @@ class Letter(NamedTuple):
     priority: int
 
     @classmethod
-    def of(cls, message: Message) -> Letter:
+    def of(cls, message: Message) -> MovedCall:
         return cls(
             message.id,
             message.payload,
@@ -107,7 +107,7 @@ def moves_of(headers: Mapping[str, str]) -> int:
 class MovePush(DedupPush):
     """A push of a call to the place that its record names, or will name. place: as it is wanted."""
 
-    def __init__(self, desk: Desk, queue: QueueRow, task_id: str, place: Place) -> None:
+    def __init__(self, desk: MoveContext, queue: QueueRow, task_id: str, place: CallPlace) -> None:
         super().__init__(desk.ports, lambda: queue, [f"{place.moves}"])
         self._steps = desk.ports.catalog.steps
         self._task_id = task_id
@@ -148,7 +148,7 @@ class MovePush(DedupPush):
         return same and moves_of(frame.headers_at(index)) == self._wanted.moves
 
 
-def _is_past(there: Place, mine: Place) -> bool:
+def _is_past(there: CallPlace, mine: CallPlace) -> bool:
     """Whether a task's call has been delivered in the place that a move names, was cancelled there,
     or moved on; or if a signal replaces it, in the place before."""
     if there.moves < mine.moves:
@@ -156,7 +156,7 @@ def _is_past(there: Place, mine: Place) -> bool:
     return there.moves > mine.moves or there.state != WAITING
 
 
-def push_again(desk: Desk, letter: Letter, place: Place) -> None:
+def push_again(desk: MoveContext, letter: MovedCall, place: CallPlace) -> None:
     """Push a call as the message of a move, unless it is there already. Durable on return. Raises
     OwnershipError if the call has gone on since. Cost: a read, two synced writes."""
     queue, catalog = desk.queue(place.queue), desk.ports.catalog
@@ -179,7 +179,7 @@ def push_again(desk: Desk, letter: Letter, place: Place) -> None:
 # --- delivered ------------------------------------------------------------------------------------
 
 
-def begin(desk: Desk, message: Message) -> dict[str, bytes] | None:
+def begin(desk: MoveContext, message: Message) -> dict[str, bytes] | None:
     """Begin, or begin again, to run the call in a message. Returns the records of its task; None if
     this message must not run, as the task is over, or its call has gone on in another message.
 
@@ -197,7 +197,7 @@ def begin(desk: Desk, message: Message) -> dict[str, bytes] | None:
             return rows
         if place.moves > moves:
             if place.moves == moves + 1:
-                settle_move(desk, Letter.of(message), place)
+                settle_move(desk, MovedCall.of(message), place)
             return None
         if place.state == CANCELLED:
             return None
@@ -211,7 +211,7 @@ def begin(desk: Desk, message: Message) -> dict[str, bytes] | None:
     raise contended(f"the place of task {task_id}")
 
 
-def settle_move(desk: Desk, letter: Letter, place: Place) -> None:
+def settle_move(desk: MoveContext, letter: MovedCall, place: CallPlace) -> None:
     """Have a call in the place of its move. After that its old message may be acked."""
     try:
         push_again(desk, letter, place)
@@ -220,7 +220,7 @@ def settle_move(desk: Desk, letter: Letter, place: Place) -> None:
         logger.debug("%s", exc)  # it has gone on since
 
 
-def cancel_place(desk: Desk, task_id: str) -> bool:
+def cancel_place(desk: MoveContext, task_id: str) -> bool:
     """Have a call that sleeps or waits not run any more; False if it does neither. Cost: a read, a
     synced write, and the cancelling of its message."""
     steps = desk.ports.catalog.steps
@@ -236,7 +236,7 @@ def cancel_place(desk: Desk, task_id: str) -> bool:
     return True
 
 
-def note_cancelled(desk: Desk, task_id: str) -> None:
+def note_cancelled(desk: MoveContext, task_id: str) -> None:
     """Record that a task is over, as it was cancelled. Cost: two synced writes."""
     steps = desk.ports.catalog.steps
     steps.add(task_id, OVER, over_at(desk.wall_ms), CANCELLED_KEPT_SECONDS)
@@ -246,7 +246,7 @@ def note_cancelled(desk: Desk, task_id: str) -> None:
 # --- signals --------------------------------------------------------------------------------------
 
 
-def put_signal(desk: Desk, task_id: str, name: str, value: Any) -> bool:
+def put_signal(desk: MoveContext, task_id: str, name: str, value: Any) -> bool:
     """Record a signal for a task, and wake it if it waits for that; False if the task is over."""
     steps = desk.ports.catalog.steps
     token = desk.ports.ids.version()
@@ -266,7 +266,7 @@ def put_signal(desk: Desk, task_id: str, name: str, value: Any) -> bool:
     return True
 
 
-def wake(desk: Desk, task_id: str) -> bool:
+def wake(desk: MoveContext, task_id: str) -> bool:
     """Have a task run now if there is a signal that it waits for; whether it will.
 
     Its call is pushed once more; when it runs, it cancels what waited. Cost: a read; if there is a
@@ -292,7 +292,7 @@ def wake(desk: Desk, task_id: str) -> bool:
     return True
 
 
-def _take_back(desk: Desk, place: Place) -> None:
+def _take_back(desk: MoveContext, place: CallPlace) -> None:
     """Take back the message at the place before, if there is one: what waited until a signal came.
     If this fails, it is only delivered for nothing when it is due."""
     if place.came_from is None:
@@ -304,7 +304,7 @@ def _take_back(desk: Desk, place: Place) -> None:
         logger.debug("a message that was woken is left until it is due: %s", exc)
 
 
-def letter_at(ports: Ports, spot: tuple[str, int], task_id: str) -> Letter | None:
+def letter_at(ports: Ports, spot: tuple[str, int], task_id: str) -> MovedCall | None:
     """The call at a place; None if it is not there, or not any more. Cost: reads its frame."""
     pipe_id, seq = spot
     pipe = live_pipe(ports.catalog, pipe_id)
@@ -321,7 +321,7 @@ def letter_at(ports: Ports, spot: tuple[str, int], task_id: str) -> Letter | Non
         if frame.id_at(first, pipe_id).decode() != task_id:
             return None
         (payload,) = frame.payloads(first, last)
-        return Letter(
+        return MovedCall(
             task_id,
             payload,
             frame.headers_at(first),

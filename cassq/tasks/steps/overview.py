@@ -10,13 +10,13 @@ from cassq.errors import MessageNotFoundError
 from cassq.inspect.explain import step_at
 from cassq.inspect.whereabouts import MessageStep
 from cassq.tasks.groups import chosen_group
-from cassq.tasks.steps.moving import Desk, put_signal
+from cassq.tasks.steps.moving import MoveContext, put_signal
 from cassq.tasks.steps.records import (
     CANCELLED,
     OVER,
     SLEEP,
     WAITING,
-    Place,
+    CallPlace,
     check_name,
     place_in,
     records_in,
@@ -30,13 +30,13 @@ ENDED = frozenset({"dead", "expired", "purged", "cancelled", "lost", "gone", "co
 SLEEPING, SIGNAL = "sleeping", "signal"
 
 
-class Whereabouts(NamedTuple):
+class CallState(NamedTuple):
     """Where the call of a task is now, with the records of its steps. now: of its message. place:
     where it was moved, if it ever slept or waited."""
 
     now: MessageStep
     rows: dict[str, bytes]
-    place: Place | None
+    place: CallPlace | None
 
     @property
     def state(self) -> str:
@@ -54,13 +54,13 @@ class Whereabouts(NamedTuple):
         return self.now.state
 
 
-def paused_as(rows: Mapping[str, bytes], place: Place) -> str:
+def paused_as(rows: Mapping[str, bytes], place: CallPlace) -> str:
     """Whether a call that was moved there is "sleeping", or waits for a "signal"."""
     record = records_in(rows).get(place.label)
     return SLEEPING if record is None or record.kind == SLEEP else SIGNAL
 
 
-def whereabouts(client: Client, queue: str | None, message_id: str) -> Whereabouts:
+def whereabouts(client: Client, queue: str | None, message_id: str) -> CallState:
     """Where the call of this id is. queue: None: it is looked for in all. Raises
     MessageNotFoundError, UsageError. Cost: a read of its records, and as of `Queue.explain`."""
     rows = client.ports.catalog.steps.find(message_id)
@@ -73,14 +73,14 @@ def whereabouts(client: Client, queue: str | None, message_id: str) -> Whereabou
             now = step_at(client.ports, home, group, place.spot, message_id)
             if now.state == "missing" and place.came_from is not None:
                 now = step_at(client.ports, home, group, place.came_from, message_id)
-            return Whereabouts(now, rows, place)
+            return CallState(now, rows, place)
     asked = client if queue is None else client.queue(queue)
     found = asked.explain(message_id).groups
-    return Whereabouts(found[chosen_group(found)][-1], rows, place)
+    return CallState(found[chosen_group(found)][-1], rows, place)
 
 
 def send_signal(
-    desk: Desk, client: Client, queue: str | None, message_id: str, name: str, value: Any
+    desk: MoveContext, client: Client, queue: str | None, message_id: str, name: str, value: Any
 ) -> bool:
     """See `Task.signal`."""
     check_name(name)

@@ -23,7 +23,7 @@ BEGUN = "begun"  # its message was delivered, and runs or is tried again
 CANCELLED = "cancelled"  # its message does not run
 
 
-class Place(NamedTuple):
+class CallPlace(NamedTuple):
     """Where a task's call is, after the move of this number.
 
     label: the sleep or wait that it was moved for. until_ms: wall time when it is due. group_id: of
@@ -48,14 +48,14 @@ class Place(NamedTuple):
         return json.dumps(self._asdict(), separators=(",", ":"), sort_keys=True).encode()
 
 
-def place_in(rows: Mapping[str, bytes]) -> Place | None:
+def place_in(rows: Mapping[str, bytes]) -> CallPlace | None:
     """Where a task's call is, by its records; None: where it was first pushed."""
     raw = rows.get(PLACE)
     if raw is None:
         return None
     fields = json.loads(raw)
     came_from = fields["came_from"]
-    return Place(**{**fields, "came_from": None if came_from is None else tuple(came_from)})
+    return CallPlace(**{**fields, "came_from": None if came_from is None else tuple(came_from)})
 
 
 def over_at(at_ms: int) -> bytes:

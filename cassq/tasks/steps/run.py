@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from cassq.consumer.delivery import Message
 from cassq.errors import CassqError, UsageError
 from cassq.tasks.calls import decode_record
-from cassq.tasks.steps.moving import Desk, Letter, begin, moves_of, settle_move
+from cassq.tasks.steps.moving import MoveContext, MovedCall, begin, moves_of, settle_move
 from cassq.tasks.steps.records import (
     KEPT_SECONDS,
     OVER,
@@ -17,8 +17,8 @@ from cassq.tasks.steps.records import (
     STEP,
     STEP_PREFIX,
     WAIT,
+    CallPlace,
     History,
-    Place,
     Record,
     free_signal,
     name_of,
@@ -44,7 +44,12 @@ class Run:
     results_kept: for how many seconds its records are kept when it is over."""
 
     def __init__(
-        self, desk: Desk, message: Message, task: str, rows: dict[str, bytes], results_kept: float
+        self,
+        desk: MoveContext,
+        message: Message,
+        task: str,
+        rows: dict[str, bytes],
+        results_kept: float,
     ) -> None:
         self._desk = desk
         self._steps = desk.ports.catalog.steps
@@ -55,11 +60,11 @@ class Run:
         self._rows = rows
         self._results_kept = results_kept
         self._history = History(task, rows)
-        self._suspended: Place | None = None
+        self._suspended: CallPlace | None = None
         self.goes_on: str = ""  # how it goes on, if it sleeps or waits, for the log
 
     @classmethod
-    def of(cls, desk: Desk, message: Message, task: str, results_kept: float) -> Run | None:
+    def of(cls, desk: MoveContext, message: Message, task: str, results_kept: float) -> Run | None:
         """A run of the call in a message; None if it must not run: see `begin`."""
         rows = begin(desk, message)
         return None if rows is None else cls(desk, message, task, rows, results_kept)
@@ -190,7 +195,7 @@ class Run:
                 hint="put it in an ap queue: @app.task(queue=...)",
             )
         until_ms = record.until_ms or 0
-        self._suspended = Place(
+        self._suspended = CallPlace(
             self._moves + 1, label, until_ms, self._queue, self._message.group_id
         )
         verb = "sleeps" if record.kind == SLEEP else f"waits for {name_of(label)!r}"
@@ -229,7 +234,7 @@ class Run:
         if place.until_ms - oldest_ms > RENEWED_MS:
             left = max(0, place.until_ms - now_ms) / 1000
             self._steps.keep(self._id, left + KEPT_SECONDS)
-        settle_move(self._desk, Letter.of(self._message), place)
+        settle_move(self._desk, MovedCall.of(self._message), place)
 
     def end(self) -> None:
         """The task returned: record that it is over, if it has records, so that it never runs

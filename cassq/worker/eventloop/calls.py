@@ -15,7 +15,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Call:
+class LoopCall:
     """Something to be called in a thread. told: is called in the loop with what came of it: a
     result, or an error."""
 
@@ -30,10 +30,10 @@ class Call:
         self.told: Callable[[object, BaseException | None], object] = told
 
 
-Told = tuple[Call, object, BaseException | None]
+Told = tuple[LoopCall, object, BaseException | None]
 
 
-def done(call: Call) -> tuple[object, BaseException | None]:
+def done(call: LoopCall) -> tuple[object, BaseException | None]:
     """Make a call; what came of it."""
     try:
         return call.act(), None
@@ -90,20 +90,20 @@ class Calls:
         self, loop: asyncio.AbstractEventLoop, put_away: Callable[[], object] = lambda: None
     ) -> None:
         self.loop: asyncio.AbstractEventLoop = loop
-        self._courier: Courier[Call] = Courier(loop, "calls", self._work, put_away=put_away)
+        self._courier: Courier[LoopCall] = Courier(loop, "calls", self._work, put_away=put_away)
 
     async def make(self, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call something in the thread, after the calls made before. Cancelled, it is called
         nevertheless."""
         future: asyncio.Future[T] = self.loop.create_future()
-        self._courier.send(Call(lambda: act(*args, **kwargs), into(future)))
+        self._courier.send(LoopCall(lambda: act(*args, **kwargs), into(future)))
         return await future
 
     async def end(self) -> None:
         """End the thread, once all calls are made."""
         await self._courier.end()
 
-    def _work(self, calls: list[Call]) -> bool:
+    def _work(self, calls: list[LoopCall]) -> bool:
         told = [(call, *done(call)) for call in calls]
         self._courier.post(lambda: tell(told))
         return False

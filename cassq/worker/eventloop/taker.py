@@ -22,7 +22,7 @@ from cassq.errors import CassqError, ClaimLostError, ClosedError, CorruptionErro
 from cassq.extents.port import ExtentMissingError
 from cassq.lifecycle.ports import Ports
 from cassq.popper import POP_MAX, WAIT_MAX_SECONDS, Popper
-from cassq.worker.eventloop.calls import Call, Told, done, hand_out, into, tell
+from cassq.worker.eventloop.calls import LoopCall, Told, done, hand_out, into, tell
 from cassq.worker.eventloop.courier import LOOK_SECONDS, Courier, check_loop
 from cassq.worker.eventloop.message import Message, Verbs
 
@@ -62,7 +62,7 @@ class Taker:
         self.loop: asyncio.AbstractEventLoop = loop
         self._life = ports.life
         self._now_ms = ports.catalog.now_ms
-        self._courier: Courier[Want | Call] = Courier(
+        self._courier: Courier[Want | LoopCall] = Courier(
             loop, "popper", self._work, interrupt=popper.interrupt, put_away=popper.close
         )
         self._line: deque[Want] = deque()  # the thread's
@@ -107,7 +107,7 @@ class Taker:
     def give_back(self, messages: Sequence[Delivered]) -> None:
         """Give messages back untried. Returns at once."""
         if messages:
-            self._courier.send(Call(lambda: self.popper.release(messages), _told_of_release))
+            self._courier.send(LoopCall(lambda: self.popper.release(messages), _told_of_release))
 
     def acks_later(self, message: Delivered) -> bool:
         """Whether an ack of a message only has to be noted. Raises as `check` does."""
@@ -116,13 +116,13 @@ class Taker:
 
     def ack_soon(self, message: Delivered) -> None:
         """Have the thread note an ack, which is written with others."""
-        self._courier.send(Call(message.ack, _told_of_ack))
+        self._courier.send(LoopCall(message.ack, _told_of_ack))
 
     def call_soon(
         self, act: Callable[[], object], told: Callable[[object, BaseException | None], object]
     ) -> None:
-        """Have something called in the thread. Returns at once; told: see `Call`."""
-        self._courier.send(Call(act, told))
+        """Have something called in the thread. Returns at once; told: see `LoopCall`."""
+        self._courier.send(LoopCall(act, told))
 
     async def call(self, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call something in the thread, after what was asked for before. Cancelled, it is called
@@ -132,7 +132,7 @@ class Taker:
 
     async def _call(self, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         future: asyncio.Future[T] = self.loop.create_future()
-        self._courier.send(Call(lambda: act(*args, **kwargs), into(future)))
+        self._courier.send(LoopCall(lambda: act(*args, **kwargs), into(future)))
         return await future
 
     def stop(self) -> None:
@@ -149,7 +149,7 @@ class Taker:
             self._closing = True
             self.popper.stop()
             closing: asyncio.Future[None] = self.loop.create_future()
-            self._courier.send(Call(self.popper.close, into(closing)))
+            self._courier.send(LoopCall(self.popper.close, into(closing)))
             try:
                 await asyncio.shield(closing)
             finally:
@@ -161,7 +161,7 @@ class Taker:
 
     # --- the thread's side ----------------------------------------------------------------------
 
-    def _work(self, jobs: list[Want | Call]) -> bool:
+    def _work(self, jobs: list[Want | LoopCall]) -> bool:
         told: list[Told] = []
         for job in jobs:
             if isinstance(job, Want):

@@ -11,7 +11,7 @@ from cassq.base.clock import ManualClock
 from cassq.catalog.sqlite.sidecar_tables import SqliteSidecars
 from cassq.errors import BackendError, BackendUnavailableError, PipeSealedError
 from cassq.extents.protocol.words import Append, Fence, RefusedError, Settle
-from cassq.extents.sidecar.net.network import Call
+from cassq.extents.sidecar.net.network import SidecarCall
 from cassq.extents.sidecar.sealing import FENCE_LAG, FENCE_PATIENCE
 from cassq.message.frames import Place
 from cassq.model.sidecar_rows import Placement, ReplicaAt
@@ -137,7 +137,7 @@ def test_a_writer_that_wakes_after_the_seal_acknowledges_nothing(
     writer = pushed(place, clock)
     sealed: list[int] = []
 
-    def seal(calls: Sequence[Call]) -> None:
+    def seal(calls: Sequence[SidecarCall]) -> None:
         if isinstance(calls[0].requests[0], Append):
             clock.advance(86_400)
             sealed.append(place.open(clock).seal(PIPE).seq)

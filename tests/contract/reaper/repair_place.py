@@ -14,7 +14,7 @@ from cassq.catalog.sqlite.sidecar_tables import SqliteSidecars
 from cassq.extents.protocol.words import Code, RefusedError, Replicate, Request, Scrub
 from cassq.extents.replicas.fleet import Fleet, ReplicaStanding
 from cassq.extents.sidecar import SidecarStore
-from cassq.extents.sidecar.net.network import Call
+from cassq.extents.sidecar.net.network import SidecarCall
 from cassq.extents.sidecar.settings import Settings
 from cassq.lifecycle.ports import Life, Ports
 from cassq.locks.lease import LeaseLocker
@@ -128,7 +128,7 @@ class Reaper:
     def each_step(self, step: Callable[[], None]) -> None:
         """Have `step` called before each exchange, and around each change of a placement."""
 
-        def before(calls: Sequence[Call]) -> None:
+        def before(calls: Sequence[SidecarCall]) -> None:
             step()
 
         self.network.before_exchange = before

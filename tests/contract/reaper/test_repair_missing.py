@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cassq.extents.protocol.words import Drop, Ends, List, Replicate
-from cassq.extents.sidecar.net.network import Call
+from cassq.extents.sidecar.net.network import SidecarCall
 from cassq.inspect.placements.walk import PAGE
 from cassq.reaper.actions import DONE, FAILED, PLANNED
 from tests.contract.reaper.repair_place import DRAINING, Reaper, RepairPlace
@@ -49,7 +49,7 @@ def once(reaper: Reaper, kind: type[Any], do: Callable[[], object]) -> None:
     """Have something done once, right before such a request is made."""
     left = [do]
 
-    def before(calls: Sequence[Call]) -> None:
+    def before(calls: Sequence[SidecarCall]) -> None:
         requests = [request for call in calls for request in call.requests]
         if left and any(isinstance(request, kind) for request in requests):
             left.pop()()

@@ -7,13 +7,13 @@ import signal
 from collections.abc import Sequence
 
 import cassq
-from cassq.outbox.database import Database, database_of
+from cassq.outbox.database import OutboxDatabase, database_of
 from cassq.outbox.relay import Relay
-from cassq.outbox.table import Place
+from cassq.outbox.table import LandingPlace
 from tests.faults.parts import Stage
 
 
-class Halting(Database):
+class Halting(OutboxDatabase):
     """A database whose user stops, before or after a step, until it is told to go on.
 
     at: the step, and which time it is reached.
@@ -29,12 +29,12 @@ class Halting(Database):
         self._reached("led")
         return found
 
-    def note(self, epoch: int, place: Place) -> None:
+    def note(self, epoch: int, place: LandingPlace) -> None:
         self._reached("noting")
         super().note(epoch, place)
         self._reached("noted")
 
-    def done(self, epoch: int, rows: Sequence[int], places: Sequence[Place]) -> None:
+    def done(self, epoch: int, rows: Sequence[int], places: Sequence[LandingPlace]) -> None:
         self._reached("pushed")
         super().done(epoch, rows, places)
         self._reached("deleted")

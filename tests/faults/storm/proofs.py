@@ -13,7 +13,7 @@ from cassq.errors import BackendError
 from cassq.extents.protocol.words import List, ListedExtent, Request, Scrub
 from cassq.extents.sidecar.net.connection import Access
 from cassq.extents.sidecar.net.connection_pool import ConnectionPool
-from cassq.extents.sidecar.net.network import Call, Patience
+from cassq.extents.sidecar.net.network import Patience, SidecarCall
 from cassq.model.sidecar_rows import Placement, ReplicaAt
 from tests.faults.storm.replicas import ReplicaView, complaints, dependants, orphans, unequal
 from tests.servers.parts.node import pause
@@ -135,7 +135,7 @@ class Prover:
 
     def _ask(self, name: str, generation: str, request: Request) -> Any:
         (answer,) = self._network.exchange(
-            [Call(name, generation, [request])], Patience(ASK_SECONDS, 0.0, 1)
+            [SidecarCall(name, generation, [request])], Patience(ASK_SECONDS, 0.0, 1)
         )
         if answer.error is not None:
             raise answer.error

@@ -280,7 +280,7 @@ def test_a_client_that_opens_during_a_rebuild_waits_and_finds_it_whole(
 
     def adopt_later(*args: Any) -> Any:
         if threading.current_thread() is not threads[0]:
-            return embedded.Adopted({}, 1)  # as when the other one has the file in its hands
+            return embedded.AdoptedPipes({}, 1)  # as when the other one has the file in its hands
         begun.set()
         assert go_on.wait(DEADLINE_SECONDS)
         return adopt(*args)

@@ -11,7 +11,7 @@ import pytest
 from cassq.errors import BackendTimeoutError, BackendUnavailableError
 from cassq.extents.protocol.words import Code, Frames, Info, Mark, Open, Read, RefusedError, Request
 from cassq.extents.sidecar.net.connection_pool import ConnectionPool
-from cassq.extents.sidecar.net.network import Begun, Call, Patience
+from cassq.extents.sidecar.net.network import Begun, Patience, SidecarCall
 from tests.integration.deadlines import eventually
 from tests.integration.sidecars import PATIENCE, Running, append, call, links_to, reply
 
@@ -40,7 +40,7 @@ def read(seq: int, wait_ms: int = 0) -> Read:
 
 
 def begun(links: ConnectionPool, request: Request, generation: str = "") -> Begun:
-    found = links.begin(Call("a", generation, [request]))
+    found = links.begin(SidecarCall("a", generation, [request]))
     assert found is not None
     return found
 
@@ -121,8 +121,8 @@ def test_without_a_connection_at_hand_nothing_is_begun(
     sidecar: Running, links: ConnectionPool
 ) -> None:
     first = begun(links, read(0))
-    assert links.begin(Call("a", "", [read(1)])) is None
-    assert links.begin(Call("b", "", [read(1)])) is None
+    assert links.begin(SidecarCall("a", "", [read(1)])) is None
+    assert links.begin(SidecarCall("b", "", [read(1)])) is None
     first.drop()
 
 
@@ -139,7 +139,7 @@ def test_a_sidecar_that_dies_meanwhile_is_reported(sidecar: Running, links: Conn
     answer = first.end(PATIENCE)
     assert isinstance(answer.error, BackendUnavailableError)
     assert idle(links) == 0
-    assert links.begin(Call("a", "", [read(0)])) is None
+    assert links.begin(SidecarCall("a", "", [read(0)])) is None
 
 
 def test_no_call_waits_longer_than_its_patience(sidecar: Running, links: ConnectionPool) -> None:

@@ -28,7 +28,7 @@ from cassq.extents.protocol.words import (
 from cassq.extents.sidecar.net.asking import Asking, ask
 from cassq.extents.sidecar.net.connection import Access
 from cassq.extents.sidecar.net.connection_pool import ConnectionPool
-from cassq.extents.sidecar.net.network import Call, Patience
+from cassq.extents.sidecar.net.network import Patience, SidecarCall
 from tests.integration.deadlines import DEADLINE_SECONDS, eventually, in_threads
 from tests.integration.sidecars import PATIENCE, Running, append, call, links_to, reply
 
@@ -176,7 +176,7 @@ def test_no_call_waits_for_a_laggard_longer_than_its_patience(sidecar: Running) 
         host, port = silent.getsockname()
         rows = [sidecar.row(), sidecar.row(name="silent", address=f"{host}:{port}")]
         with closing(ConnectionPool(lambda: rows, lambda: "")) as links:
-            calls = [Call("a", "", [Info()]), Call("silent", "", [Info()])]
+            calls = [SidecarCall("a", "", [Info()]), SidecarCall("silent", "", [Info()])]
             watch = Stopwatch()
             good, bad = links.exchange(calls, Patience(20.0, 0.2, 1))
             assert 0.15 < watch.seconds() < 20
@@ -203,14 +203,14 @@ def test_a_sidecar_that_stops_answering_is_reported_as_such(
 def test_another_sidecar_or_directory_than_expected_is_reported(sidecar: Running) -> None:
     rows = [sidecar.row(), sidecar.row(name="b")]
     with closing(ConnectionPool(lambda: rows, lambda: "")) as links:
-        (answer,) = links.exchange([Call("b", "", [Info()])], PATIENCE)
+        (answer,) = links.exchange([SidecarCall("b", "", [Info()])], PATIENCE)
         assert "belongs to sidecar 'a', not 'b'" in str(answer.error)
-        (answer,) = links.exchange([Call("a", "older", [Info()])], PATIENCE)
+        (answer,) = links.exchange([SidecarCall("a", "older", [Info()])], PATIENCE)
         assert "another data directory" in str(answer.error)
-        (answer,) = links.exchange([Call("c", "", [Info()])], PATIENCE)
+        (answer,) = links.exchange([SidecarCall("c", "", [Info()])], PATIENCE)
         assert "knows no sidecar 'c'" in str(answer.error)
         assert isinstance(answer.error, BackendUnavailableError)
-        (answer,) = links.exchange([Call("a", "a-1", [Info()])], PATIENCE)
+        (answer,) = links.exchange([SidecarCall("a", "a-1", [Info()])], PATIENCE)
         assert answer.done
 
 

@@ -15,7 +15,7 @@ from kombu import Connection, Consumer, Exchange, Producer, Queue
 from kombu.exceptions import ChannelError, ContentDisallowed, DecodeError
 
 from cassq.errors import BackendUnavailableError
-from cassq.kombu.batches import Batch, batch, batch_of_thread
+from cassq.kombu.batches import PublishBatch, batch, batch_of_thread
 from cassq.kombu.brokers import broker_of
 from cassq.message.message_ids import MessageId
 from tests.integration.deadlines import eventually
@@ -242,7 +242,7 @@ def test_a_batch_raises_the_first_error_once_all_others_are_published(most: int)
             future.set_exception(BackendUnavailableError(f"error {number}"))
         else:
             future.set_result(MessageId("id"))
-    together = Batch(None, most)
+    together = PublishBatch(None, most)
     for future in published:
         together.add(future)
     with pytest.raises(BackendUnavailableError, match="error 1"):

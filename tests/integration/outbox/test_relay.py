@@ -11,10 +11,10 @@ import pytest
 import cassq
 from cassq.errors import BackendTimeoutError, BackendUnavailableError, ConfigError, UsageError
 from cassq.outbox import relay as relaying
-from cassq.outbox.database import Database, database_of
+from cassq.outbox.database import OutboxDatabase, database_of
 from cassq.outbox.relay import Relay
 from cassq.outbox.sqlite import SqliteSession
-from cassq.outbox.table import Place
+from cassq.outbox.table import LandingPlace
 from tests.integration.deadlines import eventually, joined
 from tests.integration.outbox.databases import left
 from tests.integration.stage import drain, numbers, payloads
@@ -209,7 +209,7 @@ def test_a_queue_that_is_made_anew_gets_the_rest(
 # --- errors ---------------------------------------------------------------------------------
 
 
-class Failing(Database):
+class Failing(OutboxDatabase):
     """A database that fails once, before or after it has done what it was asked to."""
 
     def __init__(self, path: Path, step: str, *, after: bool) -> None:
@@ -217,7 +217,7 @@ class Failing(Database):
         self._step = step
         self._after = after
 
-    def note(self, epoch: int, place: Place) -> None:
+    def note(self, epoch: int, place: LandingPlace) -> None:
         self._once("note", lambda: super(Failing, self).note(epoch, place))
 
     def done(self, epoch: int, rows: object, places: object) -> None:
@@ -261,7 +261,7 @@ def test_what_holds_the_database_is_waited_for(
     connection: sqlite3.Connection,
     outbox: cassq.Outbox,
 ) -> None:
-    relay = Relay(client, Database(SqliteSession(str(file), busy_seconds=0.01), "sqlite"))
+    relay = Relay(client, OutboxDatabase(SqliteSession(str(file), busy_seconds=0.01), "sqlite"))
     outbox.push("jobs", b"1")
     connection.commit()
     outbox.push("jobs", b"lost")

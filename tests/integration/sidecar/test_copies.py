@@ -32,7 +32,7 @@ from cassq.extents.sidecar.net.connection_pool import ConnectionPool
 from cassq.model.sidecar_rows import Placement, ReplicaAt
 from cassq.sidecar.care.orphan_collector import OrphanCollector, ScrubPass
 from cassq.sidecar.care.orphans import OrphanStep, OrphanVerb
-from cassq.sidecar.care.replicating import Steps
+from cassq.sidecar.care.replicating import CopySteps
 from cassq.sidecar.catalog_thread import CatalogThread
 from cassq.sidecar.engine.port import Replica
 from tests.integration.sidecars import CLUSTER, Running, append, call, links_to, reply
@@ -44,7 +44,7 @@ END = FRAMES * 10
 def patient(name: str) -> Running:
     """One whose steps are cut by bytes alone, also where it stands still for a while."""
     running = Running(name)
-    running.sidecar.replicating.steps = Steps(seconds=60.0)
+    running.sidecar.replicating.steps = CopySteps(seconds=60.0)
     return running
 
 
@@ -234,7 +234,7 @@ def test_two_copies_at_once_are_one(
 def test_a_copy_takes_no_longer_than_its_limit(
     a: Running, b: Running, links: ConnectionPool
 ) -> None:
-    b.sidecar.replicating.steps = Steps(seconds=0.0, frames=1)
+    b.sidecar.replicating.steps = CopySteps(seconds=0.0, frames=1)
     assert reply(links, "b", copy(a)) == Replicated(10)
     assert reply(links, "b", copy(a)) == Replicated(20)
 

@@ -22,7 +22,7 @@ from cassq.extents.protocol.words import Append, Appended, Code, Info, Open, Rea
 from cassq.extents.sidecar.net.asking import Asking, ask
 from cassq.extents.sidecar.net.connection import Access
 from cassq.extents.sidecar.net.connection_pool import ConnectionPool
-from cassq.extents.sidecar.net.network import Call, Patience
+from cassq.extents.sidecar.net.network import Patience, SidecarCall
 from cassq.model.sidecar_rows import SidecarRow, SidecarState
 from tests.integration.deadlines import eventually, joined
 from tests.integration.served import Served, StartError, catalog
@@ -143,7 +143,7 @@ def test_what_was_acknowledged_survives_a_kill(catalog: SqliteCatalog, start: St
 def test_a_stopped_sidecar_is_not_waited_for(catalog: SqliteCatalog, start: Start) -> None:
     a, b = start(), start(name="b")
     with closing(ConnectionPool(catalog.sidecars.listed, catalog.records.identity)) as links:
-        calls = [Call(name, "", [Info()]) for name in ("a", "b")]
+        calls = [SidecarCall(name, "", [Info()]) for name in ("a", "b")]
         assert all(answer.done for answer in links.exchange(calls, Patience(20, 20, 2)))
         a.signal(signal.SIGSTOP)
         stopped, well = links.exchange(calls, Patience(20.0, 0.2, 1))

@@ -17,7 +17,7 @@ from cassq.errors import BackendUnavailableError, ConfigError
 from cassq.extents.protocol.words import Code, Done, Info, Open, RefusedError
 from cassq.extents.sidecar.net.asking import Asking, ask
 from cassq.extents.sidecar.net.connection import Access
-from cassq.sidecar.exposure import Credentials, client_tls, read_credentials, server_tls
+from cassq.sidecar.exposure import SidecarCredentials, client_tls, read_credentials, server_tls
 from tests.integration.deadlines import eventually, joined
 from tests.integration.served import Served, catalog
 from tests.integration.sidecar.certificates import authority, signed
@@ -52,7 +52,7 @@ def test_existing_connections_go_on_and_new_ones_need_what_is_new() -> None:
     try:
         with Asking(running.address, Access("old")) as there:
             assert there(Info())
-            renewed = Credentials(("new",), None, Access("new"))
+            renewed = SidecarCredentials(("new",), None, Access("new"))
             running.run(lambda: running.sidecar.renew(renewed))
             assert there(Open("p", 1, "q", False)) == Done()
             with pytest.raises(RefusedError) as caught:
@@ -74,7 +74,7 @@ def test_certificates_of_two_authorities_are_valid_at_once(files: Path) -> None:
         with pytest.raises(BackendUnavailableError, match="not trusted"):
             ask(running.address, Info(), Access("", client_tls(tls_files(files, "new", "new"))))
         only = server_tls(tls_files(files, "new", "new"))
-        running.run(lambda: running.sidecar.renew(Credentials((), only, Access())))
+        running.run(lambda: running.sidecar.renew(SidecarCredentials((), only, Access())))
         assert ask(running.address, Info(), Access("", client_tls(tls_files(files, "new", "both"))))
         with pytest.raises(BackendUnavailableError, match="certificate"):
             ask(running.address, Info(), Access("", client_tls(tls_files(files, "old", "both"))))
@@ -88,7 +88,7 @@ def test_what_was_read_is_described_without_the_tokens(files: Path, tmp_path: Pa
     found = read_credentials(tmp_path / "token", tls_files(files, "old", "both"))
     assert str(found) == "2 tokens, TLS, 2 CAs for clients' certificates"
     assert found.access.token == "s3cret"
-    assert str(Credentials(("s3cret",), None, Access())) == "1 token, no TLS"
+    assert str(SidecarCredentials(("s3cret",), None, Access())) == "1 token, no TLS"
 
 
 @pytest.mark.needs("openssl")

@@ -10,13 +10,13 @@ from unittest.mock import patch
 from cassq.consumer.claiming.candidates import CandidatePipes, PipeView
 from cassq.consumer.claiming.parts import LanePart
 from cassq.consumer.delivery import Delivery
-from cassq.consumer.keyed.elsewhere import Elsewhere
-from cassq.consumer.keyed.holding import Holding
-from cassq.consumer.keyed.keys import Line
+from cassq.consumer.keyed.elsewhere import ReceiptFollower
+from cassq.consumer.keyed.holding import HeldKeyNotices
+from cassq.consumer.keyed.keys import KeyLine
 from cassq.consumer.keyed.lane import Lane
 from cassq.consumer.keyed.segment_hold import SegmentHold
 from cassq.consumer.keyed.segments import Entry, Segment
-from cassq.consumer.keyed.take_over import Fenced, TakeOver
+from cassq.consumer.keyed.take_over import FencedPipe, TakeOver
 from cassq.consumer.settling import Settler
 from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model import claims
@@ -58,21 +58,21 @@ def notes_no_try() -> AbstractContextManager[Any]:
 def lets_keys_of_the_dead_go_on() -> AbstractContextManager[Any]:
     """A dead letter does not hold its key in the lane of the popper that saw the message die."""
 
-    def wrong(self: Holding, line: Line, segment: Segment, seqs: RangeSet) -> None:
+    def wrong(self: HeldKeyNotices, line: KeyLine, segment: Segment, seqs: RangeSet) -> None:
         line.gone(segment, seqs)
 
-    return patch.object(Holding, "gone", wrong)
+    return patch.object(HeldKeyNotices, "gone", wrong)
 
 
 def forgets_the_dead_at_a_take_over() -> AbstractContextManager[Any]:
     """A dead letter does not hold its key once another popper has the lane."""
-    look = Holding.look
+    look = HeldKeyNotices.look
 
-    def wrong(self: Holding, line: Line) -> None:
+    def wrong(self: HeldKeyNotices, line: KeyLine) -> None:
         if line.held:
             look(self, line)
 
-    return patch.object(Holding, "look", wrong)
+    return patch.object(HeldKeyNotices, "look", wrong)
 
 
 def pushes_to_any_lane() -> AbstractContextManager[Any]:
@@ -92,27 +92,27 @@ def works_for_all_lanes() -> AbstractContextManager[Any]:
 
 def lets_keys_go_on_when_a_message_fails() -> AbstractContextManager[Any]:
     """A message that failed does not hold its key."""
-    failed = Line.failed
+    failed = KeyLine.failed
 
-    def wrong(self: Line, segment: Segment, entries: list[Any]) -> None:
+    def wrong(self: KeyLine, segment: Segment, entries: list[Any]) -> None:
         self._ordered = False
         failed(self, segment, entries)
         self._ordered = True
 
-    return patch.object(Line, "failed", wrong)
+    return patch.object(KeyLine, "failed", wrong)
 
 
 def lets_keys_go_on_while_dated() -> AbstractContextManager[Any]:
     """A message that gets a deadline of its own by its receipt lets its key go on."""
-    gone = Elsewhere.gone
+    gone = ReceiptFollower.gone
 
     def wrong(
-        self: Elsewhere, entry: Entry, rows: Sequence[Claim], *, in_hand: bool, acked: bool
+        self: ReceiptFollower, entry: Entry, rows: Sequence[Claim], *, in_hand: bool, acked: bool
     ) -> None:
         dated = any(claims.is_dated(row) and row.start == entry[2] for row in rows)
         gone(self, entry, rows, in_hand=in_hand, acked=acked or dated)
 
-    return patch.object(Elsewhere, "gone", wrong)
+    return patch.object(ReceiptFollower, "gone", wrong)
 
 
 def releases_in_place_what_has_a_receipt() -> AbstractContextManager[Any]:
@@ -132,7 +132,7 @@ def forgets_what_is_dated_at_a_take_over() -> AbstractContextManager[Any]:
     lane."""
     unsettled = TakeOver.unsettled
 
-    def wrong(self: TakeOver, fenced: Fenced, *, timed: bool) -> list[Segment]:
+    def wrong(self: TakeOver, fenced: FencedPipe, *, timed: bool) -> list[Segment]:
         found = unsettled(self, fenced, timed=timed)
         return [segment for segment in found if not claims.is_dated(segment.row)]
 

@@ -9,7 +9,7 @@ from unittest import mock
 
 from cassq.extents.protocol.words import Code, Ends, EndsAre, Fence, Fenced, RefusedError
 from cassq.extents.sidecar import sealing
-from cassq.extents.sidecar.net.network import Call, CallResult, Patience
+from cassq.extents.sidecar.net.network import CallResult, Patience, SidecarCall
 from cassq.extents.sidecar.reader import SidecarReader
 from cassq.extents.sidecar.store_context import majority
 from cassq.extents.sidecar.writer import SidecarWriter
@@ -47,7 +47,9 @@ def seals_unfenced() -> AbstractContextManager[Any]:
     """The sealer asks for ends, and fences nobody."""
     exchange = SimNetwork.exchange
 
-    def asks(self: SimNetwork, calls: Sequence[Call], patience: Patience) -> list[CallResult]:
+    def asks(
+        self: SimNetwork, calls: Sequence[SidecarCall], patience: Patience
+    ) -> list[CallResult]:
         if not isinstance(calls[0].requests[0], Fence):
             return exchange(self, calls, patience)
         pipe_id = calls[0].requests[0].pipe_id

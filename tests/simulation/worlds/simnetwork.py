@@ -7,7 +7,7 @@ from typing import Any
 
 from cassq.errors import BackendError, BackendTimeoutError, BackendUnavailableError
 from cassq.extents.protocol.words import Append
-from cassq.extents.sidecar.net.network import Begun, Call, CallResult, Network, Patience
+from cassq.extents.sidecar.net.network import Begun, CallResult, Network, Patience, SidecarCall
 from tests.simulation.worlds.fleet import Fleet, SimSidecar
 from tests.simulation.worlds.scheduler import CalmProcess, Process
 
@@ -21,7 +21,7 @@ class SimNetwork(Network):
         self._fleet = fleet
         self._calm = isinstance(process, CalmProcess)
 
-    def exchange(self, calls: Sequence[Call], patience: Patience) -> list[CallResult]:
+    def exchange(self, calls: Sequence[SidecarCall], patience: Patience) -> list[CallResult]:
         process, found = self._process, dict[int, CallResult]()
         order = list(enumerate(calls))
         process.rng.shuffle(order)
@@ -37,7 +37,7 @@ class SimNetwork(Network):
                 process.meet_fault(f"{answer.sidecar}: {answer.error.message}")
         return answers
 
-    def begin(self, call: Call) -> Begun | None:
+    def begin(self, call: SidecarCall) -> Begun | None:
         """What it asks for is done now, or when it is waited for."""
         process = self._process
         process.point()
@@ -45,7 +45,7 @@ class SimNetwork(Network):
             return None
         return _SimBegun(self, call, self._call(call) if process.rng.random() < 0.5 else None)
 
-    def begun(self, call: Call, answer: CallResult | None, patience: Patience) -> CallResult:
+    def begun(self, call: SidecarCall, answer: CallResult | None, patience: Patience) -> CallResult:
         """The answer to a call made ahead, if it came before, or as it comes now."""
         if answer is None or answer.error is not None:
             return self.exchange([call], patience)[0]
@@ -80,7 +80,7 @@ class SimNetwork(Network):
             return BackendUnavailableError(f"{there.name} has another directory", retryable=False)
         return None
 
-    def _call(self, call: Call) -> CallResult:
+    def _call(self, call: SidecarCall) -> CallResult:
         there = self._fleet.sidecars[call.sidecar]
         error = self._reach(there, call.generation)
         if error is not None:
@@ -96,7 +96,7 @@ class SimNetwork(Network):
                 return self._unanswered(call, "it comes late")
         return self._served(there, call)
 
-    def _served(self, there: SimSidecar, call: Call) -> CallResult:
+    def _served(self, there: SimSidecar, call: SidecarCall) -> CallResult:
         """The requests are carried out, and answered when they are on disk."""
         process, run = self._process, there.run
         replies: list[Any] = []
@@ -128,17 +128,17 @@ class SimNetwork(Network):
             return self._unanswered(call, "it is slow")
         return CallResult(call.sidecar, replies, error)
 
-    def _broken(self, call: Call, where: str) -> CallResult:
+    def _broken(self, call: SidecarCall, where: str) -> CallResult:
         return CallResult(call.sidecar, [], BackendUnavailableError(f"broken {where}"))
 
-    def _unanswered(self, call: Call, why: str) -> CallResult:
+    def _unanswered(self, call: SidecarCall, why: str) -> CallResult:
         return CallResult(call.sidecar, [], BackendTimeoutError(f"silent: {why}"))
 
 
 class _SimBegun(Begun):
     """A call made ahead. answer: None when it is done only when it is waited for."""
 
-    def __init__(self, network: SimNetwork, call: Call, answer: CallResult | None) -> None:
+    def __init__(self, network: SimNetwork, call: SidecarCall, answer: CallResult | None) -> None:
         self._network = network
         self._call = call
         self._answer = answer

@@ -16,7 +16,7 @@ from cassq.base.clock import Clock
 from cassq.errors import BackendError, BackendUnavailableError
 from cassq.extents.protocol.words import Read, Replicate, Reply, Request, Scrub
 from cassq.sidecar.care.aside import Aside
-from cassq.sidecar.care.replicating import Replicating, Steps
+from cassq.sidecar.care.replicating import CopySteps, Replicating
 from cassq.sidecar.care.scrubbing import Scrubbing
 from cassq.sidecar.engine.port import Engine
 from cassq.sidecar.engine.replica_state import ReplicaState
@@ -33,7 +33,7 @@ class Bounds(NamedTuple):
 
     stretch_bytes: int
     scrub_frames: int
-    copy: Steps
+    copy: CopySteps
 
 
 def draw_bounds(rng: random.Random) -> Bounds:
@@ -42,7 +42,7 @@ def draw_bounds(rng: random.Random) -> Bounds:
     return Bounds(
         stretch_bytes=rng.choice((1, 500, 1 << 25)),
         scrub_frames=rng.choice((1, 2, 1000)),
-        copy=Steps(seconds, rng.choice((1, 1 << 20)), frames),
+        copy=CopySteps(seconds, rng.choice((1, 1 << 20)), frames),
     )
 
 

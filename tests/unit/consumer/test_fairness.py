@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cassq.consumer.keyed import fairness
 from cassq.consumer.keyed.fairness import FairReady
-from cassq.consumer.keyed.keys import Line
+from cassq.consumer.keyed.keys import KeyLine
 from cassq.consumer.keyed.segments import Entry, in_hand
 from tests.unit.consumer.test_lines import segment, seqs
 
@@ -20,7 +20,7 @@ class Tenants:
 
     def __init__(self, limit: int = 0, *, ordered: bool = False) -> None:
         self.now_ms = 0
-        self.line = Line(limit, ordered=ordered, fair=FairReady(lambda: self.now_ms))
+        self.line = KeyLine(limit, ordered=ordered, fair=FairReady(lambda: self.now_ms))
         self.hands: deque[tuple[object, str, int]] = deque()
         self.taken_ms: list[tuple[int, str]] = []
         self._at = 0

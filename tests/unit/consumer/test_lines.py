@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cassq.consumer.delivery import Acknowledger, Delivery
-from cassq.consumer.keyed.keys import Line
+from cassq.consumer.keyed.keys import KeyLine
 from cassq.consumer.keyed.segments import Entry, Segment
 from cassq.message.bundles import Bundle, BundleSlice
 from cassq.message.ranges import RangeSet
@@ -61,7 +61,7 @@ def seqs(entries: Sequence[Entry]) -> list[int]:
 
 
 def test_only_the_first_of_each_key_is_ready() -> None:
-    line = Line()
+    line = KeyLine()
     line.add(segment("ab-a-b"))
     assert seqs(line.take(10)) == [0, 1, 2, 4]
     assert line.count == 2
@@ -78,7 +78,7 @@ def apart(keys: str, start: int) -> Segment:
 
 
 def test_a_message_with_a_deadline_of_its_own_holds_its_key_until_it_is_gone() -> None:
-    line = Line()
+    line = KeyLine()
     line.add(segment("aab"))
     assert seqs(line.take(10)) == [0, 2]
     own = apart("a", 0)
@@ -92,7 +92,7 @@ def test_a_message_with_a_deadline_of_its_own_holds_its_key_until_it_is_gone() -
 
 
 def test_what_another_popper_handed_out_counts_for_the_limit_of_its_key() -> None:
-    line = Line(2, ordered=False)
+    line = KeyLine(2, ordered=False)
     line.add(apart("a", 0))
     line.add(apart("a", 1))
     line.add(segment("aaab", start=2))
@@ -104,7 +104,7 @@ def test_what_another_popper_handed_out_counts_for_the_limit_of_its_key() -> Non
 
 
 def test_a_held_key_goes_on_when_it_is_released() -> None:
-    line = Line()
+    line = KeyLine()
     line.hold(b"b")
     line.add(segment("abab"))
     assert seqs(line.take(10)) == [0]
@@ -123,7 +123,7 @@ def test_a_held_key_goes_on_when_it_is_released() -> None:
 
 
 def test_what_is_put_back_comes_first_again() -> None:
-    line = Line()
+    line = KeyLine()
     line.add(segment("abc"))
     first = line.take(2)
     line.put_back(first)
@@ -131,7 +131,7 @@ def test_what_is_put_back_comes_first_again() -> None:
 
 
 def test_the_most_urgent_that_is_ready_comes_first() -> None:
-    line = Line()
+    line = KeyLine()
     line.add(segment("abc"))
     line.add(segment("def", start=10, priority=5))
     line.add(segment("gh", start=20, priority=9))
@@ -151,7 +151,7 @@ def test_the_most_urgent_that_is_ready_comes_first() -> None:
 
 
 def test_a_key_is_one_after_another_whatever_the_priorities() -> None:
-    line = Line()
+    line = KeyLine()
     line.add(segment("kl"))
     line.add(segment("km", start=10, priority=9))
     assert seqs(line.take(10)) == [11, 0, 1]
@@ -160,7 +160,7 @@ def test_a_key_is_one_after_another_whatever_the_priorities() -> None:
 
 
 def test_a_failed_message_keeps_its_key_in_an_ordered_line() -> None:
-    line = Line()
+    line = KeyLine()
     whole = segment("aab")
     line.add(whole)
     failed, _ = line.take(10)
@@ -176,7 +176,7 @@ def test_a_failed_message_keeps_its_key_in_an_ordered_line() -> None:
 
 
 def test_a_limit_without_order_lets_others_pass_a_failed_message() -> None:
-    line = Line(2, ordered=False)
+    line = KeyLine(2, ordered=False)
     line.add(segment("aaaa"))
     first = line.take(10)
     assert seqs(first) == [0, 1]
@@ -191,7 +191,7 @@ def test_a_limit_without_order_lets_others_pass_a_failed_message() -> None:
 
 
 def test_messages_that_others_settled_are_passed_over() -> None:
-    line = Line()
+    line = KeyLine()
     waiting = segment("aab", due_ms=50)
     line.add(waiting)
     line.add(segment("ab", start=3))
@@ -203,7 +203,7 @@ def test_messages_that_others_settled_are_passed_over() -> None:
 
 
 def test_the_next_of_a_key_goes_on_only_within_its_row() -> None:
-    line = Line()
+    line = KeyLine()
     first, second = segment("ab"), segment("ab", start=2)
     third = segment("cc", start=4)
     for each in (first, second, third):
@@ -215,7 +215,7 @@ def test_the_next_of_a_key_goes_on_only_within_its_row() -> None:
 
 
 def test_messages_of_a_key_are_an_interval_apart() -> None:
-    line = Line(0, ordered=False, interval_ms=100, begun_ms=1000)
+    line = KeyLine(0, ordered=False, interval_ms=100, begun_ms=1000)
     line.add(segment("aab-"))
     assert seqs(line.take(10, 1000)) == [3], "before, another may have taken some of each key"
     assert line.due_ms() == 1100
@@ -243,7 +243,7 @@ STEPS = st.lists(
 def test_keys_stay_in_order_and_nobody_waits_for_another_key(
     steps: list[tuple[str, str | int]],
 ) -> None:
-    line, end, hand = Line(), 0, dict[int, Entry]()
+    line, end, hand = KeyLine(), 0, dict[int, Entry]()
     unsettled: dict[bytes, list[int]] = defaultdict(list)
 
     def key_of(entry: Entry) -> bytes:
@@ -283,7 +283,7 @@ def test_keys_stay_in_order_and_nobody_waits_for_another_key(
 
 
 def test_a_dated_segment_holds_each_key_until_that_message_is_gone() -> None:
-    line = Line()
+    line = KeyLine()
     own = segment("abc")
     line.add(own)
     line.add(segment("abcabc", start=3))
@@ -310,7 +310,7 @@ def test_a_dated_segment_holds_each_key_until_that_message_is_gone() -> None:
 
 
 def test_a_message_that_is_too_young_waits_and_those_of_its_key_behind_it() -> None:
-    line = Line()
+    line = KeyLine()
     line.add(segment("aab"))
     line.after_push_ms = 500
     assert line.take(9, 499) == []

@@ -13,7 +13,7 @@ from cassq.gateway.wire.http import (
     IDLE_SECONDS,
     PLAIN_BODY_BYTES_MAX,
     SLOW_SECONDS,
-    Connection,
+    HttpConnection,
     HttpRequest,
     Reply,
     Undelivered,
@@ -69,10 +69,10 @@ class House:
     async def _nothing(self) -> None:
         return
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: HttpConnection) -> None:
         return
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: HttpConnection) -> None:
         return
 
     def undelivered(self, give_back: Undelivered) -> None:
@@ -82,10 +82,10 @@ class House:
         return
 
 
-def connected() -> tuple[Connection, Transport, House, float]:
+def connected() -> tuple[HttpConnection, Transport, House, float]:
     """A connection, with its transport, its house, and the loop's time."""
     house, transport = House(), Transport()
-    connection = Connection(house)
+    connection = HttpConnection(house)
     connection.connection_made(transport)
     return connection, transport, house, asyncio.get_running_loop().time()
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cassq.inspect.whereabouts import Content, MessageState, Times, step_of
+from cassq.inspect.whereabouts import FrameContent, MessageState, Times, step_of
 from cassq.message.frames import Place
 from cassq.message.ranges import RangeSet
 from cassq.model.claims import failure_record
@@ -174,6 +174,6 @@ def test_failures_are_reported_with_their_times() -> None:
 @pytest.mark.parametrize("header", ["", "5", "[]", '{"deliveries": "x"}', '{"at_ms": 1e300}'])
 def test_a_death_record_that_a_user_made_up_is_passed_over(header: str) -> None:
     queue = replace(SIGHT.queue, name="jobs~default~dead")
-    content = Content("p:5", 0, 1, {"cassq-death": header})
+    content = FrameContent("p:5", 0, 1, {"cassq-death": header})
     step = step_of(replace(SIGHT, queue=queue, content=content), NOW)
     assert (step.state, step.failure, step.happened) == ("dead", {}, ("It was delivered once.",))

@@ -11,7 +11,7 @@ import pytest
 from cassq.base.clock import Stopwatch
 from cassq.consumer.delivery import Message
 from cassq.kombu import intake
-from cassq.kombu.intake import Intake, Taken, Taker
+from cassq.kombu.intake import ChannelPrefetch, ChannelTaker, Taken
 from cassq.popper import Popper
 from tests.integration.deadlines import eventually
 
@@ -31,18 +31,18 @@ def no_delivery(queue: str, message: Message, popper: Popper) -> Taken | None:
     raise AssertionError("nothing is popped here")
 
 
-def holding(count: int) -> Intake:
+def holding(count: int) -> ChannelPrefetch:
     """An intake with this many messages in hand, whose tags are 0, 1, …"""
-    made = Intake(lambda: None, no_delivery)
+    made = ChannelPrefetch(lambda: None, no_delivery)
     made.limit = LIMIT
     for tag in range(count):
         made.hold(Taken("mails", tag, cast(Any, None), POPPER, {}))
     return made
 
 
-def taker_of(made: Intake, queue: str = "mails") -> Taker:
+def taker_of(made: ChannelPrefetch, queue: str = "mails") -> ChannelTaker:
     """A taker whose thread does not run, and that has taken this moment."""
-    taker = Taker(made, queue, POPPER, no_ack=False)
+    taker = ChannelTaker(made, queue, POPPER, no_ack=False)
     made._takers[queue] = [taker]
     return taker
 

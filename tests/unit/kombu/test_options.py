@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from cassq.errors import ConfigError, UsageError
-from cassq.kombu.options import Options, options_of, settings_of
+from cassq.kombu.options import TransportOptions, options_of, settings_of
 
 
 def test_options_have_defaults() -> None:
-    assert options_of({"max_retries": 3}) == Options()
-    assert settings_of(Options(), {}) == {"sick_check": True, "max_deliveries": 20}
+    assert options_of({"max_retries": 3}) == TransportOptions()
+    assert settings_of(TransportOptions(), {}) == {"sick_check": True, "max_deliveries": 20}
 
 
 def test_an_argument_of_a_queue_goes_before_the_options() -> None:
@@ -44,4 +44,4 @@ def test_what_does_not_fit_is_named(given: dict[str, Any], told: str) -> None:
 
 def test_an_argument_that_is_no_setting_is_named() -> None:
     with pytest.raises(ConfigError, match="no setting 'max_deliverys'"):
-        settings_of(Options(), {"x-cassq-max-deliverys": 3})
+        settings_of(TransportOptions(), {"x-cassq-max-deliverys": 3})

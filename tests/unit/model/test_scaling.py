@@ -22,7 +22,7 @@ from cassq.model.scaling import (
     pusher_of,
     share_of,
 )
-from cassq.reaper.scale import Busy, Crowd, load_of, plan
+from cassq.reaper.scale import Busy, PresentPoppers, load_of, plan
 
 POLICY = QueuePolicy(max_open_pipes=6, max_pop_width=8)
 FULL = PIPE_MESSAGES_PER_SECOND
@@ -114,9 +114,9 @@ def members(holding: int, waiting: int) -> list[Member]:
 
 def test_a_load_is_made_of_all_pipes_and_of_the_groups_that_need_most() -> None:
     crowds = [
-        Crowd(False, members(1, 9), waits=True),
-        Crowd(True, members(2, 1), waits=True),
-        Crowd(True, members(1, 5)),
+        PresentPoppers(False, members(1, 9), waits=True),
+        PresentPoppers(True, members(2, 1), waits=True),
+        PresentPoppers(True, members(1, 5)),
     ]
     busy = Busy(a_queue(), [a_pipe("a", 10), a_pipe("b", 5)], crowds)
     assert load_of(busy) == QueueLoad(rate=15, poppers=10, busy=2, idle=1)
@@ -125,13 +125,13 @@ def test_a_load_is_made_of_all_pipes_and_of_the_groups_that_need_most() -> None:
 
 
 def test_poppers_are_idle_only_while_messages_wait() -> None:
-    busy = Busy(a_queue(), [], [Crowd(True, members(1, 3), waits=False)])
+    busy = Busy(a_queue(), [], [PresentPoppers(True, members(1, 3), waits=False)])
     assert load_of(busy) == QueueLoad(0, poppers=4, busy=1, idle=0)
     assert load_of(Busy(a_queue(), [], [])) == QueueLoad()
 
 
 def test_a_plan_names_the_desired_number() -> None:
-    crowd = Crowd(True, members(1, 3), waits=True)
+    crowd = PresentPoppers(True, members(1, 3), waits=True)
     (action,) = plan([Busy(a_queue(), [a_pipe("a", 1)], [crowd])], NOW_MS)
     assert (action.verb, action.subject, action.queue) == ("scale", "4 open pipes", "mail")
     assert plan([Busy(a_queue(4), [], [crowd])], NOW_MS) == []

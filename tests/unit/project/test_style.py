@@ -247,6 +247,26 @@ def test_a_folder_of_the_package_has_few_files() -> None:
         assert place not in FAMILIES or len(files) > FOLDER_FILES_MAX, f"{place} needs no more"
 
 
+# Classes of one name: the clients of threads and of event loops are called alike, and what other
+# frameworks look for has the name that they give it.
+SAME_NAMES = {
+    **dict.fromkeys(("Client", "Message", "Popper", "Pusher", "Queue"), "in cassq and cassq.aio"),
+    "Backend": "of Celery's results, and of Django's tasks",
+    "Broker": "of Dramatiq, and of taskiq",
+    "Results": "of Dramatiq, and the catalog's role",
+}
+
+
+def test_a_name_is_that_of_one_class() -> None:
+    places: dict[str, set[str]] = {}
+    for place in _python_files("cassq"):
+        for node in ast.walk(parsed((ROOT / place).read_text())):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, set()).add(place)
+    shared = {name: where for name, where in places.items() if len(where) > 1}
+    assert set(shared) == set(SAME_NAMES), shared
+
+
 def _folders(place: str) -> set[str]:
     return {path.parent.name for path in (ROOT / place).glob("*/__init__.py")}
 

@@ -11,8 +11,8 @@ from cassq.tasks.steps.records import (
     STEP,
     STEP_PREFIX,
     WAIT,
+    CallPlace,
     History,
-    Place,
     Record,
     free_signal,
     place_in,
@@ -30,7 +30,7 @@ def rows(*records: tuple[str, Record]) -> dict[str, bytes]:
 def test_a_record_and_a_place_come_out_as_they_went_in() -> None:
     record = Record(WAIT, 3, {"a": [1]}, "", ("x#0",), 17, "signal:go#0", 5, 9)
     assert record_of(record.encoded(CODEC, "")) == record
-    place = Place(2, "a#0", 17, "mail", "g", "pipe", 4, came_from=("old", 1))
+    place = CallPlace(2, "a#0", 17, "mail", "g", "pipe", 4, came_from=("old", 1))
     assert place_in({"place": place.encoded()}) == place
     assert place_in({}) is None
 

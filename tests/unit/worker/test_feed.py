@@ -18,7 +18,7 @@ from cassq.errors import (
 from cassq.lifecycle.ports import Ports
 from cassq.popper import Popper
 from cassq.worker.feed import Feed
-from cassq.worker.loop import Settings, Source, Worker
+from cassq.worker.loop import LoopSettings, Worker, WorkSource
 
 
 class FailingMessage:
@@ -103,8 +103,8 @@ def _no_ports() -> Ports:
 
 
 def worker_of(popper: ScriptedPopper, **settings: Any) -> Worker:
-    source = Source("jobs", "default", False, lambda _: cast(Popper, popper), _no_ports)
-    return Worker(source, lambda _: None, Settings(concurrency=1)._replace(**settings))
+    source = WorkSource("jobs", "default", False, lambda _: cast(Popper, popper), _no_ports)
+    return Worker(source, lambda _: None, LoopSettings(concurrency=1)._replace(**settings))
 
 
 def test_it_goes_on_after_a_full_disk_and_after_damage(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cassq.worker.sources import Watched, loaded_sources, own_sources
+from cassq.worker.sources import WatchedFiles, loaded_sources, own_sources
 
 
 def test_only_files_below_the_directory_that_are_not_installed_are_watched(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_a_change_is_seen_once_also_one_made_before_the_first_look(tmp_path: Pat
     file.write_text("1")
     states = own_sources([str(file)], tmp_path)
     file.write_text("1 + 1")
-    watched = Watched()
+    watched = WatchedFiles()
     watched.add(states)
     assert watched.changed() == [str(file)]
     assert watched.changed() == []

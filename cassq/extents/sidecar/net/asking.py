@@ -7,7 +7,7 @@ from typing import Any
 from cassq.extents.protocol.words import Request
 from cassq.extents.sidecar.net.connection import Access, Connection
 from cassq.extents.sidecar.net.exchanges import Exchange, converse
-from cassq.extents.sidecar.net.network import Call, Patience
+from cassq.extents.sidecar.net.network import Patience, SidecarCall
 
 ASK_SECONDS = 10.0
 
@@ -38,7 +38,7 @@ class Asking:
         connection, self._connection = self._connection, None
         if connection is None:
             connection = Connection(self._address, self._cluster, self._access)
-        exchange = Exchange(Call("", "", [request]), connection)
+        exchange = Exchange(SidecarCall("", "", [request]), connection)
         converse([exchange], self._patience)
         answer = exchange.answer()
         if exchange.connection is not None and exchange.connection.clean:

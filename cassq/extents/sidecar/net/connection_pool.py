@@ -16,7 +16,7 @@ from cassq.extents.protocol.words import Request
 from cassq.extents.sidecar.net.addresses import Addresses
 from cassq.extents.sidecar.net.connection import Access, Connection
 from cassq.extents.sidecar.net.exchanges import Exchange, converse
-from cassq.extents.sidecar.net.network import Begun, Call, CallResult, Network, Patience
+from cassq.extents.sidecar.net.network import Begun, CallResult, Network, Patience, SidecarCall
 from cassq.model.sidecar_rows import SidecarRow
 
 IDLE_MAX = 8  # connections kept to each sidecar
@@ -44,7 +44,7 @@ class ConnectionPool(Network):
         self._lock = threading.Lock()
         self._closed = False
 
-    def exchange(self, calls: Sequence[Call], patience: Patience) -> list[CallResult]:
+    def exchange(self, calls: Sequence[SidecarCall], patience: Patience) -> list[CallResult]:
         begun = [self._begin(call) for call in calls]
         exchanges = [exchange for exchange in begun if isinstance(exchange, Exchange)]
         try:
@@ -57,7 +57,7 @@ class ConnectionPool(Network):
             exchange.answer() if isinstance(exchange, Exchange) else exchange for exchange in begun
         ]
 
-    def begin(self, call: Call) -> Begun | None:
+    def begin(self, call: SidecarCall) -> Begun | None:
         """Uses only an idle connection: to open one takes several steps, under a deadline."""
         connection = self._idle_connection(call.sidecar)
         if connection is None:
@@ -89,7 +89,7 @@ class ConnectionPool(Network):
 
     # --- borrowing ------------------------------------------------------------------------------
 
-    def _begin(self, call: Call) -> Exchange | CallResult:
+    def _begin(self, call: SidecarCall) -> Exchange | CallResult:
         try:
             connection = self._idle_connection(call.sidecar)
             if connection is None:

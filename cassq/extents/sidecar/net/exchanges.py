@@ -12,7 +12,7 @@ from cassq.errors import BackendError, BackendTimeoutError, BackendUnavailableEr
 from cassq.extents.protocol.wire import ProtocolError, reply_of
 from cassq.extents.protocol.words import RefusedError
 from cassq.extents.sidecar.net.connection import Connection, Phase
-from cassq.extents.sidecar.net.network import Call, CallResult, Patience
+from cassq.extents.sidecar.net.network import CallResult, Patience, SidecarCall
 
 # A live sidecar welcomes a client within this time.
 WELCOME_SECONDS = 5.0
@@ -32,7 +32,7 @@ class Exchange:
     anew: replaces a broken connection, once; raises BackendError if that would not help.
     """
 
-    def __init__(self, call: Call, connection: Connection, anew: Anew | None = None) -> None:
+    def __init__(self, call: SidecarCall, connection: Connection, anew: Anew | None = None) -> None:
         self.connection: Connection | None = None
         self.error: BackendError | None = None
         self._call = call

@@ -10,7 +10,7 @@ from cassq.errors import BackendError
 from cassq.extents.protocol.words import Request
 
 
-class Call(NamedTuple):
+class SidecarCall(NamedTuple):
     """Requests to one sidecar, sent one after another and answered in any order.
 
     generation: the data directory that must be there; "" for any.
@@ -67,7 +67,7 @@ class Network(abc.ABC):
     """The sidecars of a catalog, by name. Thread-safe."""
 
     @abc.abstractmethod
-    def exchange(self, calls: Sequence[Call], patience: Patience) -> list[CallResult]:
+    def exchange(self, calls: Sequence[SidecarCall], patience: Patience) -> list[CallResult]:
         """Make all calls concurrently; returns a result for each, in order, once all are done or
         patience is over. Never raises for anything that a sidecar does or does not do.
 
@@ -77,7 +77,7 @@ class Network(abc.ABC):
         """
 
     @abc.abstractmethod
-    def begin(self, call: Call) -> Begun | None:
+    def begin(self, call: SidecarCall) -> Begun | None:
         """Make a call whose answer is needed later; None if that cannot be done at once. Never
         raises for anything that a sidecar does or does not do."""
 

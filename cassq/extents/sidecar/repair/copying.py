@@ -20,7 +20,7 @@ from collections.abc import Collection, Mapping, Sequence
 from cassq.errors import BackendError, BackendTimeoutError
 from cassq.extents.protocol.words import List, ListedExtent, Replicate, Request, Scrub, Settle
 from cassq.extents.replicas.fleet import Need
-from cassq.extents.sidecar.net.network import Call, CallResult
+from cassq.extents.sidecar.net.network import CallResult, SidecarCall
 from cassq.extents.sidecar.placing import chosen
 from cassq.model.sidecar_rows import ReplicaAt, SidecarRow
 
@@ -94,7 +94,7 @@ class Copying:
 
     # --- asking ---------------------------------------------------------------------------------
 
-    def calls(self, bytes_max: int) -> list[Call]:
+    def calls(self, bytes_max: int) -> list[SidecarCall]:
         """The next requests. bytes_max: how much may be copied."""
         match self.step:
             case CopyStep.LOOK:
@@ -266,5 +266,5 @@ def _replica_on(row: SidecarRow) -> ReplicaAt:
     return ReplicaAt(row.name, row.generation)
 
 
-def _call(replica: ReplicaAt, *requests: Request) -> Call:
-    return Call(replica.sidecar, replica.generation, requests)
+def _call(replica: ReplicaAt, *requests: Request) -> SidecarCall:
+    return SidecarCall(replica.sidecar, replica.generation, requests)

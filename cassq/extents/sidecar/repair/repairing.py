@@ -25,7 +25,7 @@ from cassq.extents.protocol.words import (
 )
 from cassq.extents.replicas.fleet import Fleet, Need, ReplicaStanding, fleet_of, mended
 from cassq.extents.replicas.upkeep import RepairOutcome, Upkeep
-from cassq.extents.sidecar.net.network import Call, CallResult, Network, Patience
+from cassq.extents.sidecar.net.network import CallResult, Network, Patience, SidecarCall
 from cassq.extents.sidecar.repair.copying import Copying, CopyStep
 from cassq.extents.sidecar.repair.pace import CopyPace
 from cassq.extents.sidecar.settings import Settings
@@ -146,13 +146,13 @@ class Repairing(Upkeep):
                 return
             after = page[-1].pipe_id
 
-    def _ask(self, call: Call) -> Any:
+    def _ask(self, call: SidecarCall) -> Any:
         (answer,) = self._exchange([call], ASK_SECONDS)
         if answer.error is not None:
             raise answer.error
         return answer.replies[0]
 
-    def _exchange(self, calls: Sequence[Call], seconds: float) -> list[CallResult]:
+    def _exchange(self, calls: Sequence[SidecarCall], seconds: float) -> list[CallResult]:
         if not calls:
             return []
         return self._network.exchange(calls, Patience(seconds, seconds, len(calls)))
@@ -272,7 +272,7 @@ class Repairing(Upkeep):
                 continue
             if placement is not None and replica in placement.replicas:
                 continue
-            call = Call(replica.sidecar, replica.generation, [Drop([pipe_id])])
+            call = SidecarCall(replica.sidecar, replica.generation, [Drop([pipe_id])])
             for answer in self._exchange([call], STEP_SECONDS):
                 if answer.error is not None:
                     logger.info(
@@ -280,12 +280,12 @@ class Repairing(Upkeep):
                     )
 
 
-def _ends_of(at: ReplicaAt, pipe_ids: Sequence[str]) -> Call:
+def _ends_of(at: ReplicaAt, pipe_ids: Sequence[str]) -> SidecarCall:
     asked = [(pipe_id, 0) for pipe_id in pipe_ids]
     parts = range(0, len(asked), EXTENTS_MAX)
     requests = [Ends(asked[part : part + EXTENTS_MAX], 0) for part in parts]
-    return Call(at.sidecar, at.generation, requests)
+    return SidecarCall(at.sidecar, at.generation, requests)
 
 
-def _call(row: SidecarRow, request: Info | List) -> Call:
-    return Call(row.name, row.generation, [request])
+def _call(row: SidecarRow, request: Info | List) -> SidecarCall:
+    return SidecarCall(row.name, row.generation, [request])
