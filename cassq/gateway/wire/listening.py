@@ -37,7 +37,7 @@ CROWDED = 0.75  # of the connections that there may be
 
 class Listener:
     """Connections at some sockets, which listen. answer: answers requests. tls: for connections
-    from now on; None: without. body_bytes_max: see `House`. each_second: what else to do about once
+    from now on; None: without. body_bytes_max: see `ConnectionHost`. each_second: what else to do about once
     in a second."""
 
     def __init__(
@@ -82,11 +82,11 @@ class Listener:
     # --- for connections --------------------------------------------------------------------------
 
     def opened(self, connection: HttpConnection) -> None:
-        """See `House`."""
+        """See `ConnectionHost`."""
         self._open.add(connection)
 
     def lost(self, connection: HttpConnection) -> None:
-        """See `House`."""
+        """See `ConnectionHost`."""
         self._open.discard(connection)
         self._gone()
 
@@ -96,11 +96,11 @@ class Listener:
             self._empty.set()
 
     def undelivered(self, give_back: Undelivered) -> None:
-        """See `House`."""
+        """See `ConnectionHost`."""
         self._begin(self._given_back(give_back))
 
     def too_much(self) -> None:
-        """See `House`."""
+        """See `ConnectionHost`."""
         text = "requests with large bodies get 503: those that are in hand have %s MB"
         self.log.say("large bodies", text, self.body_bytes // 1_000_000)
 
