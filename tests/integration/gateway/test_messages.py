@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 import cassq
+from bench.walk import walked
 from cassq.aio import Connecting
 from cassq.base.clock import ManualClock
 from cassq.consumer.keyed.lane import AHEAD_IDLE_MS
+from cassq.gateway.actions.queues import _counts
 from cassq.message.message_ids import from_uuid
 from tests.integration.aio.loops import until
 from tests.integration.deadlines import ticks
@@ -412,6 +414,40 @@ def test_native_clients_and_sqs_share_a_queue(url: str, connect: Connect) -> Non
         assert queue.stats().groups["default"].committed == 2
 
     served(url, main)
+
+
+@pytest.mark.embedded_only(reason="it runs on the test's clock")
+def test_a_message_is_gone_once_its_retention_is_over(directory: Path) -> None:
+    clock = ManualClock()
+
+    async def main(sqs: Asker) -> None:
+        await sqs.create("jobs", MessageRetentionPeriod="60")
+        await sqs.send("jobs", "old")
+        clock.advance(30)
+        await sqs.send("jobs", "young")
+        clock.advance(31)
+        assert bodies(await sqs.receive("jobs", 10)) == ["young"]
+        clock.advance(30)
+        assert await sqs.receive("jobs", 10) == []
+        host = sqs.service.host
+        await host.client.call(host.client.sync.reap)
+        found = await sqs.attributes("jobs")
+        names = ("", "Delayed", "NotVisible")
+        assert [found[f"ApproximateNumberOfMessages{name}"] for name in names] == ["0"] * 3
+
+    run(lambda: Connecting(lambda: client_on(directory, clock=clock)), main)
+
+
+def test_counts_cost_the_same_with_many_messages(queue: cassq.Queue) -> None:
+    """They are made of rows of the catalog; no message is looked at."""
+    ports, calls = queue._ports, []
+    with queue.pusher() as pusher:
+        for count in (10, 10_000):
+            pusher.push_many([b"x"] * count)
+            calls.append(walked("counts", lambda: _counts(ports, queue.row, "default")).calls)
+    found = _counts(ports, queue.row, "default")
+    assert found["ApproximateNumberOfMessages"] == "10010"
+    assert calls[0] == calls[1] > 0
 
 
 def test_a_group_with_order_or_limits_is_left_to_poppers(url: str, connect: Connect) -> None:
