@@ -44,11 +44,13 @@ def endpoint(process: WorkerProcess) -> str:
     return found[1]
 
 
-def client(process: WorkerProcess, key: tuple[str, str] = ("any", "any")) -> Any:
+def client(
+    process: WorkerProcess, key: tuple[str, str] = ("any", "any"), service: str = "sqs"
+) -> Any:
     """A client of boto3."""
     config = Config(retries={"mode": "standard", "max_attempts": 5}, read_timeout=DEADLINE_SECONDS)
     return boto3.client(
-        "sqs",
+        service,
         endpoint_url=endpoint(process),
         region_name="us-east-1",
         aws_access_key_id=key[0],
@@ -148,6 +150,45 @@ def test_a_process_that_was_killed_is_replaced(home: Home) -> None:
         text = process.get("/metrics")[1]
         # Of both, whichever is asked, and of the one that is gone.
         assert 'cassq_gateway_requests_total{action="SendMessage",outcome="done"} 50.0' in text
+        assert process.terminate() == 0
+
+
+def test_handles_and_deadlines_outlive_a_gateway_that_was_killed(home: Home) -> None:
+    """All its processes, as by a power cut: another one at the place goes on."""
+    with gateway(home) as process:
+        sqs = client(process)
+        url = sqs.create_queue(QueueName="mail")["QueueUrl"]
+        for body in "abc":
+            sqs.send_message(QueueUrl=url, MessageBody=body)
+        received = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=2, VisibilityTimeout=3600)
+        first, second = received["Messages"]
+        for pid in (process.pid, *process.children()):
+            os.kill(pid, signal.SIGKILL)
+        process.wait()
+    with gateway(home) as process:
+        sqs = client(process)
+        url = sqs.get_queue_url(QueueName="mail")["QueueUrl"]
+        [third] = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10)["Messages"]
+        assert third["Body"] == "c", "the others are in flight"
+        sqs.delete_message(QueueUrl=url, ReceiptHandle=first["ReceiptHandle"])
+        sqs.change_message_visibility(
+            QueueUrl=url, ReceiptHandle=second["ReceiptHandle"], VisibilityTimeout=0
+        )
+        [again] = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10)["Messages"]
+        assert (again["Body"], again["MessageId"]) == (second["Body"], second["MessageId"])
+        assert process.terminate() == 0
+
+
+def test_an_sdk_learns_whose_keys_it_has(home: Home) -> None:
+    keys = home.directory / "keys.toml"
+    keys.write_text(KEYS)
+    keys.chmod(0o600)
+    with gateway(home, "--credentials", str(keys)) as process:
+        found = client(process, ("AKIDALL", "one"), "sts").get_caller_identity()
+        assert found["Account"] == "000000000000"
+        assert "AKIDALL" in found["Arn"]
+        with pytest.raises(ClientError, match="SignatureDoesNotMatch"):
+            client(process, ("AKIDALL", "two"), "sts").get_caller_identity()
         assert process.terminate() == 0
 
 
