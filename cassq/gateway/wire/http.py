@@ -192,6 +192,9 @@ class HttpConnection(asyncio.Protocol):
         self._lost = True
         self._waiting.clear()
         self._hold(-self._held)
+        # What was read of a request goes at once: a parser and its connection hold each other.
+        del self._parser
+        self._headers, self._chunks = {}, []
         if self._task is not None:
             self._task.cancel()
         if self._unsent is not None:
