@@ -37,8 +37,8 @@ CROWDED = 0.75  # of the connections that there may be
 
 class Listener:
     """Connections at some sockets, which listen. answer: answers requests. tls: for connections
-    from now on; None: without. body_bytes_max: see `ConnectionHost`. each_second: what else to do about once
-    in a second."""
+    from now on; None: without. body_bytes_max: see `ConnectionHost`. each_second: what else to do
+    about once in a second."""
 
     def __init__(
         self,
