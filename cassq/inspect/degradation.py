@@ -24,7 +24,7 @@ from cassq.model.rows import QueueRow, Sample
 NOTE_SECONDS = 5.0
 # Requests that are sent twice are common, and `stats` reads every sample of them.
 NOTE_REQUESTS_MS = 600_000
-SPREAD_MS = 50  # clients that write at once take one of so many milliseconds each
+SPREAD_MS = 50  # clients that write at once take a millisecond each, out of these
 _OF_ALL = ""  # instead of a queue's id
 # The fields of tallies that are counted.
 TROUBLES = {

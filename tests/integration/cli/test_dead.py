@@ -109,8 +109,10 @@ def test_a_wrong_filter_purges_nothing(dead: Cli, words: tuple[str, str]) -> Non
 
 
 def test_a_filter_that_names_none_purges_none(dead: Cli) -> None:
-    words = ("--reason", "rejectd", "--yes", "--json")
+    words = ("--reason", "maxlen", "--yes", "--json")
     assert dead("purge", "jobs", *words).json()["purged"] == 0
+    mistaken = dead("purge", "jobs", "--reason", "rejectd", "--yes", code=2)
+    assert "is not one of 'delivery_limit', 'rejected'" in mistaken.err
     assert dead("purge", "jobs", "--id", "absent", "--yes", "--json").json()["purged"] == 0
     assert count(dead) == 20
 
