@@ -454,18 +454,18 @@ class Popper:
             self._flush()
 
     def _flush(self) -> None:
-        if not self._settler.unwritten:
+        settler, lanes = self._settler, self._lanes
+        if not settler.unwritten:
             return
-        free = self._settler.flush()
-        lanes = self._lanes
+        free = settler.flush()
         follows = free if lanes is None else []
-        self._claimer.follow_up(follows, succeeded=self._settler.acks_written)
-        if lanes is not None and self._settler.failure is None:
+        self._claimer.follow_up(follows, settler.flushed_ms, succeeded=settler.acks_written)
+        if lanes is not None and settler.failure is None:
             lanes.flushed(free)
         if free:
             self._doorbell.ring()
-        if self._settler.failure is not None:
-            raise self._settler.failure
+        if settler.failure is not None:
+            raise settler.failure
 
     def _flush_old(self) -> None:
         if self._settler.unwritten and self._settler.overdue:

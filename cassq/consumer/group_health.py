@@ -53,15 +53,18 @@ class GroupHealth:
     def succeeded(self, now_ms: int) -> None:
         """Note that something was committed. Cost: at most one unsynced write a second."""
         self._success_ms = self._own_ms = now_ms
-        self.record_success()
+        self._record_from_time_to_time(now_ms)
 
     def record_success(self, *, at_once: bool = False) -> None:
         """Record a success that is not yet recorded, for other clients."""
-        if self._own_ms <= self._noted_ms:
-            return
-        if at_once:
-            self._note()
-        elif self._catalog.now_ms() - self._noted_ms >= NOTE_MS:
+        if self._own_ms > self._noted_ms:
+            if at_once:
+                self._note()
+            else:
+                self._record_from_time_to_time(self._catalog.now_ms())
+
+    def _record_from_time_to_time(self, now_ms: int) -> None:
+        if now_ms - self._noted_ms >= NOTE_MS:
             # Where this takes a round trip, one popper of this client does it for all, and where
             # there is a background, none of them waits for it.
             key, boot_ms = ("success", self._group_id), self._clock.boot_ms

@@ -166,7 +166,7 @@ class ReceiptSettler:
         finally:
             settler.unwritten.clear()
             settler.deliveries.clear()
-        self._claimer.follow_up(free, succeeded=settler.acks_written)
+        self._claimer.follow_up(free, settler.flushed_ms, succeeded=settler.acks_written)
         self._claimer.health.record_success()
         if free or self._keyed:
             self._ring()

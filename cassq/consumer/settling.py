@@ -57,6 +57,7 @@ class Settler:
         self._unsure: list[tuple[Delivery, Claim, list[Claim]]] = []  # writes of unknown outcome
         self.flush_ms: int = 0  # when to write the acks not yet written
         self.acks_written: bool = False  # by the last flush
+        self.flushed_ms: int = 0  # when that ended
         self.failure: Exception | None = None  # why it could not write everything
         self.deliveries: dict[Delivery, None] = {}
         self.tally: Tally = Tally(group)
@@ -156,14 +157,15 @@ class Settler:
         rows given back, free now. `failure` says why something could not be written."""
         begun_ms = self._catalog.now_ms()
         try:
-            free = self._flush()
+            free = self._flush(begun_ms)
         except Exception as exc:
             self.tally.failed("commit", exc)
             raise
-        self.pace.flushed(self._catalog.now_ms() - begun_ms)
+        self.flushed_ms = self._catalog.now_ms()
+        self.pace.flushed(self.flushed_ms - begun_ms)
         return free
 
-    def _flush(self) -> list[Claim]:
+    def _flush(self, now_ms: int) -> list[Claim]:
         self._clear_up()
         self.acks_written, self.failure = False, None
         free: list[Claim] = []
@@ -172,9 +174,9 @@ class Settler:
         for _ in attempts(self._clock):
             changes: list[Change] = []
             for delivery in left:
-                replaced, whole[delivery] = self._changes_of(delivery)
+                replaced, whole[delivery] = self._changes_of(delivery, now_ms)
                 changes += replaced
-            left = self._write(changes, free) if changes else []
+            left = self._write(changes, free, now_ms) if changes else []
             if not left:
                 break
         for delivery in left:
@@ -184,12 +186,12 @@ class Settler:
             self._written(delivery, gives_too=gives_too)
         return free
 
-    def _changes_of(self, delivery: Delivery) -> tuple[list[Change], bool]:
+    def _changes_of(self, delivery: Delivery, now_ms: int) -> tuple[list[Change], bool]:
         """What to write for a delivery, and whether that is everything noted of it. If the rows
         for what it gives back cannot be built, those wait for the next time: no message may lose
         its ack over that."""
         try:
-            return self._changes(delivery, self._gives(delivery)), True
+            return self._changes(delivery, self._gives(delivery, now_ms)), True
         except Exception as exc:
             self.failure = exc
             return self._changes(delivery, []), False
@@ -209,10 +211,10 @@ class Settler:
         """Write what a keyed group is about to hand out, and mark lost claims. Survives a crash of
         the process, with `synced` also of the machine. Cost: a transaction."""
         self._clear_up()
-        left = list(deliveries)
+        left, now_ms = list(deliveries), self._catalog.now_ms()
         for _ in attempts(self._clock):
             changes = [change for delivery in left for change in self._tries_of(delivery)]
-            left = self._write(changes, [], synced=synced) if changes else []
+            left = self._write(changes, [], now_ms, synced=synced) if changes else []
             if not left:
                 return
         raise contended(f"the claims of pipe {left[0].pipe_id}")
@@ -277,13 +279,14 @@ class Settler:
         self,
         changes: list[Change],
         free: list[Claim],
+        now_ms: int,
         *,
         synced: bool = True,
     ) -> list[Delivery]:
         """Write changes; add what is free now to `free`. Returns the deliveries of which rows were
         changed by receipts: those are to be written again."""
         if any(delivery.reserved is not None for delivery, _, _ in changes):
-            changes = [each for each in changes if not self._write_reserved(each, free)]
+            changes = [each for each in changes if not self._write_reserved(each, free, now_ms)]
             if not changes:
                 return []
         # The outcome is unknown also when a signal handler raises in the middle of this.
@@ -295,7 +298,6 @@ class Settler:
                 del self._unsure[len(self._unsure) - len(changes) :]
             raise
         again: dict[Delivery, None] = {}
-        now_ms = self._catalog.now_ms()
         for (delivery, old, new), done in zip(changes, results, strict=True):
             if done:
                 free += self._replaced(delivery, old, new, now_ms)
@@ -317,7 +319,7 @@ class Settler:
                 self._claimer.redelivery.retained.keep(row, delivery.pieces, now_ms)
         return given
 
-    def _write_reserved(self, change: Change, free: list[Claim]) -> bool:
+    def _write_reserved(self, change: Change, free: list[Claim], now_ms: int) -> bool:
         """Write the first rows of a claim that was a reservation; False if it is none, or no
         longer: then there may be a row to replace."""
         delivery, old, new = change
@@ -333,7 +335,7 @@ class Settler:
         self._unsure.pop()
         delivery.reserved = None
         if done:
-            free += self._replaced(delivery, old, new, self._catalog.now_ms())
+            free += self._replaced(delivery, old, new, now_ms)
         return done
 
     def _find_again(self, delivery: Delivery, old: Claim) -> bool:
@@ -479,12 +481,12 @@ class Settler:
             self.begin(now_ms)
         self.unwritten[delivery] = None
 
-    def _gives(self, delivery: Delivery) -> list[GiveBack]:
-        """What is being given back, in the form for claim rows. Delays begin now."""
+    def _gives(self, delivery: Delivery, now_ms: int) -> list[GiveBack]:
+        """What is being given back, in the form for claim rows. Delays begin with the flush."""
         if not delivery.backs:
             return []
         self._claimer.look()
-        rules, now_ms = self._claimer.rules, self._catalog.now_ms()
+        rules = self._claimer.rules
         slow_ms = self._claimer.health.slow_ms(delivery.rows[0]) if delivery.rows else 0
         gives: list[GiveBack] = []
         for back, spans in delivery.backs.items():
@@ -529,17 +531,17 @@ class Settler:
         """Move the claim's deadline to `ms` from now. Raises ClaimLostError."""
         self._clear_up()
         delivery.check(EMPTY)
-        due_ms = self._catalog.now_ms() + ms
+        now_ms = self._catalog.now_ms()
         if delivery.lock is not None and not delivery.lock.renew(ms):
             delivery.lost = True
         else:
-            self._extend({delivery: due_ms})
+            self._extend({delivery: now_ms + ms}, now_ms)
         if delivery.lost:
             self.unwritten.pop(delivery, None)
             self._drop_if_over(delivery)
             raise ClaimLostError(pipe_id=delivery.pipe_id)
 
-    def _extend(self, due_ms: dict[Delivery, int]) -> None:
+    def _extend(self, due_ms: dict[Delivery, int], now_ms: int) -> None:
         """Write deadlines of claims, for the messages that have none of their own."""
         left = list(due_ms)
         for _ in attempts(self._clock):
@@ -549,7 +551,7 @@ class Settler:
                 for row in delivery.rows
                 if row.due_ms != due_ms[delivery] or delivery.reserved is not None
             ]
-            left = self._write(changes, []) if changes else []
+            left = self._write(changes, [], now_ms) if changes else []
             if not left:
                 break
         for delivery, then_ms in due_ms.items():
@@ -562,7 +564,8 @@ class Settler:
         """Move the deadlines of a keyed group's claims to `ms` from now; False if one of them was
         lost. Cost: a synced transaction."""
         self._clear_up()
-        self._extend(dict.fromkeys(deliveries, self._catalog.now_ms() + ms))
+        now_ms = self._catalog.now_ms()
+        self._extend(dict.fromkeys(deliveries, now_ms + ms), now_ms)
         return not any(delivery.lost for delivery in deliveries)
 
     def forget(self, delivery: Delivery) -> None:
@@ -604,7 +607,7 @@ class Settler:
         if together:
             self._clear_up()
             now_ms = self._catalog.now_ms()
-            self._extend({delivery: now_ms + wanted[delivery] for delivery in together})
+            self._extend({delivery: now_ms + wanted[delivery] for delivery in together}, now_ms)
             for delivery in together:
                 if delivery.lost:
                     self.unwritten.pop(delivery, None)

@@ -6,7 +6,7 @@ A `PendingPush` is a push that waits; the thread that pushes checks it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -225,6 +225,7 @@ class Admission:
         """A `push_many`, checked; it is appended by itself."""
         found, length = check_payloads(payloads)
         check_columns(len(found), headers=headers, keys=keys, dedup_ids=dedup_ids)
+        headers, keys, dedup_ids = as_list(headers), as_list(keys), as_list(dedup_ids)
         headers = all_with_importance(headers, importance, len(found))
         if dedup_ids is not None:
             headers = marked(self._queue(), headers, dedup_ids)
@@ -512,6 +513,7 @@ class PushedColumns(NamedTuple):
         found, _ = check_payloads(self.payloads)
         headers, keys, dedup_ids = self.headers, self.keys, self.dedup_ids
         check_columns(len(found), headers=headers, keys=keys, dedup_ids=dedup_ids)
+        headers, keys, dedup_ids = as_list(headers), as_list(keys), as_list(dedup_ids)
         if keys is not None and set(map(type, keys)) - {bytes, NoneType}:
             keys = [check_key(key) for key in keys]
         levels = levels_of(self._checked_priorities(len(found)), keys)
@@ -544,6 +546,11 @@ class PushedColumns(NamedTuple):
         return [check_priority(priority) for priority in priorities]
 
 
+def as_list(column: Collection[T] | None) -> Sequence[T] | None:
+    """A column that passed `check_columns`, with indexes."""
+    return column if column is None or isinstance(column, Sequence) else list(column)
+
+
 def _chosen(column: Sequence[T] | None, which: Sequence[int]) -> list[T] | None:
     return None if column is None else [column[index] for index in which]
 
@@ -559,11 +566,11 @@ class LevelColumns(NamedTuple):
     dedup_ids: Sequence[str | None] | None
 
 
-def check_columns(count: int, **columns: Sequence[object] | None) -> None:
+def check_columns(count: int, **columns: Collection[object] | None) -> None:
     """Raise InvalidPayloadError for a column whose length is not the number of payloads, or which
-    is not a list."""
+    has none. Views and arrays pass, too."""
     for name, column in columns.items():
-        if column is not None and not isinstance(column, Sequence):
+        if column is not None and not isinstance(column, Collection):
             raise InvalidPayloadError(
                 f"{name} must be a list with one for each payload, not {type(column).__name__}"
             )

@@ -369,11 +369,10 @@ class Claimer:
                 return due
             without |= locked
 
-    def follow_up(self, free: list[Claim], *, succeeded: bool) -> None:
-        """Follow up on written acks, or on rows now free. Errors are logged, not raised: it must
-        not look as if the write had failed."""
+    def follow_up(self, free: list[Claim], now_ms: int, *, succeeded: bool) -> None:
+        """Follow up on acks written just now, or on rows now free. Errors are logged, not raised:
+        it must not look as if the write had failed."""
         try:
-            now_ms = self._catalog.now_ms()
             if succeeded:
                 self._told_sick = False
                 self.health.succeeded(now_ms)

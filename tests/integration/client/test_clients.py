@@ -219,6 +219,26 @@ def test_arguments_of_the_wrong_type_are_named(
     assert queue.stats().pushed == 0
 
 
+@pytest.mark.parametrize("priority", [None, [3, 4]])
+def test_keys_and_headers_may_be_views_with_a_length(
+    queue: cassq.Queue, priority: list[int] | None
+) -> None:
+    keys, headers = {1: b"k", 2: None}, {1: {"a": "b"}, 2: None}
+    leveled = {} if priority is None else {"priority": priority}
+    queue.pusher().push_many(
+        [b"x", b"y"],
+        keys=keys.values(),  # type: ignore[arg-type]
+        headers=headers.values(),  # type: ignore[arg-type]
+        **leveled,
+    )
+    popper = queue.popper()
+    found = sorted((*popper.pop(), *popper.pop()), key=lambda message: message.payload)
+    assert [(m.payload, m.key, m.headers) for m in found] == [
+        (b"x", b"k", {"a": "b"}),
+        (b"y", None, {}),
+    ]
+
+
 def test_a_prefix_of_queues_is_a_text(client: cassq.Client) -> None:
     with pytest.raises(UsageError, match="prefix must be a str, not 5"):
         client.queues(5)  # type: ignore[arg-type]

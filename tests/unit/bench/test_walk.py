@@ -14,8 +14,8 @@ from tests.unit.project.test_architecture import files_to_read
 # The most files, and calls between files, that an operation may run through.
 # On a slow disk a pop, an ack and a nack ask the pace for more: a file, or two calls, more.
 SHORT = {"push": (12, 22), "pop(1)": (16, 47), "ack": (8, 14), "nack": (9, 15)}
-SHORT |= {"pop(1), prefetched": (8, 18), "flush after ack": (16, 40)}
-SHORT["flush after nack"] = (22, 68)
+SHORT |= {"pop(1), prefetched": (8, 18), "flush after ack": (16, 34)}
+SHORT["flush after nack"] = (22, 62)
 
 
 def test_a_walk_counts_what_runs_of_cassq_alone() -> None:
