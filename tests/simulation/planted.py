@@ -19,7 +19,7 @@ SLOW = {
     "seal-largest": 13, "losers-kept": 13, "spill-unnoted": 11, "ack-fenced": 11,
     "no-directory-sync": 10, "damaged-counts": 7, "deadline-of-all": 7, "seal-in-the-middle": 7,
     "seal-unseen": 6, "cancel-delivered": 6, "spill-unsynced": 6, "read-one": 5,
-    "merge-doubles": 5, "merge-loses": 5, "key-forgotten-at-take-over": 35, "seal-unfenced": 15,
+    "merge-doubles": 5, "merge-loses": 5, "key-forgotten-at-take-over": 50, "seal-unfenced": 15,
     "dead-twice": 15, "spill-blind": 11, "take-over-uncounted": 12, "dated-given-back": 9,
     "successor-early": 9, "key-let-go": 6,
 }  # fmt: skip

@@ -156,7 +156,7 @@ PLANTS = [
     Plant("dated-given-back", "a popper gives back what has a deadline of its own", 40,
           RECEIPTS, ["ap"], patch=wrong.gives_back_what_is_dated),
     Plant("key-forgotten-at-take-over", "a failed message lets its key go on with the next popper",
-          90, KEYS | CRASHES, ["ap"], patch=keys.forgets_keys_at_a_take_over),
+          200, KEYS | CRASHES, ["ap"], patch=keys.forgets_keys_at_a_take_over),
     Plant("dead-key-let-go", "a dead letter does not hold its key", 40,
           HELD, ["ap"], patch=keys.lets_keys_of_the_dead_go_on),
     Plant("dead-key-forgotten", "a dead letter lets its key go on with the next popper", 60,
