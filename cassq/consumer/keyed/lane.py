@@ -48,10 +48,10 @@ from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model.rows import Claim, ClaimState, Cursor, GroupRow, PipeRow, QueueRow
 
 ROW_MESSAGES = 8192
-# How many messages may stand in line: until this many wait for their keys, more are claimed.
-LINE_MESSAGES, LINE_MESSAGES_MAX = 10_000, 100_000  # the second while none of them is ready
+# How many messages may stand in line: until this many wait for their keys, more are claimed. The
+# second limit holds while none of them is ready, and in fair groups, which must know of all keys.
+LINE_MESSAGES, LINE_MESSAGES_MAX = 10_000, 1_000_000
 LINE_BYTES_MAX = 256 * 1024 * 1024
-FAIR_MESSAGES_MAX = 1_000_000  # in a fair group, which must know of all keys
 ROWS_AHEAD = 4  # how many rows a call claims ahead in a fair group ...
 AHEAD_MS, AHEAD_IDLE_MS = 20, 200  # ... and how often it looks if there is news, and if not
 IDLE_MS = 2000  # how long a popper that takes nothing keeps the lane
@@ -253,6 +253,7 @@ class Lane(LaneMessages):
             full = line.count >= most or self._bytes >= LINE_BYTES_MAX
             if full or not self._claim_more(now_ms):
                 return
+            self._keep_in_time()  # behind a stuck key this may be a long way
 
     def _look_ahead(self, now_ms: int) -> None:
         """Claim what others may have pushed behind what is in line already: their keys may come
@@ -261,7 +262,7 @@ class Lane(LaneMessages):
         if now_ms - self._ahead_ms < (AHEAD_MS if news else AHEAD_IDLE_MS):
             return
         for _ in range(ROWS_AHEAD):
-            room = self._line.count < FAIR_MESSAGES_MAX and self._bytes < LINE_BYTES_MAX
+            room = self._line.count < LINE_MESSAGES_MAX and self._bytes < LINE_BYTES_MAX
             self._more_ahead = room and self._known and self._claim_more(now_ms)
             if not self._more_ahead:
                 self._ahead_ms = now_ms

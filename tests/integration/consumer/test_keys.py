@@ -203,6 +203,49 @@ def test_a_failed_message_holds_its_key_and_no_other(keyed: cassq.Queue) -> None
     assert counts(keyed) == (2, 3, 0)
 
 
+FAR_BEHIND = 110_000  # messages, over a dozen claims
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_a_stuck_key_with_many_messages_does_not_stop_the_others(
+    keyed: cassq.Queue, *, failed: bool
+) -> None:
+    others = [b"key-%d" % number for number in range(50)]
+    with keyed.pusher() as pusher:
+        for _ in range(FAR_BEHIND // 10_000):
+            pusher.push_many([b"stuck"] * 10_000, keys=[b"stuck"] * 10_000)
+        pusher.push_many(others, keys=others)
+    popper = keyed.popper("keyed")
+    (stuck,) = popper.pop()
+    if failed:
+        stuck.nack(delay=3600.0)
+    found = popper.pop(100)
+    assert sorted(payloads(found)) == sorted(others)
+    popper.commit(found)
+    push(keyed, ["n1"])
+    assert texts(popper.pop(100, wait=60.0)) == ["n1"]
+
+
+def test_the_lane_is_kept_while_its_popper_looks_behind_a_stuck_key(
+    timed: cassq.Client, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = timed.create_queue("slow", claim_timeout=10.0)
+    queue.create_group("keyed", order="key")
+    push(queue, [*["s"] * 20, "o"])
+    monkeypatch.setattr(lane, "ROW_MESSAGES", 1)
+    claim_more = lane.Lane._claim_more
+
+    def slowly(self: lane.Lane, now_ms: int) -> bool:
+        clock.advance(4.0)
+        return claim_more(self, now_ms)
+
+    monkeypatch.setattr(lane.Lane, "_claim_more", slowly)
+    popper = queue.popper("keyed")
+    (stuck,) = popper.pop()
+    stuck.extend(12 * 3600.0)
+    assert texts(popper.pop()) == ["o"]
+
+
 def test_a_failed_message_comes_again_before_the_next_of_its_key(
     timed: cassq.Client, clock: ManualClock
 ) -> None:
