@@ -301,6 +301,27 @@ def gateway_targets() -> list[Target]:
     ]
 
 
+# (case, figure, what it is called, comparison, limit, unit)
+KEY_LIMITS = (
+    ("10,000 keys", "keyed", "10,000 keys: messages a second", "≥", 200_000, "/s"),
+    ("100 keys", "kept_even", "100 keys: over pops as large without order", "≥", 0.6, "×"),
+    ("one of 1,000", "beside", "one key of 1,000 stuck: over none", "≥", 0.95, "×"),
+    ("first", "first_ms", "a million messages in 30 keys: the first", "≤", 50.0, " ms"),
+    ("work", "gained", "8 lanes, 2 processes: over one lane", "≥", 1.7, "×"),
+    ("pushes", "many_kept", "8 lanes: pushes of many over one lane's", "≥", 0.8, "×"),
+    ("pushes", "single_kept", "8 lanes: single pushes over one lane's", "≥", 1 / 3, "×"),
+    ("fair", "p99_ms", "fair, behind a million of another's: p99", "≤", 1000.0, " ms"),
+    ("fair", "kept_cpu", "fair: what the owner of those keeps", "≥", 0.95, "×"),
+)
+
+
+def key_targets() -> list[Target]:
+    return [
+        Target(f"in the order of keys, {title}", comparison, limit, own(case, figure), unit=unit)
+        for case, figure, title, comparison, limit, unit in KEY_LIMITS
+    ]
+
+
 TARGETS: tuple[Target, ...] = (
     *through_targets(),
     Target(
@@ -406,6 +427,7 @@ TARGETS: tuple[Target, ...] = (
         1.0,
         own("celery", "p99_times"),
     ),
+    *key_targets(),
     *reap_targets(),
     *engine_targets(),
     *cassandra_targets(),

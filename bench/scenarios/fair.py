@@ -109,7 +109,7 @@ class Fair(Scenario):
 
     def cases(self, plan: Plan) -> list[Case]:
         title = f"{plan.fair_backlog:,} messages of 100 B wait, 8 consumers with 5 ms of work"
-        return [Case("backlog", title)]
+        return [Case("fair", title)]
 
     def columns(self, plan: Plan) -> list[Column]:
         return [

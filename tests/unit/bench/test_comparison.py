@@ -245,6 +245,13 @@ def full_scores() -> Scores:
     scores.add("outbox", "cassq", {"relayed": 90_000.0})
     scores.add("tasks", "cassq", {"both": 22_000.0, "async_times": 12.0})
     scores.add("celery", "cassq", {"times": 3.0, "p99_times": 0.8})
+    scores.add("10,000 keys", "cassq", {"keyed": 500_000.0})
+    scores.add("100 keys", "cassq", {"kept_even": 0.7})
+    scores.add("one of 1,000", "cassq", {"beside": 1.0})
+    scores.add("first", "cassq", {"first_ms": 3.0})
+    scores.add("work", "cassq", {"gained": 1.9})
+    scores.add("pushes", "cassq", {"many_kept": 0.9, "single_kept": 0.4})
+    scores.add("fair", "cassq", {"p99_ms": 140.0, "kept_cpu": 0.97})
     for key in ("reap/queues", "reap/pipes"):
         scores.add(key, "cassq", {"pass_s": 1.0, "kept": 0.97})
     for key in ("engine/100k", "engine/1000k"):
