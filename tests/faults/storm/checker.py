@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from tests.faults.storm.history import ENDING, NEVER, History, Seen, Sent, Settling
-from tests.faults.storm.journal import order_key_of
+from tests.faults.storm.journal import order_key_of, priority_of
 
 TOLD_MOST = 10
 
@@ -192,6 +192,15 @@ def a_message_keeps_its_id(history: History, seen: Seen) -> Complaints:
             continue
         if (sent.id and sent.id not in found) or (strict and len(found) > 1):
             yield f"{key} was pushed as {sent.id}, and came to {seen.name} as {sorted(found)}"
+
+
+def a_message_keeps_its_priority(history: History, seen: Seen) -> Complaints:
+    """It comes with the priority with which it was pushed, however often."""
+    strict = seen.queue in history.strict
+    for delivery in seen.deliveries:
+        for key, priority in delivery.priorities.items():
+            if key in history.sent and priority != priority_of(key, strict=strict):
+                yield f"{key} came to {seen.name} with the priority {priority}"
 
 
 def duplicates(seen: Seen) -> int:
@@ -396,6 +405,7 @@ OF_GROUPS: dict[str, Callable[[History, Seen], Complaints]] = {
     "nothing is invented": nothing_is_invented,
     "what was committed does not come again": what_was_committed_does_not_come_again,
     "a message keeps its id": a_message_keeps_its_id,
+    "a message keeps its priority": a_message_keeps_its_priority,
     "a message is committed once": a_message_is_committed_once,
     "what was refused as lost comes again": what_was_refused_as_lost_comes_again,
     "what is dead was not committed": what_is_dead_was_not_committed,

@@ -14,6 +14,7 @@ TRIES_MOST = 10
 
 T = TypeVar("T")
 
+STRICT = ("cp",)  # the queues that keep one order
 KEYED = "keyed"  # the group of a queue that keeps the order of keys
 
 

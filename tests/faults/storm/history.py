@@ -37,13 +37,15 @@ class Sent:
 
 @dataclass(slots=True)
 class Delivery:
-    """What one pop returned. items: (key, (pipe, seq), attempts, id) in their order."""
+    """What one pop returned. items: (key, (pipe, seq), attempts, id) in their order. priorities:
+    by key."""
 
     popper: str
     batch: int
     called_ns: int
     returned_ns: int
     items: list[tuple[str, tuple[str, int], int, str]]
+    priorities: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -168,8 +170,11 @@ def _add_deliveries(history: History, story: Story) -> None:
     for line in story.of("got", "settle", "settled"):
         match line.word, line.about:
             case "got", (batch, called_ns, items):
-                found = [(key, (pipe, seq), tries, id) for key, pipe, seq, tries, id in items]
-                seen.deliveries.append(Delivery(story.name, batch, called_ns, line.at_ns, found))
+                found = [(key, (pipe, seq), tries, id) for key, pipe, seq, tries, id, _ in items]
+                levels = {key: priority for key, *_, priority in items}
+                seen.deliveries.append(
+                    Delivery(story.name, batch, called_ns, line.at_ns, found, levels)
+                )
             case "settle", (batch, how, keys):
                 settling = Settling(story.name, batch, how, keys, line.at_ns)
                 open_[batch, how] = settling

@@ -9,7 +9,8 @@ and what the word is about:
     pushed OP IDS                       it was acknowledged
     failed OP HOW COUNT ERROR           it was not; HOW is "refused" or "unknown"; so many of the
                                         first were pushed all the same
-    got BATCH CALLED [[KEY PIPE SEQ ATTEMPTS ID] ...]   a pop, called at CALLED, returned these
+    got BATCH CALLED [[KEY PIPE SEQ ATTEMPTS ID PRIORITY] ...]
+                                        a pop, called at CALLED, returned these
     settle BATCH HOW KEYS               they are about to be committed, rolled back, ...
     settled BATCH HOW KEYS RESULT       that returned "ok", or failed: "lost" or "unknown"
     trouble WHERE ERROR                 an error that is to be expected while servers are down
@@ -35,6 +36,7 @@ from typing import Any
 
 POISON_EVERY = 149
 ORDER_KEYS = 5
+PRIORITIES = (0, 0, 3, 0, 9)  # of messages of an ap queue, by their order key
 
 
 class Journal:
@@ -108,9 +110,18 @@ def key_of(payload: bytes) -> str:
 
 def order_key_of(key: str) -> str:
     """By what a group orders a message, if it has an order of keys."""
-    return f"line {int(key.rpartition(':')[2]) % ORDER_KEYS}"
+    return f"line {_number(key) % ORDER_KEYS}"
+
+
+def priority_of(key: str, *, strict: bool) -> int:
+    """With which priority it is pushed. strict: to a queue that keeps one order."""
+    return 0 if strict else PRIORITIES[_number(key) % ORDER_KEYS]
 
 
 def is_poison(key: str) -> bool:
     """Whether no consumer can work on it."""
-    return int(key.rpartition(":")[2]) % POISON_EVERY == POISON_EVERY - 1
+    return _number(key) % POISON_EVERY == POISON_EVERY - 1
+
+
+def _number(key: str) -> int:
+    return int(key.rpartition(":")[2])

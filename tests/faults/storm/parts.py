@@ -23,6 +23,7 @@ import cassq
 from cassq.base.clock import Stopwatch
 from cassq.errors import BackendError, CassqError, ClaimLostError, OwnershipError
 from tests.faults.parts import Stage
+from tests.faults.storm.ground import KEYED, STRICT
 from tests.faults.storm.journal import (
     Journal,
     is_poison,
@@ -30,6 +31,7 @@ from tests.faults.storm.journal import (
     now_ns,
     order_key_of,
     payload_of,
+    priority_of,
 )
 
 OPEN_AGAIN_SECONDS = 0.5
@@ -145,7 +147,7 @@ def push(stage: Stage, url: str, path: str, queue: str, seed: int, pause: float)
                 journal.write("opened")
                 ears.rest(0.0 if pusher else OPEN_AGAIN_SECONDS)
                 continue
-            _push_once(journal, pusher, op, chance, numbers)
+            _push_once(journal, pusher, op, chance, numbers, strict=queue in STRICT)
             if chance.random() < 0.01:  # as a program that is restarted politely
                 _try(journal, "close pusher", pusher.close)
                 pusher = None
@@ -168,16 +170,20 @@ def _push_once(
     op: int,
     chance: random.Random,
     numbers: itertools.count[int],
+    *,
+    strict: bool,
 ) -> None:
     count = chance.choice([1, 1, 1, 3, 20])
     keys = [f"{journal.name}:{n}" for n in itertools.islice(numbers, count)]
     lines = [order_key_of(key).encode() for key in keys]
+    levels = [priority_of(key, strict=strict) for key in keys]
     journal.write("push", op, keys)
     try:
         if count == 1:
-            ids = [pusher.push(payload_of(keys[0]), key=lines[0])]
+            ids = [pusher.push(payload_of(keys[0]), key=lines[0], priority=levels[0])]
         else:
-            ids = list(pusher.push_many([payload_of(key) for key in keys], keys=lines))
+            payloads = [payload_of(key) for key in keys]
+            ids = list(pusher.push_many(payloads, keys=lines, priority=levels))
     except (BackendError, OwnershipError) as exc:
         how = "refused" if not getattr(exc, "outcome_unknown", False) else "unknown"
         journal.write("failed", op, how, exc.fields.get("pushed", 0), error_line(exc))
@@ -200,6 +206,8 @@ def pop(
     client = _opened(url, ears, journal)
     if client is not None:
         eater = Eater(journal, random.Random(seed), ears, timeout)
+        if group == KEYED or queue not in STRICT:
+            eater.ack_by_receipt = lambda receipts: client.queue(queue).settle(receipts).ack()
         popper: cassq.Popper | None = None
         while not ears.over:
             if popper is None:
@@ -213,7 +221,9 @@ def pop(
 
 
 class Eater:
-    """What a popper does with what it gets."""
+    """What a popper does with what it gets. ack_by_receipt: where that is possible."""
+
+    ack_by_receipt: Callable[[list[str]], None] | None = None
 
     def __init__(self, journal: Journal, chance: random.Random, ears: Ears, timeout: float) -> None:
         self._journal = journal
@@ -247,6 +257,8 @@ class Eater:
         elif draw > 0.90:
             self._settle(batch, "dead", healthy[:1], lambda: popper.dead(healthy[:1], "for a test"))
             self._settle(batch, "commit", healthy[1:], lambda: popper.commit(healthy[1:]))
+        elif draw > 0.80 and (ack := self.ack_by_receipt) is not None:
+            self._settle(batch, "commit", healthy, lambda: ack([m.receipt for m in healthy]))
         else:
             self._settle(batch, "commit", healthy, lambda: popper.commit(healthy))
         self._settle(batch, "rollback", poisoned, lambda: popper.rollback(poisoned))
@@ -260,7 +272,7 @@ class Eater:
 
 
 def note_got(journal: Journal, batch: int, called_ns: int, messages: list[cassq.Message]) -> None:
-    popped = [[key_of(m.payload), m.pipe_id, m.seq, m.attempts, m.id] for m in messages]
+    popped = [[key_of(m.payload), m.pipe_id, m.seq, m.attempts, m.id, m.priority] for m in messages]
     journal.write("got", batch, called_ns, popped)
 
 

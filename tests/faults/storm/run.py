@@ -10,7 +10,7 @@ from pathlib import Path
 import cassq
 from tests.faults.storm.checker import check
 from tests.faults.storm.crew import PARTS, Crew, Member, Role
-from tests.faults.storm.ground import KEYED, Ground, patiently
+from tests.faults.storm.ground import KEYED, STRICT, Ground, patiently
 from tests.faults.storm.history import history_of
 from tests.faults.storm.journal import now_ns, read_all
 from tests.faults.storm.nemesis import Nemesis
@@ -27,7 +27,6 @@ POLICY = {
     "max_push_time_of_pipe": 30.0,
     "idle_seal": 10.0,
 }
-STRICT = ["cp"]
 # For how long nothing may come while something is left; and in all, where processors are few and
 # busy with other things, too.
 DRAIN_SECONDS, DRAIN_SECONDS_MAX = 300.0, 3600.0

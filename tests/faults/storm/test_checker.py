@@ -16,7 +16,7 @@ from tests.faults.storm.checker import (
     check,
 )
 from tests.faults.storm.history import history_of
-from tests.faults.storm.journal import Story, story_of
+from tests.faults.storm.journal import Story, priority_of, story_of
 
 GROUPS = {"ap": ["one"], "cp": ["one"]}
 STRICT = ["cp"]
@@ -35,6 +35,7 @@ class Tale:
         self.findings: list[str] = []
         self.ledger: dict[str, list[int]] = {}
         self.places: dict[str, tuple[str, int]] = {}
+        self.levels: dict[str, int] = {}  # other priorities than theirs
 
     def write(self, who: str, role: str, queue: str, *line: object) -> None:
         group = "one" if role == "popper" else ""
@@ -73,9 +74,12 @@ class Tale:
 
     # --- popping ------------------------------------------------------------------------------
 
+    def level(self, queue: str, key: str) -> int:
+        return self.levels.get(key, priority_of(key, strict=queue in STRICT))
+
     def get(self, queue: str, *keys: str, who: str = "popper", called: int | None = None) -> int:
         batch = self.op(f"{who} popper {queue}")
-        items = [[key, *self.places[key], 1, self.id(key)] for key in keys]
+        items = [[key, *self.places[key], 1, self.id(key), self.level(queue, key)] for key in keys]
         called = self._now + 1 if called is None else called
         self.write(who, "popper", queue, "got", batch, called, items)
         return batch
@@ -195,6 +199,13 @@ def under_another_id(tale: Tale, queue: str) -> None:
     tale.eat(queue, "renamed:0")
 
 
+def with_another_priority(tale: Tale, queue: str) -> None:
+    tale.push(queue, "raised:0")
+    tale.eat(queue, "raised:0", how="rollback")
+    tale.levels["raised:0"] = 3
+    tale.eat(queue, "raised:0")
+
+
 def refused_and_there(tale: Tale, queue: str) -> None:
     tale.fail(queue, tale.begin(queue, "refused:0"), "refused")
     tale.eat(queue, "refused:0")
@@ -281,6 +292,7 @@ WRONG = [
     ("nothing is invented", invented_dead),
     ("what was committed does not come again", again_after_its_commit),
     ("a message keeps its id", under_another_id),
+    ("a message keeps its priority", with_another_priority),
     ("what was refused is not there", refused_and_there),
     ("the ledger balances", found_by_the_audit),
     ("the ledger balances", left_over),
