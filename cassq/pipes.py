@@ -39,7 +39,7 @@ from cassq.model.scaling import owner_of, share_of
 logger: logging.Logger = logging.getLogger("cassq")
 
 CARRY_OVERS_MAX = 4
-TEND_SECONDS = 1.0
+MAINTENANCE_SECONDS = 1.0
 # How long a cp pusher may keep its turn while others wait; one that appends nothing is passed over.
 TURN_MS = 50
 TURN_IDLE_MS = 5
@@ -67,21 +67,21 @@ class OpenPipe:
 
 
 # A task that uses the catalog, and may wait for it.
-Chore = Callable[[], object]
+MaintenanceJob = Callable[[], object]
 
 
-class Present(NamedTuple):
+class AppendSnapshot(NamedTuple):
     """The snapshot that an append uses: the queue's row, and the boot time."""
 
     queue: QueueRow
     now_ms: int
 
 
-class Tended(NamedTuple):
-    """The result of housekeeping: seconds until the next time, and the chores left to do."""
+class Maintenance(NamedTuple):
+    """The result of housekeeping: seconds until the next time, and the jobs left to do."""
 
     again: float
-    chores: list[Chore]
+    jobs: list[MaintenanceJob]
 
 
 class PushPace:
@@ -148,7 +148,7 @@ class PipeWriter:
     # --- appending ----------------------------------------------------------------------------
 
     def append(
-        self, batch: Appendable, intend: Intend | None = None, present: Present | None = None
+        self, batch: Appendable, intend: Intend | None = None, present: AppendSnapshot | None = None
     ) -> list[AppendReceipt]:
         """Push a batch; returns where its messages went, in order. present: a fresh snapshot.
 
@@ -339,7 +339,7 @@ class PipeWriter:
         return self._create("", PipeState.OPEN)
 
     def _is_stale(self, ready: OpenPipe, now_ms: int) -> bool:
-        """Whether appends may no longer take a ready pipe. `tend` seals it.
+        """Whether appends may no longer take a ready pipe. `maintain` seals it.
 
         A ready pipe is outrun if an append opened a pipe since it was requested: it may come before
         that one, and later pushes must not be delivered first. And a pipe that waited long would be
@@ -441,10 +441,10 @@ class PipeWriter:
 
     # --- housekeeping -------------------------------------------------------------------------
 
-    def tend(self) -> Tended:
+    def maintain(self) -> Maintenance:
         """Renew the lease, seal an idle pipe, open the next one before it is needed.
 
-        Called between appends, and never waits: chores that need the catalog are returned, to be
+        Called between appends, and never waits: jobs that need the catalog are returned, to be
         done alongside later appends, in order, before the next call.
         """
         policy = self._queue().policy
@@ -455,28 +455,29 @@ class PipeWriter:
         if pipe is None:
             # It is for the next push, after a pipe with too few replicas was left for it.
             keep = ready is not None and now_ms - ready.opened_ms < policy.idle_seal * 1000
-            return Tended(TEND_SECONDS, self._tend_ready(now_ms, keep=keep and not stale))
-        chores: list[Chore] = []
+            jobs = self._maintain_ready(now_ms, keep=keep and not stale)
+            return Maintenance(MAINTENANCE_SECONDS, jobs)
+        jobs = []
         if pipe.used:
             pipe.used, pipe.used_ms = False, now_ms
         idle = now_ms - pipe.used_ms >= policy.idle_seal * 1000
         leaves = pipe.extent.missing and self._leaves(pipe, policy)
         if idle or pipe.extent.sealed() or leaves:
             self._drop_current(pipe)
-            chores.append(partial(seal_pipe, self._catalog, self._store, pipe.row.id))
+            jobs.append(partial(seal_pipe, self._catalog, self._store, pipe.row.id))
         elif now_ms - pipe.beaten_ms >= pipe.row.lease_ms // 3:
-            chores.append(partial(self._beat, pipe, self._pace.measure(now_ms)))
-        chores += self._tend_ready(now_ms, keep=not stale)
+            jobs.append(partial(self._beat, pipe, self._pace.measure(now_ms)))
+        jobs += self._maintain_ready(now_ms, keep=not stale)
         if self._makes_ready(policy) and self._ready is None and self._pipe:
-            # Counted here, between appends: an append may be opening a pipe when the chore runs.
+            # Counted here, between appends: an append may be opening a pipe when the job runs.
             count = self._opened_at_once
             if self._nearly_full(pipe):
-                chores.append(partial(self._prepare, count))
+                jobs.append(partial(self._prepare, count))
             elif pipe.may_improve():
-                chores.append(partial(self._improve, pipe, count))
-        return Tended(min(TEND_SECONDS, policy.lease / 6), chores)
+                jobs.append(partial(self._improve, pipe, count))
+        return Maintenance(min(MAINTENANCE_SECONDS, policy.lease / 6), jobs)
 
-    def _tend_ready(self, now_ms: int, *, keep: bool) -> list[Chore]:
+    def _maintain_ready(self, now_ms: int, *, keep: bool) -> list[MaintenanceJob]:
         ready = self._ready
         if ready is None:
             return []
@@ -597,17 +598,17 @@ class PipeWriters:
             priority=self._priority,
         )
 
-    def tend(self) -> Tended:
-        """Housekeeping of all writers, as `PipeWriter.tend`."""
-        again, chores = 1.0, self._follow_desired_pipes()
+    def maintain(self) -> Maintenance:
+        """Housekeeping of all writers, as `PipeWriter.maintain`."""
+        again, jobs = 1.0, self._follow_desired_pipes()
         for appender in self._all():
-            tended = appender.tend()
-            again = min(again, tended.again)
-            chores += tended.chores
-        return Tended(again, chores)
+            maintenance = appender.maintain()
+            again = min(again, maintenance.again)
+            jobs += maintenance.jobs
+        return Maintenance(again, jobs)
 
-    def _follow_desired_pipes(self) -> list[Chore]:
-        """Take this pusher's share of the queue's desired pipes; returns chores that seal the
+    def _follow_desired_pipes(self) -> list[MaintenanceJob]:
+        """Take this pusher's share of the queue's desired pipes; returns jobs that seal the
         excess.
 
         Cost: none while one pipe is desired, else one query of a partial index.
@@ -618,10 +619,10 @@ class PipeWriters:
         if not alone and max(queue.desired_pipes, queue.policy.min_open_pipes) > 1:
             pipes = self._ports.catalog.pipes.unsealed([queue.id])
         self._share = 1 if alone else share_of(queue, pipes, self._owner)
-        chores: list[Chore] = []
+        jobs: list[MaintenanceJob] = []
         while len(self._side_by_side) > self._share:
-            chores.append(self._side_by_side.pop().close)
-        return chores
+            jobs.append(self._side_by_side.pop().close)
+        return jobs
 
     def _all(self) -> list[PipeWriter]:
         return [*self._side_by_side, *self._lanes.values()]

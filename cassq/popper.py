@@ -30,7 +30,7 @@ from cassq.base.arguments import (
     refuse_pickling,
 )
 from cassq.base.counters import Tally
-from cassq.base.housekeeper import Tend
+from cassq.base.housekeeper import Maintain
 from cassq.consumer.claiming.claimer import Claimer
 from cassq.consumer.delivery import (
     TURN_MS,
@@ -60,7 +60,7 @@ logger = logging.getLogger("cassq")
 POP_MAX = 1_000_000
 EXTEND_MAX_SECONDS = 7 * 86400.0
 WAIT_MAX_SECONDS = 365 * 86400.0
-TEND_SECONDS = 10.0  # how long an idle popper may hold the files of retired pipes
+MAINTENANCE_SECONDS = 10.0  # how long an idle popper may hold the files of retired pipes
 UNUSED_MS = 500  # prefetched messages of which none was taken for so long go back
 UNUSED_WANTED_MS = 100  # the same while another popper waits for its turn
 KEEP_ALIVE_SECONDS = 3600.0
@@ -78,7 +78,7 @@ class Popper:
         *,
         dead_letter: DeadLetterFn,
         doorbell: Doorbell,
-        run_within: Callable[[Tend, float], None],
+        run_within: Callable[[Maintain, float], None],
         soon: Callable[[], None],
         keep_alive: float | None = KEEP_ALIVE_SECONDS,
         shared: bool = False,
@@ -175,7 +175,7 @@ class Popper:
                     self._hurried = False
                     return messages
                 if wait_ms := self._settler.begin_wait():
-                    self._run_within(self.tend, wait_ms / 1000)
+                    self._run_within(self.maintain, wait_ms / 1000)
                 else:
                     self._flush()
                 self._claimer.health.record_success()
@@ -270,13 +270,13 @@ class Popper:
         if prefetch_limit > 1:
             prefetch_limit = pace.allowed(prefetch_limit, rules.claim_timeout_ms)
         if rules.limited and not allowed:
-            self._run_within(self.tend, self._limits.tend_within(rules))
+            self._run_within(self.maintain, self._limits.maintain_within(rules))
             claim = partial(self._claim, above=above, allowed=True)
             return self._limits.claim(most, pace.ahead(), rules, claim)
         began_ms, took_ms = self._clock.boot_ms(), 0
         try:
             if self._lanes is not None:
-                self._run_within(self.tend, self._lanes.tend_within())
+                self._run_within(self.maintain, self._lanes.maintain_within())
                 return self._lanes.take(most)
             found = self._claimer.claim(self._acknowledger, most, prefetch_limit, began_ms, above)
         except Exception as exc:
@@ -295,10 +295,10 @@ class Popper:
             keep_at_ms = found[0][0].claimed_ms + look_ms
             if keep_at_ms < self._keep_at_ms:
                 self._keep_at_ms = keep_at_ms
-                self._run_within(self.tend, look_ms / 1000)
-        within = self._claimer.tend_within() if found and self._claimer.tended else None
+                self._run_within(self.maintain, look_ms / 1000)
+        within = self._claimer.maintain_within() if found and self._claimer.maintained else None
         if within is not None:
-            self._run_within(self.tend, within)
+            self._run_within(self.maintain, within)
         return Messages(
             [DeliveredRun(delivery, *piece) for delivery, pieces in found for piece in pieces]
         )
@@ -344,7 +344,7 @@ class Popper:
         self._buffer.add(found)
         self._ahead, self._taken_ms = threading.current_thread(), self._catalog.now_ms()
         if self._buffer.parts:
-            self._run_within(self.tend, UNUSED_MS / 1000)
+            self._run_within(self.maintain, UNUSED_MS / 1000)
 
     @contextmanager
     def transaction(self, max_messages: int = 1, wait: float = 0.0) -> Iterator[Messages]:
@@ -515,7 +515,7 @@ class Popper:
         if self._limits.short or self._claimer.passed_suspects:
             self._waiter.wake()  # there is room for another one
         if not self._settler.unwritten and (wait_ms := self._settler.begin(now_ms)):
-            self._run_within(self.tend, wait_ms / 1000)
+            self._run_within(self.maintain, wait_ms / 1000)
         return now_ms
 
     def _write_at_once(self, delivery: Delivery, seqs: range) -> None:
@@ -535,11 +535,11 @@ class Popper:
 
     # --- life ---------------------------------------------------------------------------------
 
-    def tend(self) -> float:
+    def maintain(self) -> float:
         """Write acks that are old enough, keep claims alive, close the files of retired pipes.
         Returns the seconds until the next time."""
         # Without the lock, as a consumer must not wait for this.
-        turns = self._claimer.tend_turns(leave=self._stopping or self._closed)
+        turns = self._claimer.maintain_turns(leave=self._stopping or self._closed)
         with self._lock:
             if self._closed:
                 return _NEVER
@@ -549,10 +549,10 @@ class Popper:
             self._flush_old()
             self._claimer.close_dropped()
             left_ms = self._settler.until_flush_ms(self._catalog.now_ms())
-            again = left_ms / 1000 if self._settler.unwritten else TEND_SECONDS
+            again = left_ms / 1000 if self._settler.unwritten else MAINTENANCE_SECONDS
             again = min(again, turns, self._give_back_unused(), self._keep_claims_alive())
-            more = (self._lanes or self._claimer.reserving).tend(leave=self._stopping)
-            return min(again, more, self._limits.tend(self._claimer.rules))
+            more = (self._lanes or self._claimer.reserving).maintain(leave=self._stopping)
+            return min(again, more, self._limits.maintain(self._claimer.rules))
 
     def _give_back_unused(self) -> float:
         """Give back what was prefetched if nobody takes from it; seconds until the next check."""

@@ -58,7 +58,7 @@ from cassq.model.queues import (
 )
 from cassq.model.receipts import Receipt, parsed_all
 from cassq.model.rows import GroupRow, QueueRow
-from cassq.popper import KEEP_ALIVE_SECONDS, TEND_SECONDS, Popper
+from cassq.popper import KEEP_ALIVE_SECONDS, MAINTENANCE_SECONDS, Popper
 from cassq.producer.admission import Admission
 from cassq.producer.dedup import find_message
 from cassq.producer.pusher import Pusher
@@ -178,7 +178,7 @@ class Queue:
                 level=level,
             )
             pusher = Pusher(admission, runtime.doorbell(row.id), self._life, opened)
-            runtime.look_after(pusher.tend, 0.25)
+            runtime.add_maintenance(pusher.maintain, 0.25)
             runtime.opened(pusher, self.watched)
             return pusher
 
@@ -210,11 +210,11 @@ class Queue:
             dead_letter=self._runtime.dead_letter,
             doorbell=self._runtime.doorbell(row.queue_id),
             run_within=self._runtime.run_within,
-            soon=lambda: self._runtime.call_soon(popper.tend),
+            soon=lambda: self._runtime.call_soon(popper.maintain),
             keep_alive=keep_alive,
             shared=shared,
         )
-        self._runtime.look_after(popper.tend, TEND_SECONDS)
+        self._runtime.add_maintenance(popper.maintain, MAINTENANCE_SECONDS)
         self._runtime.attend(watched, popper.tally)
         self._runtime.opened(popper, self.watched)
         return popper

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cassq.client.queue import Queue
 from cassq.client.runtime import Runtime
-from cassq.consumer.receiving import TEND_SECONDS, Receiver
+from cassq.consumer.receiving import MAINTENANCE_SECONDS, Receiver
 from cassq.errors import GroupNotFoundError
 
 
@@ -24,7 +24,7 @@ def open_receiver(runtime: Runtime, queue: Queue, group: str) -> Receiver:
         dead_letter=runtime.dead_letter,
         doorbell=runtime.doorbell(queue_row.id),
     )
-    runtime.look_after(receiver.tend, TEND_SECONDS)
+    runtime.add_maintenance(receiver.maintain, MAINTENANCE_SECONDS)
     runtime.attend(watched, receiver.tally)
     runtime.opened(receiver, queue.watched)
     return receiver

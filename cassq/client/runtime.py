@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from cassq.base.clock import Clock
 from cassq.base.counters import Requests, Tallies, Tally
-from cassq.base.housekeeper import Housekeeper, Tend
+from cassq.base.housekeeper import Housekeeper, Maintain
 from cassq.client.backends.embedded import Embedded
 from cassq.client.watched import WatchedQueue
 from cassq.consumer.presence import LOOK_SECONDS, Presence
@@ -131,7 +131,7 @@ class Runtime:
         self.notebook: Notebook = Notebook(clock)
         self.housekeeper: Housekeeper = Housekeeper(clock)
         # Has a task called within this many seconds.
-        self.run_within: Callable[[Tend, float], None] = self.housekeeper.run_within
+        self.run_within: Callable[[Maintain, float], None] = self.housekeeper.run_within
         # Separate: the housekeeper's tasks may block for long, and would delay new settings.
         self.settings: Housekeeper = Housekeeper(clock, "settings")
         self._place = place
@@ -184,16 +184,16 @@ class Runtime:
 
     # --- in the background ----------------------------------------------------------------------
 
-    def call_soon(self, tend: Tend) -> None:
-        """Have `tend` called now. Takes no lock: safe in a signal handler."""
-        self.housekeeper.call_soon(tend)
+    def call_soon(self, maintain: Maintain) -> None:
+        """Have `maintain` called now. Takes no lock: safe in a signal handler."""
+        self.housekeeper.call_soon(maintain)
 
-    def look_after(self, tend: Tend, first: float) -> None:
-        """Have the housekeeper call `tend`, the first time in `first` seconds."""
+    def add_maintenance(self, maintain: Maintain, first: float) -> None:
+        """Have the housekeeper call `maintain`, the first time in `first` seconds."""
         self.housekeeper.add(self.reap_in_passing, REAP_SECONDS)
-        self.housekeeper.add(tend, first)
+        self.housekeeper.add(maintain, first)
 
-    def keep_fresh(self, refresh: Tend, first: float) -> None:
+    def keep_fresh(self, refresh: Maintain, first: float) -> None:
         """Have `refresh` read settings again, the first time in `first` seconds."""
         self.settings.add(refresh, first)
 
@@ -201,7 +201,7 @@ class Runtime:
         """Record from now on that a popper of that group is present."""
         attendance = self._state.opened().attendance
         attendance.add(group, tally)
-        self.look_after(attendance.tend, LOOK_SECONDS)
+        self.add_maintenance(attendance.maintain, LOOK_SECONDS)
 
     def reap_in_passing(self) -> float:
         """Run every pass, one client at a time; the longer they took, the later the next run."""
@@ -221,7 +221,7 @@ class Runtime:
         return rest
 
     def _note(self) -> float:
-        return self.notebook.tend(self.ports)
+        return self.notebook.maintain(self.ports)
 
     # --- what is open ---------------------------------------------------------------------------
 
@@ -233,12 +233,12 @@ class Runtime:
             raise ClosedError("this client is being closed")
         for old in [old for old in list(self.open) if old.closed]:  # other threads open some, too
             owner = self.open.pop(old, None)
-            self.housekeeper.remove(old.tend)
+            self.housekeeper.remove(old.maintain)
             if owner is not None and owner not in self.open.values():
                 self.settings.remove(owner.refresh)
         self.tallies.add(queue.name, thing.tally)
         self.notebook.add(queue.id, thing.tally)
-        self.look_after(self._note, NOTE_SECONDS)
+        self.add_maintenance(self._note, NOTE_SECONDS)
         self.open[thing] = queue
         self.keep_fresh(queue.refresh, REFRESH_SECONDS)
 
@@ -248,14 +248,14 @@ class Runtime:
             queue.take_up(row)
 
     def forget(self, names: Iterable[str]) -> set[WatchedQueue]:
-        """Stop tending these queues' pushers and poppers, and do not close them later. Returns
+        """Stop maintaining these queues' pushers and poppers, and do not close them later. Returns
         the queues as watched."""
         forgotten: set[WatchedQueue] = set()
         for name in names:
             for thing, queue in list(self.open.items()):
                 if queue.name == name:
                     self.open.pop(thing)
-                    self.housekeeper.remove(thing.tend)
+                    self.housekeeper.remove(thing.maintain)
                     forgotten.add(queue)
         return forgotten
 

@@ -111,13 +111,13 @@ class Limits:
         """Seconds until there may be more, as the last `claim` found; at most `most`."""
         return min(most, self._again) if self._again else most
 
-    def tend_within(self, rules: Rules) -> float:
-        """In how many seconds `tend` is due after a call of `claim`. A rate needs no tending."""
+    def maintain_within(self, rules: Rules) -> float:
+        """In how many seconds `maintain` is due after a call of `claim`. A rate needs none."""
         if rules.concurrency is None:
             return _NEVER
         return min(UNUSED_MS, rules.claim_timeout_ms / 3) / 1000
 
-    def tend(self, rules: Rules) -> float:
+    def maintain(self, rules: Rules) -> float:
         """Keep the permits that are in use, and give the others back; seconds until the next
         time. Cost: a read and a conditional write, where there is something to do."""
         if not self._permits:
@@ -131,7 +131,7 @@ class Limits:
         if unused or self._until_ms < max(due_ms, now_ms + timeout_ms * 4 // 3):
             until_ms = max(due_ms, now_ms + 2 * timeout_ms)
             self._keep_permits(count if unused else self._permits, until_ms)
-        return self.tend_within(rules)
+        return self.maintain_within(rules)
 
     # --- the rate -------------------------------------------------------------------------------
 

@@ -53,7 +53,7 @@ class Presence:
         with self._mutex:
             self._poppers.append(popper)
 
-    def tend(self) -> float:
+    def maintain(self) -> float:
         """Record changes, and every popper periodically; seconds until the next time.
 
         Cost: one unsynced write for each popper every five seconds, or when it starts or stops

@@ -24,7 +24,7 @@ from cassq.lifecycle.retries import DeadLetterFn
 from cassq.model.rows import GroupRow, QueueRow
 
 RECEIVE_MAX = 10_000
-TEND_SECONDS = 10.0  # how long an idle receiver may hold the files of retired pipes
+MAINTENANCE_SECONDS = 10.0  # how long an idle receiver may hold the files of retired pipes
 
 
 class AnyReceiver(abc.ABC):
@@ -149,12 +149,12 @@ class Receiver(AnyReceiver):
 
     # --- life -----------------------------------------------------------------------------------
 
-    def tend(self) -> float:
+    def maintain(self) -> float:
         """Close the files of retired pipes. Returns the seconds until the next time."""
         with self._lock:
             if not self._closed:
                 self._claimer.close_dropped()
-            return TEND_SECONDS
+            return MAINTENANCE_SECONDS
 
     @property
     def closed(self) -> bool:

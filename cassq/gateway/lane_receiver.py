@@ -70,7 +70,7 @@ class LaneReceiver(AnyReceiver):
         self._begun_ms = self._looked_ms = self._used_ms = 0
         self._asked_ms = 0  # until when our request stands
         self._gave_way_ms = 0  # until when others go first
-        runtime.look_after(self.tend, IDLE_SECONDS)
+        runtime.add_maintenance(self.maintain, IDLE_SECONDS)
 
     @property
     def patience(self) -> float:
@@ -195,7 +195,7 @@ class LaneReceiver(AnyReceiver):
             self._asked_ms = 0
             with self._life.enter():
                 self._leases.drop(self._request, self._owner)
-        self._runtime.run_within(self.tend, LOOK_MS / 1000)
+        self._runtime.run_within(self.maintain, LOOK_MS / 1000)
 
     def _give_up(self, now_ms: int) -> None:
         popper, self._popper = self._popper, None
@@ -208,7 +208,7 @@ class LaneReceiver(AnyReceiver):
 
     # --- life -----------------------------------------------------------------------------------
 
-    def tend(self) -> float:
+    def maintain(self) -> float:
         """Give up a lane that another wants while nobody waits here, and messages that nobody
         fetched. Returns the seconds until the next time."""
         if not self._lock.acquire(blocking=False):
@@ -238,7 +238,7 @@ class LaneReceiver(AnyReceiver):
         self._closed = True
         self.interrupt()
         with self._lock:
-            self._runtime.housekeeper.remove(self.tend)
+            self._runtime.housekeeper.remove(self.maintain)
             with suppress(CassqError):  # the client is closed: so is the popper
                 self._give_up(0)
             self._waiter.close()

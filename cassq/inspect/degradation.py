@@ -53,7 +53,7 @@ class Notebook:
         with self._mutex:
             self._tallies.append((queue_id, tally, Counter()))
 
-    def tend(self, ports: Ports) -> float:
+    def maintain(self, ports: Ports) -> float:
         """Write what is new; return the seconds until the next time. Call it from one thread at a
         time. Cost: none if nothing is new, else one write per queue."""
         with self._mutex:
@@ -79,7 +79,7 @@ class Notebook:
 
     def close(self, ports: Ports) -> None:
         """Write what is new, for the last time."""
-        self.tend(ports)
+        self.maintain(ports)
         self._note_requests(ports)
 
     def _note_requests(self, ports: Ports) -> None:

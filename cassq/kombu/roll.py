@@ -43,8 +43,8 @@ class Roll:
                 self._fd = self._open()
             os.write(self._fd, json.dumps([queue, group, popper]).encode() + b"\n")
         if first:
-            self._client.runtime.look_after(self.tend, LOOK_SECONDS)
-            self.tend()
+            self._client.runtime.add_maintenance(self.maintain, LOOK_SECONDS)
+            self.maintain()
 
     def _open(self) -> int:
         """A file that is locked before others see it."""
@@ -55,7 +55,7 @@ class Roll:
         path.rename(self._folder / self._name)
         return fd
 
-    def tend(self) -> float:
+    def maintain(self) -> float:
         """Free what dead processes had; seconds until the next look."""
         with suppress(FileNotFoundError):
             for path in self._folder.iterdir():

@@ -304,7 +304,7 @@ class Turns:
                     del self._kept[turn.name]
             turn.released.set()
 
-    def tend(self, popper: str, *, leave: bool) -> float:
+    def maintain(self, popper: str, *, leave: bool) -> float:
         """Renew, and end, what a popper keeps. leave: it takes nothing for the moment. Returns the
         seconds until the next time. Cost: a read in `LOOK_MS` for each turn; a write where a lock
         must be renewed or released."""
@@ -346,7 +346,7 @@ class Turns:
         return any(turn.overstays(now_ms) for turn in self._of(popper))
 
     def due_seconds(self, popper: str) -> float:
-        """In how many seconds `tend` is due after a popper claimed. Cost: memory reads."""
+        """In how many seconds `maintain` is due after a popper claimed. Cost: memory reads."""
         return 0.0 if any(turn.stale for turn in self._of(popper)) else LOOK_MS / 1000
 
     def leave(self, popper: str) -> None:

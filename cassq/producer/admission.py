@@ -39,7 +39,7 @@ from cassq.model.lanes import lane_of
 from cassq.model.priorities import PLAIN, PRIORITY_MAX, Level, Levels, check_allowed, check_priority
 from cassq.model.queues import QueuePolicy
 from cassq.model.rows import QueueRow
-from cassq.pipes import Chore, PipeWriter, PipeWriters, Present, Tended
+from cassq.pipes import AppendSnapshot, Maintenance, MaintenanceJob, PipeWriter, PipeWriters
 from cassq.producer.dedup import DedupPush, marked, marked_with
 from cassq.producer.quota import Quota
 from cassq.producer.spilling import Overflow, spilled_count, spilled_rest
@@ -281,7 +281,7 @@ class Admission:
             if once is not None:
                 receipts = once.push(appender.append, batch)
             else:
-                receipts = appender.append(batch, first.intend, Present(queue, boot_ms))
+                receipts = appender.append(batch, first.intend, AppendSnapshot(queue, boot_ms))
             size = appender.written_bytes - before_bytes
             return AppendedPushes(entries, len(batch.payloads), receipts, size)
         except (CorruptionError, BackendError) as exc:
@@ -332,18 +332,18 @@ class Admission:
             return DedupPush(ports, self._queue, ids)
         return first.intend if isinstance(first.intend, DedupPush) else None
 
-    def tend(self) -> Tended:
-        """Housekeeping of the appenders, as `PipeWriter.tend`."""
+    def maintain(self) -> Maintenance:
+        """Housekeeping of the appenders, as `PipeWriter.maintain`."""
         if self._overflow is not None and self._overflow.down:
-            return Tended(1.0, [])  # a push would have to wait for this
+            return Maintenance(1.0, [])  # a push would have to wait for this
         with self._noticing_outages():
-            return (self._writing or self._begin()).appenders.tend()
+            return (self._writing or self._begin()).appenders.maintain()
 
-    def do(self, chores: Iterable[Chore]) -> None:
-        """Do the chores that `tend` returned. No push waits for them."""
+    def do(self, jobs: Iterable[MaintenanceJob]) -> None:
+        """Do the jobs that `maintain` returned. No push waits for them."""
         with self._noticing_outages():
-            for chore in chores:
-                chore()
+            for job in jobs:
+                job()
 
     @contextmanager
     def _noticing_outages(self) -> Iterator[None]:

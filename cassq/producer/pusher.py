@@ -580,7 +580,7 @@ class Pusher:
 
     # --- life ---------------------------------------------------------------------------------
 
-    def tend(self) -> float:
+    def maintain(self) -> float:
         """Housekeeping between appends; seconds until the next time. Chores that need the catalog
         run outside the lead: others may hold the catalog for a long time."""
         keeper = PendingPush(b"", None, None)
@@ -591,11 +591,11 @@ class Pusher:
                 return 0.05
             self._leader = keeper
         try:
-            again, chores = self._admission.tend()
+            again, jobs = self._admission.maintain()
         finally:
             with self._mutex:
                 self._hand_on(keeper)
-        self._admission.do(chores)
+        self._admission.do(jobs)
         return again
 
     def close(self) -> None:

@@ -149,7 +149,7 @@ def alone(client: cassq.Client) -> None:
         done.set()
         return HOUR_MS / 1000
 
-    client.runtime.look_after(look, 0)
+    client.runtime.add_maintenance(look, 0)
     assert done.wait(DEADLINE_SECONDS), "its last pass is not over"
 
 

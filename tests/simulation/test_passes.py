@@ -54,7 +54,7 @@ for _name in ("pwritev", "sync", "sync_data", "sync_directory", "unlink", "renam
 class Untended(SteppedClient):
     """Leaves everything to the reaper."""
 
-    def tend(self) -> None:
+    def maintain(self) -> None:
         """Nothing is done in passing."""
 
 

@@ -93,7 +93,7 @@ class Claimer:
         given = ports, self.name, self.window, self.new_holder, lambda: self.rules
         one_by_one = in_order or group().policy.keyed
         self.reserving: Reserving = Reserving(*given, extends=None if one_by_one else extends)
-        self.tended: bool = self.exclusive or not self.reserving.off  # see `tend_within`
+        self.maintained: bool = self.exclusive or not self.reserving.off  # see `maintain_within`
         reserving = None if self.reserving.off else self.reserving
         self.new_claims: NewClaims = NewClaims(ports, group, self.window, self._expiry, reserving)
         self._leveled = False  # whether messages with a priority were seen
@@ -588,9 +588,9 @@ class Claimer:
             return []
         return self._claim_in_order(view, read, limit, acknowledger, turn)
 
-    def tend_within(self) -> float | None:
-        """In how many seconds `tend_turns`, or `reserving.tend`, is due after a claim; None if no
-        locks are kept."""
+    def maintain_within(self) -> float | None:
+        """In how many seconds `maintain_turns`, or `reserving.maintain`, is due after a claim;
+        None if no locks are kept."""
         if self._turns is None:
             return None if self.exclusive else TURN_MS / 1000
         return self._turns.due_seconds(self.name)
@@ -599,7 +599,7 @@ class Claimer:
         """Whether another popper has waited for too long for what this one claimed ahead."""
         return self._turns is not None and self._turns.overstays(self.name)
 
-    def tend_turns(self, *, leave: bool) -> float:
+    def maintain_turns(self, *, leave: bool) -> float:
         """Renew the locks that are kept, and release those that are not used or that others want;
         seconds until the next time. leave: this popper takes nothing for the moment."""
         if self._turns is None:
@@ -608,7 +608,7 @@ class Claimer:
             leave = leave or self._queue().policy.pop_paused
         except (QueueNotFoundError, GroupNotFoundError):
             leave = True
-        return self._turns.tend(self.name, leave=leave)
+        return self._turns.maintain(self.name, leave=leave)
 
     def _is_unacked(self, view: PipeView) -> bool:
         """Whether anything in a pipe is unacked now: what was unacked may have expired."""

@@ -191,7 +191,7 @@ class Reserving:
 
     # --- giving back ------------------------------------------------------------------------------
 
-    def tend(self, *, leave: bool) -> float:
+    def maintain(self, *, leave: bool) -> float:
         """Give back what was not used in time, or `leave`s; seconds until the next time."""
         now_ms = self._catalog.now_ms()
         self.off |= leave

@@ -572,11 +572,11 @@ class Lane(LaneMessages):
 
     # --- keeping --------------------------------------------------------------------------------
 
-    def tend_within(self) -> float:
-        """In how many seconds `tend` is due after a call of `take`."""
+    def maintain_within(self) -> float:
+        """In how many seconds `maintain` is due after a call of `take`."""
         return min(self._claimer.rules.claim_timeout_ms / 3, IDLE_MS) / 1000
 
-    def tend(self, *, leave: bool = False) -> float:
+    def maintain(self, *, leave: bool = False) -> float:
         """Keep the lane and its rows, take messages from consumers that are gone, and leave a lane
         that is not used; seconds until the next time. leave: it will not be used again.
 

@@ -239,14 +239,14 @@ class Lanes:
 
     # --- keeping --------------------------------------------------------------------------------
 
-    def tend_within(self) -> float:
-        """In how many seconds `tend` is due after a call of `take`."""
-        within = self.lanes[0].tend_within()
+    def maintain_within(self) -> float:
+        """In how many seconds `maintain` is due after a call of `take`."""
+        within = self.lanes[0].maintain_within()
         return within if self._only is not None else min(within, MOVE_MS / 1000)
 
-    def tend(self, *, leave: bool = False) -> float:
-        """As `Lane.tend`, for all of them."""
-        again = min(lane.tend(leave=leave) for lane in self.lanes)
+    def maintain(self, *, leave: bool = False) -> float:
+        """As `Lane.maintain`, for all of them."""
+        again = min(lane.maintain(leave=leave) for lane in self.lanes)
         if self._only is not None or again >= _NEVER:
             return again
         for claimer in self._claimers:

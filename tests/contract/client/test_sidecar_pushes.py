@@ -73,7 +73,7 @@ def test_a_pipe_without_the_replica_of_a_slow_sidecar_is_replaced_within_5_secon
             third.slow = 0.0
         for second in range(1, 6):
             place.beat()
-            pusher.tend()
+            pusher.maintain()
             if pushing:
                 began_ms = clock.boot_ms()
                 pusher.push(b"%d" % second)

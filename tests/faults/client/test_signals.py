@@ -287,9 +287,9 @@ FREE = {
     },
     "Popper": {
         "ack_held", "close", "close_inside", "commit", "dead", "extend_held", "give_held",
-        "interrupt", "release", "rollback", "stop", "tend", "transaction",
+        "interrupt", "release", "rollback", "stop", "maintain", "transaction",
     },
-    "Pusher": {"close", "close_inside", "push_intended", "tend"},
+    "Pusher": {"close", "close_inside", "push_intended", "maintain"},
     "Schedule": {"drop"},
 }  # fmt: skip
 

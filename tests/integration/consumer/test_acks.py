@@ -62,7 +62,7 @@ def test_a_message_that_comes_at_once_does_not_wait_for_the_write_of_the_last_ac
             message.ack()
         assert committed() == 0
         clock.advance(0.05)
-        popper.tend()
+        popper.maintain()
         assert committed() == 5
 
 

@@ -33,7 +33,7 @@ def bury(queue: cassq.Queue, popper: cassq.Popper) -> str:
 def waited(clock: ManualClock, popper: cassq.Popper) -> list[str]:
     """What comes once the popper has looked for released keys."""
     clock.advance(1)
-    popper.tend()
+    popper.maintain()
     return drained(popper)
 
 

@@ -27,7 +27,7 @@ def test_a_kept_claim_outlives_its_timeout(timed: cassq.Client, clock: ManualClo
     for _ in range(10):  # three timeouts
         clock.advance(pause)
         assert other.pop(3) == []
-        pause = popper.tend()
+        pause = popper.maintain()
         assert pause <= 1 / 3
     popper.commit(messages)
     assert queue.stats().groups["default"].committed == 3
@@ -56,7 +56,7 @@ def test_a_kept_claim_ends_at_the_cap(timed: cassq.Client, clock: ManualClock) -
     for _ in range(24):
         clock.advance(0.1)
         assert other.pop() == []
-        popper.tend()
+        popper.maintain()
     clock.advance(0.1)
     (message,) = other.pop()
     assert message.attempts == 2
@@ -84,7 +84,7 @@ def test_a_kept_claim_of_a_strict_queue_keeps_its_lock(
     for _ in range(15):  # five timeouts
         clock.advance(1 / 3)
         assert other.pop() == []
-        popper.tend()
+        popper.maintain()
     popper.commit(messages)
     assert [m.payload for m in other.pop()] == [b"1"]
 
@@ -105,7 +105,7 @@ def test_a_batch_of_long_tasks_runs_once_each(
     for message in popper.pop(10):
         for _ in range(6):
             clock.advance(TASK_SECONDS / 6)
-            popper.tend()
+            popper.maintain()
             runs += payloads(drain(other))
         runs.append(message.payload)
         message.ack()
@@ -124,10 +124,10 @@ def test_claims_are_kept_alive_for_an_hour_by_default(
     popper.pop()
     for _ in range(int(KEEP_ALIVE_SECONDS / 100) - 1):
         clock.advance(100)
-        popper.tend()
+        popper.maintain()
         assert other.pop() == []
     clock.advance(100)
-    popper.tend()
+    popper.maintain()
     (message,) = other.pop()
     assert message.attempts == 2
 
@@ -143,7 +143,7 @@ def test_a_thread_that_ended_keeps_nothing_alive(timed: cassq.Client, clock: Man
     joined("the other thread", thread)
     for _ in range(6):
         clock.advance(0.3)
-        popper.tend()
+        popper.maintain()
     (taken,) = other.pop(2)
     assert (taken.payload, taken.attempts) == (b"1", 2)
     popper.commit(mine)
@@ -168,7 +168,7 @@ def test_what_one_thread_claimed_ahead_is_kept_for_the_thread_that_took_it(
     took += popper.pop(1)
     for _ in range(4):
         clock.advance(0.3)
-        popper.tend()
+        popper.maintain()
     assert took[0].payload not in payloads(slow.popper().pop(5000))
     popper.commit(took)
 
@@ -186,7 +186,7 @@ def test_what_was_claimed_ahead_is_not_kept_from_others_by_a_long_task(
     popper.flush()
     for _ in range(3):
         clock.advance(1.0)
-        popper.tend()
+        popper.maintain()
     rest = drain(other)
     assert long.payload not in payloads(rest)
     assert len(rest) == 5000 - len(taken) - 1
@@ -211,7 +211,7 @@ def test_many_claims_are_kept_alive_together_and_a_lost_one_among_them(
     assert taken.payload == b"7"
     other.commit([taken])
     for _ in range(5):
-        popper.tend()
+        popper.maintain()
         clock.advance(0.3)
     assert other.pop(20) == []
     with pytest.raises(ClaimLostError):

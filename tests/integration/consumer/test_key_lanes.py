@@ -57,9 +57,9 @@ def pass_time(clock: ManualClock, poppers: Iterable[cassq.Popper], *clients: cas
     """A second passes, in which poppers ask for nothing, and housekeepers do their work."""
     clock.advance(1.1)
     for client in clients:
-        client.runtime.online().attendance.tend()
+        client.runtime.online().attendance.maintain()
     for popper in poppers:
-        popper.tend()
+        popper.maintain()
 
 
 # --- order --------------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ def test_a_popper_that_takes_nothing_leaves_its_lanes(
     first.commit(first.pop(100))
     assert held(first) == LANES
     clock.advance(lane.IDLE_MS / 1000 + 1)
-    first.tend()
+    first.maintain()
     assert held(first) == 0
     assert sorted(texts(second.pop(100))) == sorted(texts_of(2))
 

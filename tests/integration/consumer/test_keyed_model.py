@@ -212,9 +212,9 @@ class KeyedGroup(RuleBasedStateMachine):
     def wait(self, seconds: int) -> None:
         for _ in range(2 * seconds):
             self.clock.advance(0.5)
-            self.client.runtime.online().attendance.tend()
+            self.client.runtime.online().attendance.maintain()
             for member in self.members:
-                member.popper.tend()
+                member.popper.maintain()
 
     @precondition(lambda self: len(self.members) > 1)
     @rule(at=st.integers(0, 2), killed=st.booleans())

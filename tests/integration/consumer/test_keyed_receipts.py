@@ -376,7 +376,7 @@ def test_a_deadline_counts_as_long_as_the_popper_is_open(
     queue.settle([message.receipt for message in popper.pop(10)]).extend(3600)
     assert seen(clock, popper) == []
     clock.advance(5)
-    popper.tend()
+    popper.maintain()
     assert texts(popper.pop(10)) == []
     popper.close()
     assert texts(queue.popper("keyed").pop(10)) == ["c1"]

@@ -66,7 +66,7 @@ def pass_time(clock: ManualClock, popper: cassq.Popper, seconds: int) -> None:
     """Let time pass, in which a popper's housekeeper does its work."""
     for _ in range(seconds):
         clock.advance(1)
-        popper.tend()
+        popper.maintain()
 
 
 def by_key(found: Sequence[str]) -> dict[str, list[str]]:
@@ -151,7 +151,7 @@ def test_messages_with_keys_go_to_one_pipe_of_many(client: cassq.Client) -> None
     queue.create_group("keyed", order="key")
     sent = [f"{'-a'[number % 2]}{number:02}" for number in range(40)]
     with queue.pusher() as pusher:
-        pusher.tend()  # learns how many pipes it should have open
+        pusher.maintain()  # learns how many pipes it should have open
         for text in sent:
             pusher.push(text.encode(), key=b"a" if text[0] == "a" else None)
         pipes = client.ports.catalog.pipes.live(queue.row.id)
@@ -388,7 +388,7 @@ def test_a_popper_that_takes_nothing_leaves_the_lane(
     popper.commit(popper.pop(10))
     assert not other.pop(10)
     clock.advance(lane.IDLE_MS / 1000 + 1)
-    popper.tend()
+    popper.maintain()
     (message,) = other.pop(10)
     assert (message.payload, message.attempts) == (b"a2", 1)
 

@@ -30,7 +30,7 @@ def pass_time(clock: ManualClock, popper: cassq.Popper, ms: int) -> None:
     """Let time pass, in which a popper's housekeeper does its work."""
     for _ in range(ms // 100):
         clock.advance(0.1)
-        popper.tend()
+        popper.maintain()
 
 
 # --- concurrency --------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ def test_a_limit_can_come_and_go_while_there_are_poppers(
     assert len(popper.pop(10)) == 2
     queue.update(concurrency=None)
     assert len(popper.pop(10)) == 10
-    popper.tend()
+    popper.maintain()
     shared = limit_names(queue.popper()._group().id)[1]
     assert timed.ports.catalog.leases.shared(shared) == ""
 

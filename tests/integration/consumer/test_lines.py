@@ -47,7 +47,7 @@ class Worker:
         self._next_ms = now_ms
         if not found:
             self._next_ms += round(1000 * turns.line_seconds(*self._lock))
-        self.popper.tend()
+        self.popper.maintain()
         return found
 
 

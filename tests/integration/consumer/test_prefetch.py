@@ -121,12 +121,12 @@ def test_prefetched_messages_not_taken_are_given_back_untried(
     push(queue, *numbers(1000))
     popper, other = queue.popper(), queue.popper()
     done = holding_some(queue, popper, clock)
-    assert popper.tend() <= UNUSED_MS / 1000
+    assert popper.maintain() <= UNUSED_MS / 1000
     clock.advance((UNUSED_MS - 1) / 1000 - TASK_SECONDS)
-    popper.tend()
+    popper.maintain()
     assert claimed(queue) == AHEAD - 1
     clock.advance(0.001)
-    popper.tend()
+    popper.maintain()
     assert claimed(queue) == 0
     (back,) = other.pop()
     assert (back.payload, back.attempts) == (numbers(1000)[len(done)], 1)
@@ -140,7 +140,7 @@ def test_what_is_taken_from_in_time_stays(timed: cassq.Client, clock: ManualCloc
     for left in range(AHEAD - 2, 0, -1):
         popper.commit(popper.pop())
         clock.advance((UNUSED_MS - 1) / 1000)
-        popper.tend()
+        popper.maintain()
         assert claimed(queue) == left
 
 
@@ -170,11 +170,11 @@ def test_an_exclusive_group_keeps_the_rest_while_one_is_in_hand(
     done = holding_some(queue, popper, clock)
     (message,) = popper.pop()
     clock.advance(2 * UNUSED_MS / 1000)
-    popper.tend()
+    popper.maintain()
     assert claimed(queue) == AHEAD - 1
     assert not other.pop(), "it would pass the message in hand"
     popper.commit([message])
-    popper.tend()
+    popper.maintain()
     assert claimed(queue) == 0
     assert payloads(other.pop()) == numbers(1000)[len(done) + 1 : len(done) + 2]
 
@@ -208,7 +208,7 @@ def test_threads_that_share_a_popper_do_not_prefetch_for_each_other(
     assert claimed(queue) == 1
     for _ in range(4):
         clock.advance(1.0)
-        popper.tend()
+        popper.maintain()
         done += work(popper, clock)
     assert set(taken) < set(done), "it came again"
 

@@ -471,9 +471,9 @@ def test_an_idle_pipe_of_a_priority_is_sealed_and_retired(
     drain(queue.popper(), 1)
     for level in pusher._levels.values():
         clock.advance(3)
-        level.tend()
+        level.maintain()
         clock.advance(6)
-        level.tend()
+        level.maintain()
     reap(timed)
     assert timed.ports.catalog.pipes.live(queue.id) == []
     assert pusher.push(b"y", priority=4)

@@ -109,7 +109,7 @@ def test_what_is_reserved_and_not_wanted_any_more_is_given_back(
     pusher.push(b"next")
     assert not another.pop()
     clock.advance(TURN_MS / 1000)
-    popper.tend()
+    popper.maintain()
     (message,) = another.pop()
     assert (message.payload, message.attempts) == (b"next", 1)
 
@@ -173,11 +173,11 @@ def test_a_message_that_takes_long_is_seen_to_be_held_and_is_extended(
     pusher.push(b"slow")
     messages = popper.pop()
     clock.advance(2 * TURN_MS / 1000)
-    popper.tend()
+    popper.maintain()
     assert queue.stats().groups["default"].pending == 1
     for _ in range(4):
         clock.advance(9)
-        popper.tend()
+        popper.maintain()
         assert not another.pop()
     popper.commit(messages)
     assert queue.stats().groups["default"].committed == 5
@@ -229,7 +229,7 @@ def test_a_popper_that_ends_gives_back_what_it_reserved(
     turns(pusher, popper, clock, *numbers(4))
     getattr(popper, ends)()
     if ends == "stop":
-        popper.tend()
+        popper.maintain()
     pusher.push(b"next")
     (message,) = another.pop()
     assert (message.payload, message.attempts) == (b"next", 1)

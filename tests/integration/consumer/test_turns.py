@@ -93,7 +93,7 @@ def some(popper: cassq.Popper, clock: ManualClock, ms: int) -> list[bytes]:
         if payload is not None:
             found.append(payload)
         clock.advance(0.01)
-        popper.tend()
+        popper.maintain()
     return found
 
 
@@ -113,11 +113,11 @@ def test_a_turn_that_is_not_used_ends(opened: Open, clock: ManualClock) -> None:
     assert one(popper) == b"0"
     before = epoch(client)
     clock.advance((IDLE_MS - 1) / 1000)
-    popper.tend()
+    popper.maintain()
     assert one(popper) == b"1"
     assert epoch(client) == before, "it was kept until then"
     clock.advance(IDLE_MS / 1000)
-    popper.tend()
+    popper.maintain()
     assert one(other) == b"2"
 
 
@@ -127,10 +127,10 @@ def test_a_turn_with_a_message_in_hand_does_not_end(opened: Open, clock: ManualC
     messages = popper.pop(1)
     for _ in range(20):
         clock.advance(0.2)
-        popper.tend()
+        popper.maintain()
         assert one(other) is None
     popper.commit(messages)
-    popper.tend()
+    popper.maintain()
     assert one(other) == b"1", "it waited long enough"
 
 
@@ -143,7 +143,7 @@ def test_poppers_of_two_clients_take_turns(opened: Open, clock: ManualClock) -> 
             order += [(who, payload)] if payload is not None else []
         clock.advance(0.01)
         for popper in poppers:
-            popper.tend()
+            popper.maintain()
     assert [payload for _, payload in order] == numbers(len(order))
     turns = [len(list(run)) for _, run in groupby(order, key=itemgetter(0))]
     assert len(turns) >= 400 * 10 // (2 * SOON_MS)
@@ -175,7 +175,7 @@ def test_a_popper_that_takes_no_more_ends_its_turn(opened: Open, how: str) -> No
         queue.pause(pop=True)
     else:
         getattr(popper, how)()
-    popper.tend()
+    popper.maintain()
     if how == "pause":
         queue.resume()
     with opened() as third:
@@ -217,7 +217,7 @@ def test_poppers_of_one_client_do_not_keep_another_client_out(
         one(poppers[number % 2])
         clock.advance(0.01)
         for popper in poppers:
-            popper.tend()
+            popper.maintain()
     raise AssertionError("they pass the turn to each other for ever")
 
 
@@ -344,7 +344,7 @@ def test_a_lock_is_renewed_in_the_background(opened: Open, clock: ManualClock) -
     for _ in range(10):
         clock.advance(0.1)
         held = popper.pop(1)
-        popper.tend()
+        popper.maintain()
         assert clock.boot_ms() - turn.renewed_ms <= 0.06 * 1000 * TIMEOUT
         popper.commit(held)
     assert turn.state is TurnState.RESTING
@@ -407,7 +407,7 @@ def test_nothing_is_left_of_turns_and_requests(opened: Open, clock: ManualClock)
     assert one(other) is None
     some(popper, clock, LOOK_MS + 60)
     assert one(other) is not None
-    other.tend()
+    other.maintain()
     (group,) = client.ports.catalog.queues.groups(client.queue("jobs").id)
     assert client.ports.catalog.leases.owner(turn_lease(group.id)) is None
 

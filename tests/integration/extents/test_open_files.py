@@ -96,7 +96,7 @@ def test_a_popper_that_is_not_asked_for_anything_closes_them_too(
         assert drain(popper)
     reap(timed)
     for thing in list(timed.runtime.open):  # the silent ones too, as the housekeeper does
-        assert thing.tend() <= 10 or thing.closed
+        assert thing.maintain() <= 10 or thing.closed
     assert removed_files() == before
 
 

@@ -174,15 +174,15 @@ def test_what_is_pushed_while_a_pipe_is_made_ready_comes_before_what_it_takes(
     appender = PipeWriter(ports, lambda: queue.row)
     [first] = appender.append(Batch(numbers(3), 0))
     pipes.append = lambda: appender.append(Batch(numbers(5, first=3), 0))
-    for chore in appender.tend().chores:
-        chore()
+    for job in appender.maintain().jobs:
+        job()
     [*_, last] = appender.receipts
     assert last.pipe_id != first.pipe_id  # a pipe of its own, younger than the ready one
     appender.append(Batch(numbers(4, first=8), 0))
     assert [message.payload for message in drain(queue.popper())] == numbers(12)
     pipes.append = lambda: None
-    for chore in appender.tend().chores:
-        chore()
+    for job in appender.maintain().jobs:
+        job()
     states = list(live_pipes(queue, client).values())
     # What was outrun is sealed by its owner, and another is ready.
     assert [state for state in states if state < PipeState.SEALED] == [
@@ -202,8 +202,8 @@ def test_a_pipe_that_was_ready_for_too_long_is_not_taken(
     )
     appender = PipeWriter(timed.ports, lambda: queue.row)
     appender.append(Batch(numbers(8), 0))
-    for chore in appender.tend().chores:
-        chore()
+    for job in appender.maintain().jobs:
+        job()
     assert list(live_pipes(queue, timed).values()) == [PipeState.OPEN, PipeState.READY]
     clock.advance(150)
     appender.append(Batch(numbers(1, first=8), 0))

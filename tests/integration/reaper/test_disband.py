@@ -43,9 +43,9 @@ def watch(client: cassq.Client, clock: ManualClock) -> list[Action]:
     return [action for action in reap(client) if action.verb == "disband"]
 
 
-def tend(client: cassq.Client) -> None:
+def maintain(client: cassq.Client) -> None:
     """What the client's housekeeper does every second."""
-    client.runtime.online().attendance.tend()
+    client.runtime.online().attendance.maintain()
 
 
 # --- when it goes -------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ def test_a_group_with_a_live_popper_stays(
     queue.popper("screen")
     for _ in range(40):
         clock.advance(5)
-        tend(timed)
+        maintain(timed)
         reap(timed)
     assert names(queue) == ["default", "screen"]
 
@@ -90,7 +90,7 @@ def test_a_group_that_is_polled_at_intervals_below_the_limit_stays(
     for _ in range(10):
         with queue.popper("screen") as popper:
             popper.pop()
-        tend(timed)
+        maintain(timed)
         clock.advance(EXPIRES - WATCHED - 0.001)
         watch(timed, clock)
     assert names(queue) == ["default", "screen"]
@@ -102,10 +102,10 @@ def test_the_time_counts_from_when_the_last_popper_closed(
     popper = queue.popper("screen")
     for _ in range(9):
         clock.advance(10)
-        tend(timed)
+        maintain(timed)
     clock.advance(9)
     popper.close()
-    tend(timed)
+    maintain(timed)
     clock.advance(EXPIRES - WATCHED - 0.001)
     assert watch(timed, clock) == []
     clock.advance(0.001)
@@ -118,7 +118,7 @@ def test_the_time_counts_from_when_a_killed_popper_was_last_seen(
     queue.popper("screen")
     for _ in range(3):
         clock.advance(5)
-        tend(timed)
+        maintain(timed)
     clock.advance(EXPIRES - WATCHED)  # and it was never heard of again
     assert watch(timed, clock) == []
     clock.advance(0.001)
@@ -133,7 +133,7 @@ def test_a_popper_that_lived_for_long_is_remembered_for_a_long_limit(
     queue.popper("nightly")
     for _ in range(3 * 24 * 2):
         clock.advance(1800)
-        tend(timed)
+        maintain(timed)
     clock.advance(86400 - 1801)
     queue._ports.catalog.records.members(queue._group("nightly").id, 2**50)  # forgets old ones
     watch(timed, clock)
@@ -150,7 +150,7 @@ def test_after_a_pause_of_the_whole_machine_a_live_popper_keeps_its_group(
     clock.advance(8 * 3600)
     reap(timed)  # before the popper is noted again
     clock.advance(5)
-    tend(timed)
+    maintain(timed)
     clock.advance(WATCHED)
     reap(timed)
     clock.advance(WATCHED)
@@ -204,7 +204,7 @@ def test_what_an_expired_group_had_is_counted_and_logged_and_held_back_no_more(
     drain(queue.popper())
     before = queue.stats().groups["screen"]
     assert before.pending >= 2
-    tend(timed)
+    maintain(timed)
     clock.advance(EXPIRES + 5)
     caplog.clear()
     with caplog.at_level(logging.WARNING, "cassq"):
@@ -230,7 +230,7 @@ def test_an_expired_group_s_retired_pipes_count_too(
         drain(queue.popper(group))
     reap(timed)
     push(queue, *numbers(2))
-    tend(timed)
+    maintain(timed)
     clock.advance(EXPIRES + 5)
     watch(timed, clock)
     (gone,) = queue.expired_groups()

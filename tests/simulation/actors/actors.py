@@ -69,7 +69,7 @@ def pop_all(world: World, name: str, group: str, process: Process) -> None:
     while True:
         try:
             hand.turn()
-            client.tend()
+            client.maintain()
         except (BackendError, OwnershipError) as exc:
             met(process, "popping", exc)
         except GroupNotFoundError:

@@ -39,7 +39,7 @@ def keep_desk(world: World, name: str, process: Process) -> None:
             process.spare()
             if process.errand is not None and process.errand.confirmed:
                 world.tempt(process)
-            client.tend()
+            client.maintain()
         except (BackendError, OwnershipError, GroupNotFoundError) as exc:
             met(process, "at the desk", exc)
         finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from cassq.base.housekeeper import Tend
+from cassq.base.housekeeper import Maintain
 from cassq.client import client as client_module
 from cassq.client.backends.embedded import Embedded
 from cassq.client.client import Client
@@ -56,21 +56,21 @@ class SimDoorbell(Doorbell):
 
 
 class SteppedRuntime(Runtime):
-    """The real one, without threads: what they would do is done by `tend`."""
+    """The real one, without threads: what they would do is done by `maintain`."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._tasks: dict[Tend, float] = {}
+        self._tasks: dict[Maintain, float] = {}
 
-    def look_after(self, tend: Tend, first: float) -> None:
+    def add_maintenance(self, maintain: Maintain, first: float) -> None:
         now = self.ports.clock.boot_ms() / 1000
         self._tasks.setdefault(self.reap_in_passing, now + 1.0)
-        self._tasks[tend] = now + first
+        self._tasks[maintain] = now + first
 
-    def keep_fresh(self, refresh: Tend, first: float) -> None:
+    def keep_fresh(self, refresh: Maintain, first: float) -> None:
         self._tasks[refresh] = self.ports.clock.boot_ms() / 1000 + first
 
-    def tend(self) -> None:
+    def maintain(self) -> None:
         """Do what is due, as the housekeeper does."""
         now = self.ports.clock.boot_ms() / 1000
         for task, due in list(self._tasks.items()):
@@ -93,9 +93,9 @@ class SteppedClient(Client):
         super().__init__("sim:", embedded, ProcessClock(process), spool)
         client_module._clients.discard(self)
 
-    def tend(self) -> None:
+    def maintain(self) -> None:
         """Do what is due."""
-        self.runtime.tend()
+        self.runtime.maintain()
 
 
 def open_client(world: World, process: Process) -> SteppedClient:

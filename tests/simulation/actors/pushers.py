@@ -46,7 +46,7 @@ def push_all(world: World, name: str, process: Process) -> None:
             elif rng.random() < 0.15 and alone:  # another thread may push at the moment
                 process.scheduler.note(process, "closes its pusher")
                 pusher.close()
-            client.tend()
+            client.maintain()
         except (BackendError, OwnershipError) as exc:
             met(process, "pushing", exc)
             if rng.random() < 0.1:

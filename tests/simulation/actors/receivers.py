@@ -55,7 +55,7 @@ def receive_all(world: World, name: str, group: str, process: Process) -> None:
                 )
                 leave(world, name, batch)
             receiver.settled(settle_some(world, process, client, name))
-            client.tend()
+            client.maintain()
             if rng.random() < 0.03:
                 receiver.close()
                 receiver = None

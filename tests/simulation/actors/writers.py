@@ -36,7 +36,7 @@ def write_all(world: World, name: str, process: Process) -> None:
                 process.doom(process.rng.randint(1, 120))
             writer.turn()
             process.spare()
-            client.tend()
+            client.maintain()
         except (BackendError, OwnershipError) as exc:
             met(process, "writing", exc)
             writer = Writer(world, process, client, name)  # started again: a younger one

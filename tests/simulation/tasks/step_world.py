@@ -202,7 +202,7 @@ class StepWorld(World):
             for _ in range(process.rng.randint(1, 40)):
                 for message in popper.pop(process.rng.choice((1, 1, 3))):
                     self._run(process, app, popper, message)
-                client.tend()
+                client.maintain()
                 process.sleep(process.rng.choice((0.02, 0.3)))
         except (BackendError, OwnershipError) as exc:
             met(process, "working", exc)
@@ -316,7 +316,7 @@ class StepWorld(World):
                 return
             if idle:
                 self.scheduler.clock.advance(IDLE_SECONDS)
-                client.tend()
+                client.maintain()
                 client.reaper.reap([queue._row for queue in client.queues()])
         raise BrokenPromiseError("it does not become quiet")
 

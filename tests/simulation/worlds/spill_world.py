@@ -150,9 +150,9 @@ class SpillingClient(SteppedClient):
         self.place = place
         super().__init__(embedded, process, SteppedSpool(place.runtime, place.close))
 
-    def tend(self) -> None:
-        super().tend()
-        self.place.tend()
+    def maintain(self) -> None:
+        super().maintain()
+        self.place.maintain()
         process = self.place.process
         healing = isinstance(process, CalmProcess)
         if healing:

@@ -315,7 +315,7 @@ class World:
                     if key not in poppers:
                         poppers[key] = queue.popper(group.name)
                     found += self._drain_group(client, poppers[key])
-            client.tend()
+            client.maintain()
             client.reaper.reap([queue._row for queue in client.queues()])
             if not found and self.is_quiet():
                 break

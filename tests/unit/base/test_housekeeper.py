@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from cassq.base.clock import ManualClock
-from cassq.base.housekeeper import Housekeeper, Tend
+from cassq.base.housekeeper import Housekeeper, Maintain
 from cassq.errors import BackendTimeoutError
 from tests.integration.deadlines import DEADLINE_SECONDS
 
@@ -24,7 +24,7 @@ class Task:
         self.calls = 0
         self._answer = answer
 
-    def tend(self) -> float:
+    def maintain(self) -> float:
         self.calls += 1
         return self._answer()
 
@@ -77,7 +77,7 @@ def test_a_task_is_called_when_it_is_due_and_not_before(
     keeper: Housekeeper, clock: ManualClock
 ) -> None:
     task = every(FAR)
-    keeper.add(task.tend, 2.0)
+    keeper.add(task.maintain, 2.0)
     for advance, calls in ((0.0, 0), (1.999, 0), (0.001, 1), (10.0, 1)):
         clock.advance(advance)
         look(keeper)
@@ -88,7 +88,7 @@ def test_a_task_is_called_again_after_the_seconds_it_asks_for(
     keeper: Housekeeper, clock: ManualClock
 ) -> None:
     task = every(5.0)
-    keeper.add(task.tend, 0)
+    keeper.add(task.maintain, 0)
     for advance, calls in ((0.0, 1), (4.999, 1), (0.001, 2), (5.0, 3), (50.0, 4)):
         clock.advance(advance)
         look(keeper)
@@ -97,10 +97,10 @@ def test_a_task_is_called_again_after_the_seconds_it_asks_for(
 
 def test_a_task_can_be_hurried_but_not_held_back(keeper: Housekeeper, clock: ManualClock) -> None:
     task = every(FAR)
-    keeper.add(task.tend, 10.0)
-    keeper.run_within(task.tend, 20.0)
-    keeper.add(task.tend, 20.0)
-    keeper.run_within(task.tend, 3.0)
+    keeper.add(task.maintain, 10.0)
+    keeper.run_within(task.maintain, 20.0)
+    keeper.add(task.maintain, 20.0)
+    keeper.run_within(task.maintain, 3.0)
     for advance, calls in ((2.999, 0), (0.001, 1), (20.0, 1)):
         clock.advance(advance)
         look(keeper)
@@ -110,30 +110,30 @@ def test_a_task_can_be_hurried_but_not_held_back(keeper: Housekeeper, clock: Man
 def test_a_task_to_run_within_some_seconds_wakes_the_housekeeper(keeper: Housekeeper) -> None:
     called = threading.Event()
 
-    def tend() -> float:
+    def maintain() -> float:
         called.set()
         return FAR
 
-    keeper.add(tend, FAR)
+    keeper.add(maintain, FAR)
     look(keeper)
     assert not called.is_set()
-    keeper.run_within(tend, 0)
+    keeper.run_within(maintain, 0)
     assert called.wait(DEADLINE_SECONDS)
 
 
 def test_an_unknown_task_to_run_within_some_seconds_does_nothing(keeper: Housekeeper) -> None:
     stranger = every(FAR)
-    keeper.run_within(stranger.tend, 0)
+    keeper.run_within(stranger.maintain, 0)
     look(keeper)
     assert stranger.calls == 0
 
 
 def test_a_removed_task_is_not_called_any_more(keeper: Housekeeper, clock: ManualClock) -> None:
     task = every(1.0)
-    keeper.add(task.tend, 0)
+    keeper.add(task.maintain, 0)
     look(keeper)
-    keeper.remove(task.tend)
-    keeper.remove(task.tend)
+    keeper.remove(task.maintain)
+    keeper.remove(task.maintain)
     clock.advance(10)
     look(keeper)
     assert task.calls == 1
@@ -141,11 +141,11 @@ def test_a_removed_task_is_not_called_any_more(keeper: Housekeeper, clock: Manua
 
 def test_a_task_may_remove_itself(keeper: Housekeeper, clock: ManualClock) -> None:
     def leave() -> float:
-        keeper.remove(task.tend)
+        keeper.remove(task.maintain)
         return 0.0
 
     task = Task(leave)
-    keeper.add(task.tend, 0)
+    keeper.add(task.maintain, 0)
     for _ in range(3):
         clock.advance(1)
         look(keeper)
@@ -184,8 +184,8 @@ def test_a_task_that_fails_is_reported_and_tried_again_and_the_others_go_on(
 ) -> None:
     bad, good = failing(error), every(0.5)
     with caplog.at_level(logging.WARNING, logger="cassq"):
-        keeper.add(bad.tend, 0)
-        keeper.add(good.tend, 0)
+        keeper.add(bad.maintain, 0)
+        keeper.add(good.maintain, 0)
         look(keeper)
         assert (bad.calls, good.calls) == (1, 1)
         assert [record.levelno for record in caplog.records] == [level]
@@ -211,7 +211,7 @@ def test_an_error_that_many_tasks_meet_is_told_once_and_another_quietly(
     tasks = [Task(fail) for _ in range(3)]
     with caplog.at_level(logging.INFO, logger="cassq"):
         for task in tasks:
-            keeper.add(task.tend, 0)
+            keeper.add(task.maintain, 0)
         for _ in range(3):
             look(keeper)
             clock.advance(1)
@@ -224,12 +224,12 @@ def test_an_error_that_many_tasks_meet_is_told_once_and_another_quietly(
 
 def test_nothing_is_called_once_it_has_stopped(keeper: Housekeeper, clock: ManualClock) -> None:
     task = every(0.0)
-    keeper.add(task.tend, 0)
+    keeper.add(task.maintain, 0)
     look(keeper)
     keeper.stop()
     calls = task.calls
     clock.advance(100)
-    keeper.run_within(task.tend, 0)
+    keeper.run_within(task.maintain, 0)
     assert task.calls == calls
     assert its_threads() == []
 
@@ -239,12 +239,12 @@ def test_stopping_waits_for_the_task_that_runs(clock: ManualClock) -> None:
     begun, go_on = threading.Event(), threading.Event()
     finished: list[bool] = []
 
-    def tend() -> float:
+    def maintain() -> float:
         begun.set()
         finished.append(go_on.wait(DEADLINE_SECONDS))
         return FAR
 
-    keeper.add(tend, 0)
+    keeper.add(maintain, 0)
     assert begun.wait(DEADLINE_SECONDS)
     stopper = threading.Thread(target=keeper.stop)
     stopper.start()
@@ -260,12 +260,12 @@ def test_a_task_may_stop_its_housekeeper(clock: ManualClock) -> None:
     keeper = Housekeeper(clock, NAME)
     stopped = threading.Event()
 
-    def tend() -> float:
+    def maintain() -> float:
         keeper.stop()
         stopped.set()
         return 0.0
 
-    keeper.add(tend, 0)
+    keeper.add(maintain, 0)
     assert stopped.wait(DEADLINE_SECONDS)
     keeper.stop()
 
@@ -281,17 +281,17 @@ def test_a_housekeeper_without_tasks_has_no_thread(clock: ManualClock) -> None:
 def test_many_threads_may_bring_tasks_at_once_and_one_thread_does_them(clock: ManualClock) -> None:
     keeper = Housekeeper(clock, NAME)
     start = threading.Barrier(8)
-    done_by: dict[Tend, str] = {}
+    done_by: dict[Maintain, str] = {}
     all_done = threading.Semaphore(0)
 
     def bring() -> None:
-        def tend() -> float:
-            done_by[tend] = threading.current_thread().name
+        def maintain() -> float:
+            done_by[maintain] = threading.current_thread().name
             all_done.release()
             return FAR
 
         start.wait(DEADLINE_SECONDS)
-        keeper.add(tend, 0)
+        keeper.add(maintain, 0)
 
     threads = [threading.Thread(target=bring) for _ in range(8)]
     for thread in threads:

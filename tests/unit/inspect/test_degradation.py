@@ -93,11 +93,11 @@ def test_what_all_clients_have_counted_is_added_up_and_noted_once() -> None:
         requests.count("repeated", "unanswered")
         requests.count("repeated")
         before = len(catalog.kept)
-        notebook.tend(ports)
+        notebook.maintain(ports)
         assert len(catalog.kept) == before, "not yet"
         clock.advance(NOTE_REQUESTS_MS / 1000)
         for _ in range(2):
-            notebook.tend(ports)
+            notebook.maintain(ports)
         assert len(catalog.kept) == before + 1
         requests.count("held_up")
         for _ in range(2):
