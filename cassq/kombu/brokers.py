@@ -21,7 +21,7 @@ from cassq.client.queue import Queue
 from cassq.errors import QueueNotFoundError
 from cassq.kombu.names import queue_name
 from cassq.kombu.options import TransportOptions
-from cassq.kombu.roll import Roll
+from cassq.kombu.process_registry import ProcessRegistry
 from cassq.model.queues import DEFAULT_GROUP
 from cassq.popper import Popper
 from cassq.producer.pusher import Pusher
@@ -40,7 +40,7 @@ class TransportBroker:
         self.client: Client = connect(url)
         self.clock: SystemClock = SystemClock()
         directory = local_directory(url)
-        self._roll = None if directory is None else Roll(directory, self.client)
+        self._registry = None if directory is None else ProcessRegistry(directory, self.client)
         self._queues: dict[str, Queue] = {}
         self._pushers: dict[str, Pusher] = {}
         self._strict: dict[str, bool] = {}  # by the queue's id
@@ -102,8 +102,8 @@ class TransportBroker:
     def popper(self, queue: Queue, group: str, keep_alive: float) -> Popper:
         """A popper whose claims others free at once if this process dies, on one machine."""
         popper = queue.popper(group, keep_alive=keep_alive)
-        if self._roll is not None:
-            self._roll.add(queue.name, group, popper.name)
+        if self._registry is not None:
+            self._registry.add(queue.name, group, popper.name)
         return popper
 
     def is_strict(self, queue: Queue) -> bool:

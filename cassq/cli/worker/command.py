@@ -20,7 +20,7 @@ from cassq.cli.worker.logs import FORMS, JSON, TEXT, log_tasks
 from cassq.client.client import Client
 from cassq.client.connecting import DEFAULT_URL, connect
 from cassq.client.queue import Queue
-from cassq.consumer.bereaved import free_all_of
+from cassq.consumer.dead_poppers import free_dead_popper
 from cassq.errors import CassqError, UsageError
 from cassq.model.queues import is_dead_letter_name
 from cassq.worker.figures import worker_metrics
@@ -253,7 +253,7 @@ def _free(client: Client, orders: Mapping[str, Any], popper: str) -> None:
         rows = client.ports.catalog.queues.groups(row.id)
         group = orders["group"]
         of_group = next((each for each in rows if each.name == group), None)
-        if of_group is not None and free_all_of(client.ports, row, of_group, popper):
+        if of_group is not None and free_dead_popper(client.ports, row, of_group, popper):
             client.runtime.doorbell(row.id).ring()
     except CassqError as exc:
         logger.warning(

@@ -1,8 +1,8 @@
-"""What a popper that is known to be dead has claimed or locked: freed at once, not when it expires.
+"""Dead poppers: frees at once what a popper that is known to be dead has claimed or locked.
 
-Nobody may say so of a popper but the parent of its process, which has seen it end, or who got a
-lock that only the end of the process frees. The process has one client, so all locks of that
-client go with it.
+Only two may know that: the parent of the popper's process, which has seen it end, and a process
+that got a lock which only the end of the popper's process frees. That process has one client, so
+all locks of that client are freed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DELIVERIES = 2**31 - 1
 _SLACK_MS = 1000  # clients of a cluster do not agree on the time exactly
 
 
-def free_all_of(ports: Ports, queue: QueueRow, group: GroupRow, popper: str) -> int:
+def free_dead_popper(ports: Ports, queue: QueueRow, group: GroupRow, popper: str) -> int:
     """Free what a dead popper has: the delivery counts, and messages come again, as if it had
     expired. Returns how many claims or locks that were.
 

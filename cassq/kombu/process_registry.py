@@ -1,4 +1,4 @@
-"""Which poppers died with their process: what they had in hand comes again at once.
+"""The processes that consume on this machine: what a dead one had in hand comes again at once.
 
 On one machine, each process that consumes lists its poppers in a file below the queues' directory,
 and locks it. The lock ends with the process, however that ends, and is not inherited by a fork. So
@@ -18,15 +18,15 @@ from pathlib import Path
 
 from cassq.base.os_errors import translated
 from cassq.client.client import Client
-from cassq.consumer.bereaved import free_all_of
+from cassq.consumer.dead_poppers import free_dead_popper
 
 FOLDER = "consumers"
 LOOK_SECONDS = 1.0
 _NEW = ".new"
 
 
-class Roll:
-    """The file of this process, and a look at those of others. Thread-safe."""
+class ProcessRegistry:
+    """Lists this process in a file of its own, and checks those of others. Thread-safe."""
 
     def __init__(self, directory: Path, client: Client) -> None:
         self._folder = directory / FOLDER
@@ -60,10 +60,10 @@ class Roll:
         with suppress(FileNotFoundError):
             for path in self._folder.iterdir():
                 if path.suffix != _NEW and path.name != self._name:
-                    self._bury_if_dead(path)
+                    self._free_if_dead(path)
         return LOOK_SECONDS
 
-    def _bury_if_dead(self, path: Path) -> None:
+    def _free_if_dead(self, path: Path) -> None:
         try:
             # Closing it gives up only locks of this process, and those are not on this file.
             file = path.open("r+b")
@@ -84,5 +84,5 @@ class Roll:
         if row is None:
             return
         for each in ports.catalog.queues.groups(row.id):
-            if each.name == group and free_all_of(ports, row, each, popper):
+            if each.name == group and free_dead_popper(ports, row, each, popper):
                 self._client.runtime.doorbell(row.id).ring()

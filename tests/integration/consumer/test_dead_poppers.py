@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import cassq
-from cassq.consumer.bereaved import free_all_of
+from cassq.consumer.dead_poppers import free_dead_popper
 from cassq.errors import ClaimLostError
 from cassq.model.rows import GroupRow
 from tests.integration.stage import Connect, numbers, payloads, push
@@ -17,7 +17,7 @@ def group_row(client: cassq.Client, queue: cassq.Queue) -> GroupRow:
 
 
 def free(client: cassq.Client, queue: cassq.Queue, popper: cassq.Popper) -> int:
-    return free_all_of(client.ports, queue.row, group_row(client, queue), popper.name)
+    return free_dead_popper(client.ports, queue.row, group_row(client, queue), popper.name)
 
 
 def test_what_a_dead_popper_had_is_free_at_once_and_counted(
@@ -73,8 +73,8 @@ def test_where_a_lock_keeps_the_order_the_lock_is_free_at_once(
     assert other.pop(1) == []
     rows = client.ports.catalog.queues.groups(queue.row.id)
     row = next(each for each in rows if each.name == "one")
-    assert free_all_of(client.ports, queue.row, row, other.name) == 0  # of another client
-    assert free_all_of(client.ports, queue.row, row, dead.name) == 1
+    assert free_dead_popper(client.ports, queue.row, row, other.name) == 0  # of another client
+    assert free_dead_popper(client.ports, queue.row, row, dead.name) == 1
     (again,) = other.pop(1, wait=30)
     assert (again.payload, again.attempts) == (b"0", 2)
     again.ack()
