@@ -18,7 +18,7 @@ from cassq.model.sidecar_rows import Placement, ReplicaAt, SidecarRow
 from cassq.plurals import counted
 
 if TYPE_CHECKING:
-    from cassq.extents.protocol.words import ListedExtent
+    from cassq.extents.protocol.messages import ListedExtent
 
 # What may be found; all but the last two need repair.
 UNREADABLE, SHORT, DAMAGED = "unreadable", "under-replicated", "damaged"

@@ -60,14 +60,14 @@ class Registration:
         row, failed = self._row(), self._has_failed()
         newly_damaged = row.damaged > 0 and not self._damaged
 
-        def beaten(catalog: Catalog) -> SidecarRow:
-            there = _beaten(catalog, row, failed=failed)
+        def renewed(catalog: Catalog) -> SidecarRow:
+            there = _renewed(catalog, row, failed=failed)
             if newly_damaged:
                 note_shortage(catalog)
             return there
 
         try:
-            there = await self._catalog.ask(beaten)
+            there = await self._catalog.ask(renewed)
         except BackendError:
             return False
         self._damaged = row.damaged > 0
@@ -115,7 +115,7 @@ class Registration:
         self._replica_state.draining = True
 
 
-def _beaten(catalog: Catalog, row: SidecarRow, *, failed: bool) -> SidecarRow:
+def _renewed(catalog: Catalog, row: SidecarRow, *, failed: bool) -> SidecarRow:
     """Beat; returns the row afterwards. failed: set a sidecar that is up to drain. Giving it up
     (GONE) between the two steps has to be repeated."""
     there = catalog.sidecars.beat(row)

@@ -7,9 +7,9 @@ import logging
 from typing import Any
 
 from cassq.base.clock import Clock, Stopwatch
-from cassq.extents.protocol.words import Replicate, Scrub
-from cassq.extents.sidecar.net.asking import Asking
+from cassq.extents.protocol.messages import Replicate, Scrub
 from cassq.extents.sidecar.net.connection import Access
+from cassq.extents.sidecar.net.sidecar_connection import SidecarConnection
 from cassq.sidecar.care.replicating import Replicating
 from cassq.sidecar.care.scrubbing import Scrubbing
 from cassq.sidecar.engine.port import Engine
@@ -54,7 +54,7 @@ class Sidecar:
         self.replicating: Replicating = Replicating(
             engine,
             self.dispatcher,
-            lambda address: Asking(address, self._access, cluster=handshake.cluster),
+            lambda address: SidecarConnection(address, self._access, cluster=handshake.cluster),
             clock,
             self.load,
         )

@@ -267,7 +267,7 @@ class _Running:
                         "anyone who can connect to %s can read the sidecar's status", self._http
                     )
             await registration.beat()
-            tasks += map(_task, (registration.run(), *self._housework(sidecar, catalog)))
+            tasks += map(_task, (registration.run(), *self._housekeeping(sidecar, catalog)))
             self._tell_ready()
             anew = await self._is_to_begin_anew()
             if not anew:
@@ -282,7 +282,7 @@ class _Running:
             self._state = registration.state
         return anew
 
-    def _housework(
+    def _housekeeping(
         self, sidecar: Sidecar, catalog: CatalogThread
     ) -> Sequence[Coroutine[Any, Any, None]]:
         me = ReplicaAt(self._handshake.sidecar, self._handshake.generation)

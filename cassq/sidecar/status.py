@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from cassq.base.clock import Stopwatch
-from cassq.extents.protocol.words import VERSION
+from cassq.extents.protocol.messages import VERSION
 from cassq.inspect.metrics import COUNTER, GAUGE, Metric
 from cassq.model.sidecar_rows import SidecarState
 from cassq.sidecar.care.scrubbing import Scrubbing

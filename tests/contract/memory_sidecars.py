@@ -10,8 +10,14 @@ from typing import Any
 
 from cassq.base.clock import Clock, ManualClock
 from cassq.errors import BackendError, BackendTimeoutError, BackendUnavailableError
-from cassq.extents.protocol.words import RefusedError, Request
-from cassq.extents.sidecar.net.network import Begun, CallResult, Network, Patience, SidecarCall
+from cassq.extents.protocol.messages import RefusedError, Request
+from cassq.extents.sidecar.net.network import (
+    CallResult,
+    InFlightCall,
+    Network,
+    Patience,
+    SidecarCall,
+)
 from cassq.model.sidecar_rows import SidecarRow, SidecarState
 from cassq.sidecar.engine.port import Replica
 from cassq.sidecar.engine.replica_state import ReplicaState
@@ -109,7 +115,7 @@ class MemoryNetwork(Network):
         self.clock = clock
         self.cut: set[str] = set()
         self.calls: list[SidecarCall] = []
-        self.begun: list[MemoryBegun] = []  # all there ever were
+        self.begun: list[MemoryInFlightCall] = []  # all there ever were
         self.before_exchange: Callable[[Sequence[SidecarCall]], None] = lambda calls: None
         self.closed = False
 
@@ -133,11 +139,11 @@ class MemoryNetwork(Network):
             answer if after <= until else _unanswered(answer.sidecar) for after, answer in found
         ]
 
-    def begin(self, call: SidecarCall) -> Begun | None:
+    def begin(self, call: SidecarCall) -> InFlightCall | None:
         """What it asks for is done now; how long that takes is waited for in the end."""
         self.calls.append(call)
         self.before_exchange([call])
-        begun = MemoryBegun(self, call.sidecar, self._call(call))
+        begun = MemoryInFlightCall(self, call.sidecar, self._call(call))
         self.begun.append(begun)
         return begun
 
@@ -193,7 +199,7 @@ class MemoryNetwork(Network):
         return there.serve(now)
 
 
-class MemoryBegun(Begun):
+class MemoryInFlightCall(InFlightCall):
     """A call that was made ahead. state: what became of it."""
 
     def __init__(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from cassq.base.clock import SystemClock
-from cassq.extents.protocol.words import Append, Request
+from cassq.extents.protocol.messages import Append, Request
 from cassq.extents.sidecar.net.connection import Access
 from cassq.extents.sidecar.net.connection_pool import ConnectionPool
 from cassq.extents.sidecar.net.network import CallResult, Patience, SidecarCall

@@ -22,7 +22,7 @@ from cassq.model.sidecar_rows import SidecarRow
 from cassq.plurals import counted
 
 if TYPE_CHECKING:
-    from cassq.extents.protocol.words import ListedExtent
+    from cassq.extents.protocol.messages import ListedExtent
 
 URL = "'cassandra://db1,db2/cassq?store=sidecar'"
 SHOWN_MAX = 100

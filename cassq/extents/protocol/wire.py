@@ -18,7 +18,7 @@ from msgspec.msgpack import Decoder, Encoder
 from msgspec.structs import astuple
 
 from cassq.errors import CorruptionError
-from cassq.extents.protocol.words import (
+from cassq.extents.protocol.messages import (
     OPS,
     REPLIES,
     REQUESTS,

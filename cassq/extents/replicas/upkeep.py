@@ -14,7 +14,7 @@ from cassq.extents.replicas.fleet import Fleet, Need
 from cassq.model.sidecar_rows import Placement, ReplicaAt, SidecarRow
 
 if TYPE_CHECKING:
-    from cassq.extents.protocol.words import ListedExtent
+    from cassq.extents.protocol.messages import ListedExtent
 
 
 class RepairOutcome(NamedTuple):
@@ -77,5 +77,5 @@ class Upkeep(abc.ABC):
 
     @abc.abstractmethod
     def extents(self, row: SidecarRow, only: str = "") -> Iterator[ListedExtent]:
-        """The extents of a sidecar by id; `only` as in `cassq.extents.protocol.words.List`. Raises
-        BackendError. Cost: a request per thousand."""
+        """The extents of a sidecar by id; `only` as in `cassq.extents.protocol.messages.List`.
+        Raises BackendError. Cost: a request per thousand."""

@@ -47,13 +47,13 @@ from cassq.extents.port import ExtentInfo, ExtentReader, ExtentStore
 from cassq.extents.replicas.upkeep import Upkeep
 from cassq.extents.sidecar.directory import SidecarDirectory
 from cassq.extents.sidecar.dropping import drop_extents
-from cassq.extents.sidecar.health import Leaving, SidecarHealth
+from cassq.extents.sidecar.health import PipeReplacement, SidecarHealth
 from cassq.extents.sidecar.net.connection import Access
 from cassq.extents.sidecar.net.connection_pool import ConnectionPool
 from cassq.extents.sidecar.net.network import Network
-from cassq.extents.sidecar.opening import Wanted, open_extent
-from cassq.extents.sidecar.published import HeardEnds, ask_ends, ends_told
-from cassq.extents.sidecar.read_ahead import AheadOfAll, ReadAhead
+from cassq.extents.sidecar.opening import ExtentRequest, open_extent
+from cassq.extents.sidecar.published import KnownEnds, ask_ends, ends_told
+from cassq.extents.sidecar.read_ahead import PrefetchBudget, ReadAhead
 from cassq.extents.sidecar.reader import SLICE_BYTES, SidecarReader
 from cassq.extents.sidecar.repair.repairing import Repairing
 from cassq.extents.sidecar.sealing import sealed_end
@@ -103,9 +103,9 @@ class SidecarStore(ExtentStore):
         slice_bytes: int = SLICE_BYTES,
     ) -> None:
         health, directory = SidecarHealth(clock), SidecarDirectory(catalog, clock)
-        counted = requests or Requests()
+        counted, replacement = requests or Requests(), PipeReplacement(clock)
         self._context = StoreContext(
-            *(catalog, network, health, Leaving(clock), directory, clock, ids, settings, counted),
+            *(catalog, network, health, replacement, directory, clock, ids, settings, counted),
             look_ms,
             slice_bytes,
         )
@@ -113,8 +113,8 @@ class SidecarStore(ExtentStore):
         self._rng = random.Random(ids.version())
         self.upkeep: Upkeep = Repairing(catalog, network, clock, ids, settings, self._rng)
         self._kept = FrameCache()
-        self._ends = HeardEnds(self._context)
-        self._ahead = AheadOfAll()
+        self._ends = KnownEnds(self._context)
+        self._ahead = PrefetchBudget()
         self._writers: dict[str, SidecarWriter] = {}
         self._acked: dict[str, int] = {}  # by pipe, where its writer here ended
 
@@ -122,12 +122,12 @@ class SidecarStore(ExtentStore):
         """Raises StorageFullError if sidecars have no room, and BackendUnavailableError if too few
         accept it for other reasons. Cost: a concurrent request to each of its sidecars, and a
         conditional write."""
-        wanted = Wanted(pipe_id, queue_name, strict)
+        wanted = ExtentRequest(pipe_id, queue_name, strict)
         return self._writer(open_extent(self._context, wanted, self._rng))
 
     def create_ahead(self, pipe_id: str, queue_name: str) -> SidecarWriter:
         """Raises as `create`. Cost: as `create`; it may wait for AHEAD_SECONDS."""
-        wanted = Wanted(pipe_id, queue_name, ahead=True)
+        wanted = ExtentRequest(pipe_id, queue_name, ahead=True)
         return self._writer(open_extent(self._context, wanted, self._rng))
 
     def _writer(self, placement: Placement) -> SidecarWriter:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cassq.errors import BackendUnavailableError
-from cassq.extents.protocol.words import EXTENTS_MAX, Drop
+from cassq.extents.protocol.messages import EXTENTS_MAX, Drop
 from cassq.extents.sidecar.net.network import Patience
 from cassq.extents.sidecar.store_context import StoreContext, call_of
 from cassq.model.sidecar_rows import Placement, ReplicaAt

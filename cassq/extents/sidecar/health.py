@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from cassq.base.clock import Clock
 from cassq.errors import BackendTimeoutError
-from cassq.extents.protocol.words import RefusedError
+from cassq.extents.protocol.messages import RefusedError
 from cassq.extents.sidecar.net.network import CallResult
 
 # How long a sidecar that failed is avoided: at first, and at most; twice as long each time.
@@ -60,7 +60,7 @@ class SidecarHealth:
 LEAVE_SOON_MS, LEAVE_SOON_TRIES, LEAVE_LATER_MS = 2000, 10, 30_000
 
 
-class Leaving:
+class PipeReplacement:
     """When to open pipes instead of those that have too few replicas. Thread-safe.
 
     A sidecar may be alive and yet unreachable from here. Then the next pipe has too few replicas

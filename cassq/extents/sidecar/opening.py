@@ -13,7 +13,7 @@ from cassq.errors import (
     BackendUnavailableError,
     StorageFullError,
 )
-from cassq.extents.protocol.words import Code, Open, RefusedError
+from cassq.extents.protocol.messages import Code, Open, RefusedError
 from cassq.extents.sidecar.net.network import Patience, SidecarCall
 from cassq.extents.sidecar.placing import chosen, takers
 from cassq.extents.sidecar.store_context import (
@@ -37,7 +37,7 @@ OPEN_MS_MAX = 1_800_000
 _FULL = "read-only, for lack of space"
 
 
-class Wanted(NamedTuple):
+class ExtentRequest(NamedTuple):
     """The extent to create. ahead: no push waits for it, so slow sidecars are waited for."""
 
     pipe_id: str
@@ -46,7 +46,7 @@ class Wanted(NamedTuple):
     ahead: bool = False
 
 
-def open_extent(context: StoreContext, extent: Wanted, rng: random.Random) -> Placement:
+def open_extent(context: StoreContext, extent: ExtentRequest, rng: random.Random) -> Placement:
     """Create a new extent durably, on the wanted number of sidecars, or on at least a majority of
     it, which is logged and counted.
 
@@ -73,7 +73,7 @@ def open_extent(context: StoreContext, extent: Wanted, rng: random.Random) -> Pl
         # The replicas just opened may belong to the existing extent, so they are left alone.
         raise BackendUnavailableError(f"pipe {pipe_id} has an extent already", retryable=False)
     full = len(replicas) >= wanted
-    context.leaving.opened(full=full, able=full or context.could_be_full())
+    context.replacement.opened(full=full, able=full or context.could_be_full())
     if not full:
         context.requests.count("under_replicated")
         names = ", ".join(replica.sidecar for replica in replicas)
@@ -84,7 +84,7 @@ def open_extent(context: StoreContext, extent: Wanted, rng: random.Random) -> Pl
 class _Opening:
     """The sidecars that were asked, and their answers."""
 
-    def __init__(self, context: StoreContext, extent: Wanted, rng: random.Random) -> None:
+    def __init__(self, context: StoreContext, extent: ExtentRequest, rng: random.Random) -> None:
         self._context = context
         self._ahead = extent.ahead
         self._request = Open(extent.pipe_id, WRITER_EPOCH, extent.queue_name, extent.strict)

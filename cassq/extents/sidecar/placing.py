@@ -52,7 +52,7 @@ def chosen(
         fewest = min((taken[row.zone], row.zone != zone) for row in left)
         near = [row for row in left if (taken[row.zone], row.zone != zone) == fewest]
         row, *others = rng.sample(near, min(2, len(near)))
-        if others and _burden(row) > _CLEARLY * _burden(others[0]):
+        if others and _load_of(row) > _CLEARLY * _load_of(others[0]):
             row = others[0]
         found.append(row)
         left.remove(row)
@@ -60,7 +60,7 @@ def chosen(
     return found
 
 
-def _burden(row: SidecarRow) -> float:
+def _load_of(row: SidecarRow) -> float:
     """The load of a sidecar, from its current write rate and its free space."""
     room = row.free_bytes / row.total_bytes if row.total_bytes > 0 else 1.0
     return (1 + row.load / LOAD_UNIT) / max(room, _ROOM_MIN)

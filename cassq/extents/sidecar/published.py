@@ -11,7 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 
-from cassq.extents.protocol.words import EXTENTS_MAX, Ends
+from cassq.extents.protocol.messages import EXTENTS_MAX, Ends
 from cassq.extents.sidecar.health import SidecarHealth
 from cassq.extents.sidecar.net.network import CallResult, Patience
 from cassq.extents.sidecar.replicas import nearest
@@ -32,7 +32,7 @@ KNOWN_MAX = 10_000
 End = tuple[int, int, bool, bool, int]
 
 
-class HeardEnd:
+class KnownEnd:
     """The last known acknowledged end of one extent.
 
     absent: the last replica asked has no such extent.
@@ -51,31 +51,31 @@ class HeardEnd:
         self.end = max(self.end, end)
 
 
-class HeardEnds:
+class KnownEnds:
     """The published ends of the extents that are being read. Thread-safe."""
 
     def __init__(self, context: StoreContext) -> None:
         self._context = context
         self._lock = threading.Lock()
         self._late = SidecarHealth(context.clock)  # too slow for this, if not for all
-        self._known: OrderedDict[str, HeardEnd] = OrderedDict()
-        self._wanted: dict[str, HeardEnd] = {}
+        self._known: OrderedDict[str, KnownEnd] = OrderedDict()
+        self._wanted: dict[str, KnownEnd] = {}
 
-    def of(self, placement: Placement) -> HeardEnd:
+    def of(self, placement: Placement) -> KnownEnd:
         with self._lock:
-            found = self._known.setdefault(placement.pipe_id, HeardEnd(placement))
+            found = self._known.setdefault(placement.pipe_id, KnownEnd(placement))
             self._known.move_to_end(placement.pipe_id)
             if len(self._known) > KNOWN_MAX:
                 self._known.popitem(last=False)
             found.placement = placement
             return found
 
-    def want(self, published: HeardEnd) -> None:
+    def want(self, published: KnownEnd) -> None:
         """Announce that its end, as of now or later, will be needed."""
         with self._lock:
             self._wanted[published.placement.pipe_id] = published
 
-    def refresh(self, published: HeardEnd) -> None:
+    def refresh(self, published: KnownEnd) -> None:
         """Refresh its end, if any replica knows it. Cost: none if it was asked for just now, and
         after it was last wanted; else one request to each sidecar that has a wanted extent."""
         if not self._is_fresh(published):
@@ -83,13 +83,13 @@ class HeardEnds:
         if published.placement.pipe_id in self._wanted:
             self._join(published)  # the first one may have been asked for before
 
-    def _is_fresh(self, published: HeardEnd) -> bool:
+    def _is_fresh(self, published: KnownEnd) -> bool:
         asked_ms = published.asked_ms
         if asked_ms is None or published.placement.pipe_id in self._wanted:
             return False
         return self._context.clock.boot_ms() - asked_ms < FRESH_MS
 
-    def _join(self, published: HeardEnd) -> None:
+    def _join(self, published: KnownEnd) -> None:
         """Wait for a request in flight, or ask for all wanted ends."""
         mine = threading.Event()
         with self._lock:
@@ -108,7 +108,7 @@ class HeardEnds:
                 each.round = None
             mine.set()
 
-    def _ask(self, wanted: Sequence[HeardEnd]) -> None:
+    def _ask(self, wanted: Sequence[KnownEnd]) -> None:
         """Ask the nearest replica of each extent, then the next one where that does not know. The
         first time ask all replicas: a writer's background messages may have reached only some."""
         now_ms = self._context.clock.boot_ms()
@@ -116,7 +116,7 @@ class HeardEnds:
         for each in wanted:
             each.asked_ms, each.absent = now_ms, False
             each.tried.clear()
-        parts: dict[ReplicaAt, list[HeardEnd]] = {}
+        parts: dict[ReplicaAt, list[KnownEnd]] = {}
         for each in new:
             for replica in self._untried(each):
                 parts.setdefault(replica, []).append(each)
@@ -127,7 +127,7 @@ class HeardEnds:
                     parts.setdefault(replica, []).append(each)
             left, parts = self._ask_these(parts), {}
 
-    def _untried(self, published: HeardEnd) -> list[ReplicaAt]:
+    def _untried(self, published: KnownEnd) -> list[ReplicaAt]:
         """The replicas to ask, in order, without those that failed lately: an end may lag."""
         healths = (self._context.health, self._late)
         return [
@@ -137,7 +137,7 @@ class HeardEnds:
             and not any(health.avoided(replica.sidecar) for health in healths)
         ]
 
-    def _ask_these(self, parts: Mapping[ReplicaAt, Sequence[HeardEnd]]) -> list[HeardEnd]:
+    def _ask_these(self, parts: Mapping[ReplicaAt, Sequence[KnownEnd]]) -> list[KnownEnd]:
         """Ask each replica's sidecar for these; returns the extents that none of them knew."""
         asked = {
             replica: [(each.placement.pipe_id, each.end) for each in part]

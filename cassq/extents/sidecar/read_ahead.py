@@ -8,8 +8,8 @@ from typing import NamedTuple
 from weakref import WeakSet
 
 from cassq.errors import BackendTimeoutError
-from cassq.extents.protocol.words import Read
-from cassq.extents.sidecar.net.network import Begun, CallResult, Patience
+from cassq.extents.protocol.messages import Read
+from cassq.extents.sidecar.net.network import CallResult, InFlightCall, Patience
 from cassq.extents.sidecar.store_context import StoreContext, call_of
 from cassq.model.sidecar_rows import ReplicaAt
 
@@ -20,7 +20,7 @@ AHEAD_BYTES_MAX = 32 * 1024 * 1024
 AHEAD_MS = 2000
 
 
-class AheadOfAll:
+class PrefetchBudget:
     """All prefetching readers of one store, to bound their total. Thread-safe."""
 
     def __init__(self) -> None:
@@ -34,12 +34,12 @@ class AheadOfAll:
             return size + sum(each.size for each in self._some) <= AHEAD_BYTES_MAX
 
 
-class _UnderWay(NamedTuple):
+class _Prefetch(NamedTuple):
     """A requested slice, and the replica that was asked."""
 
     replica: ReplicaAt
     request: Read
-    answer: Begun
+    answer: InFlightCall
 
 
 class ReadAhead:
@@ -50,10 +50,10 @@ class ReadAhead:
     reported: the reader just asks again.
     """
 
-    def __init__(self, context: StoreContext, others: AheadOfAll) -> None:
+    def __init__(self, context: StoreContext, others: PrefetchBudget) -> None:
         self._context = context
         self._others = others
-        self._under_way: _UnderWay | None = None
+        self._under_way: _Prefetch | None = None
 
     @property
     def size(self) -> int:
@@ -68,7 +68,7 @@ class ReadAhead:
             return
         begun = self._context.network.begin(call_of(replica, [request]))
         if begun is not None:
-            self._under_way = _UnderWay(replica, request, begun)
+            self._under_way = _Prefetch(replica, request, begun)
 
     def go_on(self) -> None:
         """Receive what has arrived. Cost: a system call while something is under way."""

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Sequence
 from cassq.errors import BackendError
 from cassq.extents.frame_cache import FrameCache
 from cassq.extents.port import ExtentReader, ExtentUnavailableError, Slice, missing
-from cassq.extents.protocol.words import Code, Frames, Read, RefusedError, Turn
+from cassq.extents.protocol.messages import Code, Frames, Read, RefusedError, Turn
 from cassq.extents.read_loop import parted, read_slices
 from cassq.extents.sidecar.net.network import CallResult, Patience
-from cassq.extents.sidecar.published import HeardEnds
+from cassq.extents.sidecar.published import KnownEnds
 from cassq.extents.sidecar.read_ahead import AHEAD_MS, ReadAhead
 from cassq.extents.sidecar.replicas import nearest
 from cassq.extents.sidecar.store_context import StoreContext, call_of, majority, refused_as
@@ -49,7 +49,7 @@ class SidecarReader(ExtentReader):
         context: StoreContext,
         placement: Placement,
         kept: FrameCache,
-        ends: HeardEnds,
+        ends: KnownEnds,
         local: Callable[[str], SidecarWriter | None],
         ahead: ReadAhead,
     ) -> None:

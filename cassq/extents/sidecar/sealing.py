@@ -22,7 +22,7 @@ from functools import partial
 from cassq.base.clock import attempts, contended
 from cassq.errors import BackendError, BackendUnavailableError
 from cassq.extents.port import missing
-from cassq.extents.protocol.words import Code, Fence, Fenced, Settle
+from cassq.extents.protocol.messages import Code, Fence, Fenced, Settle
 from cassq.extents.replicas.fleet import fleet_of
 from cassq.extents.replicas.shortages import note_shortage
 from cassq.extents.sidecar.net.network import CallResult, Patience

@@ -11,9 +11,9 @@ from cassq.base.ids import Ids
 from cassq.catalog.port import Catalog
 from cassq.errors import BackendError
 from cassq.extents.port import missing
-from cassq.extents.protocol.words import Code, RefusedError, Request
+from cassq.extents.protocol.messages import Code, RefusedError, Request
 from cassq.extents.sidecar.directory import SidecarDirectory
-from cassq.extents.sidecar.health import Leaving, SidecarHealth
+from cassq.extents.sidecar.health import PipeReplacement, SidecarHealth
 from cassq.extents.sidecar.net.network import Network, SidecarCall
 from cassq.extents.sidecar.placing import takers
 from cassq.extents.sidecar.settings import Settings
@@ -31,7 +31,7 @@ class StoreContext(NamedTuple):
     catalog: Catalog
     network: Network
     health: SidecarHealth
-    leaving: Leaving
+    replacement: PipeReplacement
     directory: SidecarDirectory
     clock: Clock
     ids: Ids

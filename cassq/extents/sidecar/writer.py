@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from cassq.errors import BackendError, BackendUnavailableError, PipeSealedError
-from cassq.extents.protocol.words import Append, Code, Ends, Mark, Request
+from cassq.extents.protocol.messages import Append, Code, Ends, Mark, Request
 from cassq.extents.server_writer import ServerWriter
 from cassq.extents.sidecar.net.network import CallResult, Patience
 from cassq.extents.sidecar.store_context import (
@@ -71,7 +71,7 @@ class SidecarWriter(ServerWriter):
     def may_improve(self) -> bool:
         """Thread-safe. Cost: while replicas are missing, as `SidecarDirectory.rows`."""
         context = self._context
-        return self.missing > 0 and context.leaving.due() and context.could_be_full()
+        return self.missing > 0 and context.replacement.due() and context.could_be_full()
 
     def was_sealed(self) -> None:
         """Note that this process has sealed the extent."""

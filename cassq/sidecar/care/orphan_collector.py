@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from cassq.base.clock import Clock, Stopwatch
 from cassq.errors import BackendError
-from cassq.extents.protocol.words import Drop, RefusedError, Scrub, Settle
+from cassq.extents.protocol.messages import Drop, RefusedError, Scrub, Settle
 from cassq.model.sidecar_rows import Placement, ReplicaAt
 from cassq.sidecar.care.orphans import Orphans, OrphanStep, OrphanVerb, plan
 from cassq.sidecar.care.scrubbing import Scrubbing

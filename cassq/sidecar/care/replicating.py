@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from cassq.base.clock import Clock
 from cassq.errors import BackendError
-from cassq.extents.protocol.words import (
+from cassq.extents.protocol.messages import (
     Code,
     Frames,
     Open,
@@ -25,7 +25,7 @@ from cassq.extents.protocol.words import (
     Settle,
 )
 from cassq.message.frames import FrameError, pipe_key, verify
-from cassq.sidecar.care.aside import Aside
+from cassq.sidecar.care.worker_threads import WorkerThreads
 from cassq.sidecar.engine.checks import check_open
 from cassq.sidecar.engine.port import Engine, Replica
 from cassq.sidecar.load import ByteLoad
@@ -60,7 +60,7 @@ class Replicating:
         clock: Clock,
         load: ByteLoad,
         *,
-        aside: Aside | None = None,
+        threads: WorkerThreads | None = None,
         steps: CopySteps | None = None,
     ) -> None:
         # When an extent was last copied to, in boot milliseconds: it may have no row yet.
@@ -71,12 +71,12 @@ class Replicating:
         self._clock = clock
         self._load = load
         self._busy: set[str] = set()
-        self._aside = aside or Aside(_THREADS, "cassq-copy")
+        self._threads = threads or WorkerThreads(_THREADS, "cassq-copy")
         self.steps = steps or CopySteps()
 
     def close(self) -> None:
         """Give up what is under way."""
-        self._aside.close(wait=False)
+        self._threads.close(wait=False)
 
     async def __call__(self, request: Replicate) -> Replicated:
         """Continue a copy, by `bytes_max` or for as long as `steps` say. Raises RefusedError and
@@ -162,7 +162,7 @@ class Replicating:
 
     async def _copy(self, request: Replicate) -> int:
         began_ms, copied, steps = self._clock.boot_ms(), 0, self.steps
-        with self._sources(request.source) as asking:
+        with self._sources(request.source) as connection:
             while True:
                 replica = self._engine.replicas().get(request.pipe_id)
                 if replica is None or not replica.copying:
@@ -177,11 +177,11 @@ class Replicating:
                     return seq
                 most = max(1, min(steps.size_bytes, request.bytes_max - copied))
                 read = Read(request.pipe_id, seq, request.end, most, steps.frames, 0)
-                copied += self._add(request, seq, await self._ask(asking, request.source, read))
+                copied += self._add(request, seq, await self._ask(connection, request.source, read))
 
-    async def _ask(self, asking: Callable[[Read], Any], source: str, read: Read) -> Frames:
+    async def _ask(self, connection: Callable[[Read], Any], source: str, read: Read) -> Frames:
         try:
-            reply = await self._aside(partial(asking, read))
+            reply = await self._threads(partial(connection, read))
         except RefusedError as exc:
             raise RefusedError(exc.code, f"the source {source} refuses: {exc.message}") from exc
         except BackendError as exc:

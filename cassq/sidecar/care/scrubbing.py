@@ -7,9 +7,9 @@ from typing import Any
 
 from xxhash import xxh3_128
 
-from cassq.extents.protocol.words import Code, RefusedError, Scrub, Scrubbed
+from cassq.extents.protocol.messages import Code, RefusedError, Scrub, Scrubbed
 from cassq.message.frames import FrameError, frame_span
-from cassq.sidecar.care.aside import Aside
+from cassq.sidecar.care.worker_threads import WorkerThreads
 from cassq.sidecar.engine.port import Engine
 from cassq.sidecar.engine.replica_state import ReplicaState
 
@@ -30,7 +30,7 @@ class Scrubbing:
         self,
         engine: Engine,
         replica_state: ReplicaState,
-        aside: Aside | None = None,
+        threads: WorkerThreads | None = None,
         *,
         stretch_bytes: int = STRETCH_BYTES,
         step_frames: int = STEP_FRAMES,
@@ -41,11 +41,11 @@ class Scrubbing:
         self.step_frames: int = step_frames
         self._engine = engine
         self._replica_state = replica_state
-        self._aside = aside or Aside(1, "cassq-scrub")
+        self._threads = threads or WorkerThreads(1, "cassq-scrub")
 
     def close(self) -> None:
         """Wait for reads under way."""
-        self._aside.close(wait=True)
+        self._threads.close(wait=True)
 
     async def __call__(self, request: Scrub) -> Scrubbed:
         """Verify a stretch, and note damage that is found. Raises RefusedError.
@@ -85,7 +85,7 @@ class Scrubbing:
     async def _read(self, pipe_id: str, seq: int, end: int) -> list[bytes]:
         read = partial(self._engine.read, pipe_id, seq, end, _STEP_BYTES, self.step_frames)
         try:
-            return await self._aside(read)
+            return await self._threads(read)
         except (KeyError, FrameError):
             if pipe_id in self._engine.replicas():
                 raise

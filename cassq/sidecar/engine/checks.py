@@ -5,7 +5,7 @@ Each check raises RefusedError.
 
 from __future__ import annotations
 
-from cassq.extents.protocol.words import Append, Code, ListedExtent, Open, RefusedError
+from cassq.extents.protocol.messages import Append, Code, ListedExtent, Open, RefusedError
 from cassq.message.frames import BODY_BYTES_MAX, HEADER_SIZE, FrameError, pipe_key, verify
 from cassq.sidecar.engine.port import Replica
 

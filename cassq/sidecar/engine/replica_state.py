@@ -27,7 +27,7 @@ from heapq import nsmallest
 from typing import NamedTuple
 
 from cassq.errors import BackendError, BrokenInvariantError, StorageFullError
-from cassq.extents.protocol.words import (
+from cassq.extents.protocol.messages import (
     EXTENTS_MAX,
     READ_BYTES_MAX,
     WAIT_MS_MAX,

@@ -17,6 +17,7 @@ from typing import Any
 from cassq.base.clock import Stopwatch
 from cassq.base.rare_log import RareLog, short
 from cassq.extents.protocol.inbox import Inbox
+from cassq.extents.protocol.messages import Code, Hello, RefusedError, Reply
 from cassq.extents.protocol.wire import (
     HELLO_BYTES_MAX,
     ProtocolError,
@@ -24,11 +25,10 @@ from cassq.extents.protocol.wire import (
     refusal_parts,
     reply_parts,
 )
-from cassq.extents.protocol.words import Code, Hello, RefusedError, Reply
 from cassq.sidecar.sessions.dispatcher import Dispatcher
 from cassq.sidecar.sessions.handshake import Handshake
 from cassq.sidecar.sessions.incoming import Incoming
-from cassq.sidecar.sessions.waiting import Asker
+from cassq.sidecar.sessions.waiting import Requester
 
 HELLO_SECONDS = 10.0
 PIECE_BYTES = 1024 * 1024  # reserved for a message that was only announced
@@ -51,7 +51,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         incoming: Incoming,
         log: RareLog,
     ) -> None:
-        self.asker: Asker = Asker(self.blocked)
+        self.requester: Requester = Requester(self.blocked)
         self.received_bytes: int = 0
         self.sent_bytes: int = 0
         self.peer: str = incoming.peer
@@ -93,9 +93,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._closing = True
         self._sessions.discard(self)
         self._incoming.gone()
-        for waiter in list(self.asker.waiters):
+        for waiter in list(self.requester.waiters):
             waiter.cancel()
-        self.asker.waiters.clear()
+        self.requester.waiters.clear()
 
     def eof_received(self) -> bool:
         # A client that sends no more expects no answer either.
@@ -117,7 +117,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._paused = False
-        for waiter in list(self.asker.waiters):
+        for waiter in list(self.requester.waiters):
             waiter.look()
         self._go_on()
         if not self._paused and not self._closing:
@@ -169,7 +169,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         if isinstance(request, Hello):
             raise ProtocolError("a second Hello", number=number)
         if number == 0:
-            self._dispatcher.take(self.asker, request, _nowhere)
+            self._dispatcher.take(self.requester, request, _nowhere)
             return
         if self._unanswered and self._unanswered + size > self._handshake.window_bytes:
             raise RefusedError(
@@ -177,7 +177,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 f"requests of {self._unanswered + size} bytes are unanswered; the window is"
                 f" {self._handshake.window_bytes}",
             )
-        if len(self.asker.waiters) >= WAITING_MAX:
+        if len(self.requester.waiters) >= WAITING_MAX:
             self._write(refusal_parts(RefusedError(Code.BUSY, "too many long polls"), number))
             return
         self._unanswered += size
@@ -189,7 +189,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             else:
                 self._write(reply_parts(reply, number))
 
-        self._dispatcher.take(self.asker, request, answer)
+        self._dispatcher.take(self.requester, request, answer)
 
     def _greet(self, number: int, request: Any) -> None:
         if not isinstance(request, Hello):
@@ -240,9 +240,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._write(refusal_parts(refusal, number))
         self._flush()
         self._closing = True
-        for waiter in list(self.asker.waiters):
+        for waiter in list(self.requester.waiters):
             waiter.cancel()
-        self.asker.waiters.clear()
+        self.requester.waiters.clear()
         if self._paused:
             self._transport.abort()
         elif self._transport.can_write_eof():

@@ -10,7 +10,7 @@ from typing import Any
 
 from cassq.base.rare_log import short
 from cassq.errors import BackendError, CassqError, CorruptionError, StorageFullError
-from cassq.extents.protocol.words import (
+from cassq.extents.protocol.messages import (
     WAIT_MS_MAX,
     Append,
     Code,
@@ -30,7 +30,7 @@ from cassq.sidecar.engine.port import Engine
 from cassq.sidecar.engine.replica_state import ReplicaAnswer, ReplicaState
 from cassq.sidecar.load import ByteLoad
 from cassq.sidecar.sessions.group_sync import GroupSync
-from cassq.sidecar.sessions.waiting import Asker, WaitingRequest, WaitingRequests
+from cassq.sidecar.sessions.waiting import Requester, WaitingRequest, WaitingRequests
 
 logger: logging.Logger = logging.getLogger("cassq")
 
@@ -63,7 +63,7 @@ class Dispatcher:
         self._waiters = WaitingRequests()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def take(self, asker: Asker, request: Request, answer: Answer) -> None:
+    def take(self, requester: Requester, request: Request, answer: Answer) -> None:
         """Carry a request out, or begin to; after `close` it has no effect."""
         if self.closed:
             return
@@ -71,7 +71,7 @@ class Dispatcher:
         try:
             match request:
                 case Read(wait_ms=wait_ms) | Ends(wait_ms=wait_ms) if wait_ms > 0:
-                    self._poll(asker, request, answer)
+                    self._poll(requester, request, answer)
                 case Scrub() | Replicate():
                     slow = self.slow.get(type(request))
                     if slow is None:
@@ -128,7 +128,7 @@ class Dispatcher:
 
     # --- long polls -----------------------------------------------------------------------------
 
-    def _poll(self, asker: Asker, request: Read | Ends, answer: Answer) -> None:
+    def _poll(self, requester: Requester, request: Read | Ends, answer: Answer) -> None:
         def look(late: bool) -> bool:
             try:
                 reply = self.replica_state.handle(request).reply
@@ -153,14 +153,14 @@ class Dispatcher:
         def look_and_leave(late: bool) -> bool:
             answered = look(late)
             if answered:
-                asker.waiters.discard(waiter)
+                requester.waiters.discard(waiter)
             return answered
 
-        waiter = self._waiters.wait(pipes, seconds, look_and_leave, asker.blocked)
-        asker.waiters.add(waiter)
+        waiter = self._waiters.wait(pipes, seconds, look_and_leave, requester.blocked)
+        requester.waiters.add(waiter)
 
     def _is_to_wait(self, request: Read | Ends, reply: Reply) -> bool:
-        """Whether the asker should wait for news that it does not have yet."""
+        """Whether the requester should wait for news that it does not have yet."""
         if isinstance(request, Read):
             assert isinstance(reply, Frames)
             replica = self._engine.replicas().get(request.pipe_id)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hmac
 from typing import NamedTuple
 
+from cassq.extents.protocol.messages import VERSION, Code, Hello, RefusedError, Welcome
 from cassq.extents.protocol.wire import MESSAGE_BYTES_MAX
-from cassq.extents.protocol.words import VERSION, Code, Hello, RefusedError, Welcome
 
 WINDOW_BYTES = 8 * 1024 * 1024
 

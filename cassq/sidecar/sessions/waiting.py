@@ -49,7 +49,7 @@ class WaitingRequest:
         self._waiters.remove(self, self._pipes)
 
 
-class Asker:
+class Requester:
     """A connection that sends requests. blocked: whether it reads no answers at the moment.
     waiters: its requests that wait."""
 

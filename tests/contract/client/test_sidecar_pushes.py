@@ -12,7 +12,7 @@ from cassq.base.clock import ManualClock
 from cassq.base.ids import Ids
 from cassq.client.backends.embedded import Embedded
 from cassq.doorbell import PollingDoorbell
-from cassq.extents.protocol.words import Append
+from cassq.extents.protocol.messages import Append
 from cassq.extents.sidecar.opening import OPEN_LAG
 from cassq.lifecycle.ports import Life, Ports
 from cassq.locks.lease import LeaseLocker

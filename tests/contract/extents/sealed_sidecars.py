@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cassq.base.clock import ManualClock
-from cassq.extents.protocol.words import Append, Request
+from cassq.extents.protocol.messages import Append, Request
 from cassq.extents.sidecar.writer import SidecarWriter
 from tests.contract.backends import SidecarPlace
 from tests.contract.extents.on_sidecars import append

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cassq.extents.protocol.words import Drop
+from cassq.extents.protocol.messages import Drop
 from tests.contract.extents.test_extents import PIPE
 from tests.contract.memory_sidecars import MemorySidecar
 

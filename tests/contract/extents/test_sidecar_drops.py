@@ -9,7 +9,7 @@ from cassq.base.ids import Ids
 from cassq.errors import (
     BackendUnavailableError,
 )
-from cassq.extents.protocol.words import Append, Drop, Fence, Mark
+from cassq.extents.protocol.messages import Append, Drop, Fence, Mark
 from cassq.extents.sidecar import SidecarStore
 from cassq.lifecycle.ports import Life, Ports
 from cassq.locks.lease import LeaseLocker

@@ -14,7 +14,7 @@ from cassq.base.clock import ManualClock
 from cassq.catalog.sqlite.sidecar_tables import SqliteSidecars
 from cassq.errors import BackendUnavailableError, CorruptionError, PipeSealedError
 from cassq.extents.port import ExtentMissingError
-from cassq.extents.protocol.words import Append, Code, RefusedError
+from cassq.extents.protocol.messages import Append, Code, RefusedError
 from cassq.model.sidecar_rows import Placement, SidecarState
 from tests.catalog_parts import put_part
 from tests.contract.backends import SidecarPlace

@@ -15,7 +15,7 @@ from cassq.errors import (
     BackendUnavailableError,
     StorageFullError,
 )
-from cassq.extents.protocol.words import Open
+from cassq.extents.protocol.messages import Open
 from cassq.extents.sidecar import SidecarStore
 from cassq.extents.sidecar.opening import AHEAD_SECONDS, OPEN_LAG, OPEN_MS_MAX
 from cassq.model.sidecar_rows import Placement, SidecarState

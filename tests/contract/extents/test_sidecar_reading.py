@@ -14,7 +14,7 @@ from cassq.errors import (
     CorruptionError,
 )
 from cassq.extents.port import ExtentMissingError
-from cassq.extents.protocol.words import Drop, Read
+from cassq.extents.protocol.messages import Drop, Read
 from cassq.extents.sidecar import SidecarStore
 from cassq.extents.sidecar.reader import SLICE_BYTES
 from cassq.message.frames import Place

@@ -10,7 +10,7 @@ import pytest
 
 from cassq.base.clock import ManualClock
 from cassq.extents.port import ExtentMissingError
-from cassq.extents.protocol.words import Read
+from cassq.extents.protocol.messages import Read
 from cassq.extents.sidecar import read_ahead as bounds
 from cassq.extents.sidecar.reader import SLICE_BYTES, SidecarReader
 from cassq.message.frames import Place

@@ -10,7 +10,7 @@ import pytest
 from cassq.base.clock import ManualClock
 from cassq.catalog.sqlite.sidecar_tables import SqliteSidecars
 from cassq.errors import BackendError, BackendUnavailableError, PipeSealedError
-from cassq.extents.protocol.words import Append, Fence, RefusedError, Settle
+from cassq.extents.protocol.messages import Append, Fence, RefusedError, Settle
 from cassq.extents.sidecar.net.network import SidecarCall
 from cassq.extents.sidecar.sealing import FENCE_LAG, FENCE_PATIENCE
 from cassq.message.frames import Place

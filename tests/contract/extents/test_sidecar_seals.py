@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from cassq.base.clock import ManualClock
 from cassq.errors import BackendUnavailableError, PipeSealedError
 from cassq.extents.port import ExtentMissingError
-from cassq.extents.protocol.words import Drop, Fenced
+from cassq.extents.protocol.messages import Drop, Fenced
 from cassq.extents.sidecar.sealing import agreed_end
 from cassq.extents.sidecar.store_context import majority
 from tests.contract.backends import SidecarPlace

@@ -16,7 +16,7 @@ from cassq.errors import (
     PipeSealedError,
     StorageFullError,
 )
-from cassq.extents.protocol.words import Appended, Request
+from cassq.extents.protocol.messages import Appended, Request
 from cassq.extents.sidecar import SidecarStore
 from cassq.extents.sidecar.health import LEAVE_LATER_MS, LEAVE_SOON_TRIES
 from tests.contract.backends import SidecarPlace

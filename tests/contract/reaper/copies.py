@@ -7,7 +7,7 @@ from typing import Any
 
 from xxhash import xxh3_128
 
-from cassq.extents.protocol.words import (
+from cassq.extents.protocol.messages import (
     Code,
     Frames,
     Read,

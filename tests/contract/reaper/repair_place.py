@@ -11,7 +11,7 @@ from cassq.base.clock import ManualClock
 from cassq.base.ids import Ids
 from cassq.catalog.sqlite import SqliteCatalog
 from cassq.catalog.sqlite.sidecar_tables import SqliteSidecars
-from cassq.extents.protocol.words import Code, RefusedError, Replicate, Request, Scrub
+from cassq.extents.protocol.messages import Code, RefusedError, Replicate, Request, Scrub
 from cassq.extents.replicas.fleet import Fleet, ReplicaStanding
 from cassq.extents.sidecar import SidecarStore
 from cassq.extents.sidecar.net.network import SidecarCall

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cassq.extents.protocol.words import Drop, Ends, Replicate, Scrub
+from cassq.extents.protocol.messages import Drop, Ends, Replicate, Scrub
 from cassq.inspect.placements.rounds import last_round
 from cassq.inspect.placements.walk import PAGE
 from cassq.reaper.actions import DONE, FAILED, PLANNED

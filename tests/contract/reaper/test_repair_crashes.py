@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cassq.extents.protocol.words import Read, Scrub
+from cassq.extents.protocol.messages import Read, Scrub
 from cassq.reaper.actions import DONE
 from tests.contract.reaper.repair_place import AFTER_SECONDS, DRAINING, Killed, Reaper, RepairPlace
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cassq.extents.protocol.words import Drop, Ends, List, Replicate
+from cassq.extents.protocol.messages import Drop, Ends, List, Replicate
 from cassq.extents.sidecar.net.network import SidecarCall
 from cassq.inspect.placements.walk import PAGE
 from cassq.reaper.actions import DONE, FAILED, PLANNED

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cassq.extents.protocol.words import Scrub
+from cassq.extents.protocol.messages import Scrub
 from cassq.inspect.placements.walk import FOUND_MAX
 from cassq.reaper.actions import DONE, FAILED
 from tests.contract.reaper.repair_place import AFTER_SECONDS, GONE, Reaper, RepairPlace

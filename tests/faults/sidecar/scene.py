@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import cassq
-from cassq.extents.protocol.words import ListedExtent
+from cassq.extents.protocol.messages import ListedExtent
 from cassq.model.sidecar_rows import Placement, SidecarRow
 from tests.faults.actors import Act, Actor
 from tests.faults.crashes import Oracle, finish

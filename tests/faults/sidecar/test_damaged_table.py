@@ -10,8 +10,8 @@ import pytest
 
 from cassq.catalog.sqlite import SqliteCatalog
 from cassq.errors import BackendError
-from cassq.extents.protocol.words import Drop, Info, List, Open, Read
-from cassq.extents.sidecar.net.asking import Asking, ask
+from cassq.extents.protocol.messages import Drop, Info, List, Open, Read
+from cassq.extents.sidecar.net.sidecar_connection import SidecarConnection, ask
 from tests.integration.deadlines import eventually
 from tests.integration.served import Served, catalog
 from tests.integration.sidecars import append
@@ -50,23 +50,23 @@ def test_a_sidecar_that_merges_a_damaged_table_goes_on_and_only_that_extent_is_d
         return started[-1]
 
     served = start()
-    with Asking(served.address) as asking:
+    with SidecarConnection(served.address) as connection:
         for pipe_id, frames in FRAMES.items():
-            asking(Open(pipe_id, 1, "q", False))
+            connection(Open(pipe_id, 1, "q", False))
             for seq in range(frames):
-                asking(append(pipe_id, seq, [payload(pipe_id, seq)]))
+                connection(append(pipe_id, seq, [payload(pipe_id, seq)]))
     served.signal(signal.SIGTERM)
     assert served.ended()[0] == 0
     flip(tmp_path / "data" / "rocksdb", f"{HURT} 1 ".encode())
 
     served = start()
-    with Asking(served.address) as asking:
-        asking(Open(NEW, 1, "q", False))
-        asking(Drop([GONE]))
+    with SidecarConnection(served.address) as connection:
+        connection(Open(NEW, 1, "q", False))
+        connection(Drop([GONE]))
 
         def refused() -> bool:
             try:
-                asking(append(NEW, asking(Read(NEW, 0, 1, 1, 1, 0)).end, [b"new"]))
+                connection(append(NEW, connection(Read(NEW, 0, 1, 1, 1, 0)).end, [b"new"]))
             except BackendError as error:
                 return "no more are accepted" in str(error) or "checksum mismatch" in str(error)
             return False
@@ -77,17 +77,17 @@ def test_a_sidecar_that_merges_a_damaged_table_goes_on_and_only_that_extent_is_d
     status, facts = served.health()
     assert (status, facts["failure"], facts["starved"]) == (200, "", "")
     assert (facts["state"], facts["damaged"]) == ("up", 1)
-    with Asking(served.address) as asking:
-        listed = {each.pipe_id: each.damage for each in asking(List("", 100, "")).extents}
+    with SidecarConnection(served.address) as connection:
+        listed = {each.pipe_id: each.damage for each in connection(List("", 100, "")).extents}
         assert set(listed) == {HURT, GOOD, NEW}
         assert "checksum mismatch" in listed.pop(HURT)
         assert not any(listed.values())
-        end = asking(Read(NEW, 0, 1, 1, 1, 0)).end
-        assert asking(append(NEW, end, [b"on"])).end == end + 1
+        end = connection(Read(NEW, 0, 1, 1, 1, 0)).end
+        assert connection(append(NEW, end, [b"on"])).end == end + 1
         for seq in (0, 2):
-            assert payload(HURT, seq) in asking(Read(HURT, seq, 3, 1, 1, 0)).frames
+            assert payload(HURT, seq) in connection(Read(HURT, seq, 3, 1, 1, 0)).frames
         for seq in range(3):
-            assert payload(GOOD, seq) in asking(Read(GOOD, seq, 3, 1, 1, 0)).frames
+            assert payload(GOOD, seq) in connection(Read(GOOD, seq, 3, 1, 1, 0)).frames
     assert ".sst is damaged" in served.logged()
 
 

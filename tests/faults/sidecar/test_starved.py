@@ -11,7 +11,7 @@ import pytest
 
 from cassq.catalog.sqlite import SqliteCatalog
 from cassq.errors import BackendError
-from cassq.extents.protocol.words import (
+from cassq.extents.protocol.messages import (
     Append,
     Code,
     Fence,
@@ -24,7 +24,7 @@ from cassq.extents.protocol.words import (
     Read,
     RefusedError,
 )
-from cassq.extents.sidecar.net.asking import Asking, ask
+from cassq.extents.sidecar.net.sidecar_connection import SidecarConnection, ask
 from cassq.model.sidecar_rows import SidecarState
 from tests.faults.mounts import mount, small_disk
 from tests.faults.sidecar.scene import PATIENCE, Make, Scene, scene_on
@@ -84,19 +84,19 @@ def facts(served: Served) -> dict[str, Any]:
 
 def begin(served: Served) -> None:
     """Some extents of a frame each."""
-    with Asking(served.address) as asking:
+    with SidecarConnection(served.address) as connection:
         for number in range(EXTENTS):
-            asking(Open(name_of(number), 1, "q", False))
-            assert asking(a_frame(number)).end == 1
+            connection(Open(name_of(number), 1, "q", False))
+            assert connection(a_frame(number)).end == 1
 
 
 def fence_until_refused(served: Served) -> list[int]:
     """Fence one after the other until the disk takes no more; those that were answered well."""
     fenced: list[int] = []
-    with Asking(served.address) as asking:
+    with SidecarConnection(served.address) as connection:
         for number in range(EXTENTS):
             try:
-                assert asking(Fence(name_of(number), 2)) == Fenced(1, 0, False)
+                assert connection(Fence(name_of(number), 2)) == Fenced(1, 0, False)
             except RefusedError as refusal:
                 assert refusal.code is Code.FAILED
                 assert "No space left" in refusal.message
@@ -124,9 +124,9 @@ def listens(served: Served) -> bool:
 
 
 def all_is_there(served: Served, fenced: list[int], *damaged: str) -> None:
-    with Asking(served.address) as asking:
+    with SidecarConnection(served.address) as connection:
         for number in range(EXTENTS):
-            frames = asking(Read(name_of(number), 0, 1, 1 << 20, 10, 0)).frames
+            frames = connection(Read(name_of(number), 0, 1, 1 << 20, 10, 0)).frames
             assert frames == b"".join(a_frame(number).frame)
     found = listed(served)
     assert len(found) >= EXTENTS
@@ -197,10 +197,10 @@ def test_a_disk_that_fills_up_again_is_waited_for_again(
 
 def settle_nothing(served: Served) -> list[int]:
     """Fence with greater epochs until the disk takes no more."""
-    with Asking(served.address) as asking:
+    with SidecarConnection(served.address) as connection:
         for epoch in range(3, 1000):
             try:
-                asking(Fence(name_of(0), epoch))
+                connection(Fence(name_of(0), epoch))
             except RefusedError as refusal:
                 assert refusal.code is Code.FAILED
                 return [0]

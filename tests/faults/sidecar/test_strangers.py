@@ -28,10 +28,10 @@ from cassq.base.clock import Stopwatch
 from cassq.base.tls import tls_of
 from cassq.catalog.sqlite import SqliteCatalog
 from cassq.errors import BackendError, BackendUnavailableError
+from cassq.extents.protocol.messages import VERSION, Hello, Info, Open, Read, RefusedError
 from cassq.extents.protocol.wire import request_parts
-from cassq.extents.protocol.words import VERSION, Hello, Info, Open, Read, RefusedError
-from cassq.extents.sidecar.net.asking import Asking, ask
 from cassq.extents.sidecar.net.connection import Access
+from cassq.extents.sidecar.net.sidecar_connection import SidecarConnection, ask
 from tests.faults.actors import Act
 from tests.integration.deadlines import eventually, joined
 from tests.integration.served import Served, catalog
@@ -296,19 +296,19 @@ def test_a_sidecar_without_open_files_takes_frames_again_once_it_has_some(
 ) -> None:
     served = make(False).served
     frame = [bytes(1_000_000)]
-    with Asking(served.address, Access(TOKEN)) as asking:
-        asking(Open("p", 1, "q", False))
-        end = asking(append("p", 0, frame)).end
+    with SidecarConnection(served.address, Access(TOKEN)) as connection:
+        connection(Open("p", 1, "q", False))
+        end = connection(append("p", 0, frame)).end
         files = taken(served.pid).files
         resource.prlimit(served.pid, resource.RLIMIT_NOFILE, (files - 2, FILES_MAX))
         with pytest.raises((RefusedError, BackendError)) as caught:
             for _ in range(300):
-                end = asking(append("p", end, frame)).end
+                end = connection(append("p", end, frame)).end
         assert "Too many open files" in str(caught.value)
-        facts = asking(Info()).facts
+        facts = connection(Info()).facts
         assert "Too many open files" in facts["starved"]
         assert (facts["failure"], facts["read_only"]) == ("", True)
-        assert asking(Read("p", 0, 1, 1 << 21, 1, 0)).frames, "it is still read"
+        assert connection(Read("p", 0, 1, 1 << 21, 1, 0)).frames, "it is still read"
     resource.prlimit(served.pid, resource.RLIMIT_NOFILE, (FILES_MAX, FILES_MAX))
     eventually("it goes on", lambda: served.health()[1]["reopened"] == 1, seconds=PATIENCE)
 
@@ -318,7 +318,7 @@ def test_a_sidecar_without_open_files_takes_frames_again_once_it_has_some(
         return False
 
     eventually("it listens", listens, seconds=PATIENCE)
-    with Asking(served.address, Access(TOKEN)) as asking:
-        again = asking(Read("p", 0, end, 1 << 20, 1, 0)).end
+    with SidecarConnection(served.address, Access(TOKEN)) as connection:
+        again = connection(Read("p", 0, end, 1 << 20, 1, 0)).end
         assert again >= end, "nothing acknowledged is lost"
-        assert asking(append("p", again, [b"more"])).end == again + 1
+        assert connection(append("p", again, [b"more"])).end == again + 1

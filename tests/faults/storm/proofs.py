@@ -10,7 +10,7 @@ import cassq
 from cassq.base.clock import Stopwatch
 from cassq.client.backends.sidecar_options import settings_of
 from cassq.errors import BackendError
-from cassq.extents.protocol.words import List, ListedExtent, Request, Scrub
+from cassq.extents.protocol.messages import List, ListedExtent, Request, Scrub
 from cassq.extents.sidecar.net.connection import Access
 from cassq.extents.sidecar.net.connection_pool import ConnectionPool
 from cassq.extents.sidecar.net.network import Patience, SidecarCall

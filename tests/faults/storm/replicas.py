@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from cassq.extents.protocol.words import ListedExtent
+from cassq.extents.protocol.messages import ListedExtent
 from cassq.extents.sidecar.store_context import majority
 from cassq.model.sidecar_rows import Placement, ReplicaAt
 

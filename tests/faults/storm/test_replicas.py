@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from cassq.extents.protocol.words import ListedExtent
+from cassq.extents.protocol.messages import ListedExtent
 from cassq.model.sidecar_rows import Placement, ReplicaAt
 from tests.faults.storm.replicas import ReplicaView, complaints, dependants, orphans, unequal
 

@@ -9,9 +9,18 @@ from typing import Any
 import pytest
 
 from cassq.errors import BackendTimeoutError, BackendUnavailableError
-from cassq.extents.protocol.words import Code, Frames, Info, Mark, Open, Read, RefusedError, Request
+from cassq.extents.protocol.messages import (
+    Code,
+    Frames,
+    Info,
+    Mark,
+    Open,
+    Read,
+    RefusedError,
+    Request,
+)
 from cassq.extents.sidecar.net.connection_pool import ConnectionPool
-from cassq.extents.sidecar.net.network import Begun, Patience, SidecarCall
+from cassq.extents.sidecar.net.network import InFlightCall, Patience, SidecarCall
 from tests.integration.deadlines import eventually
 from tests.integration.sidecars import PATIENCE, Running, append, call, links_to, reply
 
@@ -39,7 +48,7 @@ def read(seq: int, wait_ms: int = 0) -> Read:
     return Read("p", seq, 100, 1, 10, wait_ms)
 
 
-def begun(links: ConnectionPool, request: Request, generation: str = "") -> Begun:
+def begun(links: ConnectionPool, request: Request, generation: str = "") -> InFlightCall:
     found = links.begin(SidecarCall("a", generation, [request]))
     assert found is not None
     return found

@@ -12,7 +12,7 @@ import pytest
 
 from cassq.base.clock import Stopwatch
 from cassq.errors import BackendTimeoutError, BackendUnavailableError
-from cassq.extents.protocol.words import (
+from cassq.extents.protocol.messages import (
     Appended,
     Code,
     Done,
@@ -25,10 +25,10 @@ from cassq.extents.protocol.words import (
     RefusedError,
     Scrub,
 )
-from cassq.extents.sidecar.net.asking import Asking, ask
 from cassq.extents.sidecar.net.connection import Access
 from cassq.extents.sidecar.net.connection_pool import ConnectionPool
 from cassq.extents.sidecar.net.network import Patience, SidecarCall
+from cassq.extents.sidecar.net.sidecar_connection import SidecarConnection, ask
 from tests.integration.deadlines import DEADLINE_SECONDS, eventually, in_threads
 from tests.integration.sidecars import PATIENCE, Running, append, call, links_to, reply
 
@@ -216,11 +216,11 @@ def test_another_sidecar_or_directory_than_expected_is_reported(sidecar: Running
 
 def test_one_thing_is_asked_of_one_address(sidecar: Running) -> None:
     assert ask(sidecar.address, Info()).facts["sidecar"] == "a"
-    with Asking(sidecar.address, Access(client="a tool")) as asking:
-        assert asking(Open("p", 1, "q", False)) == Done()
+    with SidecarConnection(sidecar.address, Access(client="a tool")) as connection:
+        assert connection(Open("p", 1, "q", False)) == Done()
         with pytest.raises(RefusedError, match="no extent 'other'"):
-            asking(Scrub("other", 0))
-        asking(append("p", 0, [b"1", b"2"]))
-        assert asking(Scrub("p", 0)).seq == 2
+            connection(Scrub("other", 0))
+        connection(append("p", 0, [b"1", b"2"]))
+        assert connection(Scrub("p", 0)).seq == 2
     with pytest.raises(BackendUnavailableError, match="not the address"):
         ask("nonsense", Info())

@@ -16,9 +16,9 @@ from click.testing import CliRunner
 
 import cassq
 from cassq.cli.main import main
-from cassq.extents.protocol.words import Request
+from cassq.extents.protocol.messages import Request
 from cassq.extents.replicas.upkeep import Upkeep
-from cassq.extents.sidecar.net.asking import ask
+from cassq.extents.sidecar.net.sidecar_connection import ask
 from cassq.reaper import Action
 from cassq.reaper.actions import DONE
 from tests.integration.deadlines import DEADLINE_SECONDS, eventually

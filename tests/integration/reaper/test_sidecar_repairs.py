@@ -13,7 +13,7 @@ import pytest
 
 import cassq
 from cassq.errors import CorruptionError
-from cassq.extents.protocol.words import Drop, List, ListedExtent, Scrub
+from cassq.extents.protocol.messages import Drop, List, ListedExtent, Scrub
 from cassq.inspect.inspection import inspect
 from cassq.reaper.actions import DONE, FAILED
 from tests.integration.deadlines import eventually

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from cassq.base.clock import ManualClock
 from cassq.errors import BackendUnavailableError
-from cassq.extents.protocol.words import (
+from cassq.extents.protocol.messages import (
     Code,
     Done,
     Drop,

@@ -18,11 +18,11 @@ import pytest
 from cassq.catalog.sqlite import SqliteCatalog
 from cassq.client.connecting import connect
 from cassq.errors import BackendError, ConfigError
-from cassq.extents.protocol.words import Append, Appended, Code, Info, Open, Read, RefusedError
-from cassq.extents.sidecar.net.asking import Asking, ask
+from cassq.extents.protocol.messages import Append, Appended, Code, Info, Open, Read, RefusedError
 from cassq.extents.sidecar.net.connection import Access
 from cassq.extents.sidecar.net.connection_pool import ConnectionPool
 from cassq.extents.sidecar.net.network import Patience, SidecarCall
+from cassq.extents.sidecar.net.sidecar_connection import SidecarConnection, ask
 from cassq.model.sidecar_rows import SidecarRow, SidecarState
 from tests.integration.deadlines import eventually, joined
 from tests.integration.served import Served, StartError, catalog
@@ -120,24 +120,24 @@ def test_a_status_that_anybody_can_read_is_warned_of(start: Start) -> None:
 def test_what_was_acknowledged_survives_a_kill(catalog: SqliteCatalog, start: Start) -> None:
     served = start()
     acknowledged = 0
-    with Asking(served.address) as asking:
-        asking(Open("p", 1, "q", False))
+    with SidecarConnection(served.address) as connection:
+        connection(Open("p", 1, "q", False))
         for frame in frames(0, 50):
-            acknowledged = asking(frame).end
+            acknowledged = connection(frame).end
         served.signal(signal.SIGKILL)
         with pytest.raises(BackendError):
             for frame in frames(50, 1000):
-                acknowledged = asking(frame).end
+                acknowledged = connection(frame).end
     served.kill()
     first = row(catalog)
     again = start()
     assert row(catalog).generation == first.generation
-    with Asking(again.address) as asking:
-        got = asking(Read("p", 0, 10_000, 1 << 20, 10_000, 0))
+    with SidecarConnection(again.address) as connection:
+        got = connection(Read("p", 0, 10_000, 1 << 20, 10_000, 0))
         assert got.end >= acknowledged >= 50
         expected = b"".join(b"".join(each.frame) for each in frames(0, got.end))  # type: ignore[arg-type]
         assert got.frames == expected
-        assert asking(append("p", got.end, [b"more"])).end == got.end + 1
+        assert connection(append("p", got.end, [b"more"])).end == got.end + 1
 
 
 def test_a_stopped_sidecar_is_not_waited_for(catalog: SqliteCatalog, start: Start) -> None:
@@ -171,11 +171,11 @@ class Writers:
         self._threads = [threading.Thread(target=self._write, args=(pipe,)) for pipe in pipes]
 
     def _write(self, pipe_id: str) -> None:
-        with contextlib.suppress(BackendError), Asking(self._address) as asking:
-            asking(Open(pipe_id, 1, "q", False))
+        with contextlib.suppress(BackendError), SidecarConnection(self._address) as connection:
+            connection(Open(pipe_id, 1, "q", False))
             seq = 0
             while not self._over.is_set():
-                reply: Appended = asking(append(pipe_id, seq, [b"x"]))
+                reply: Appended = connection(append(pipe_id, seq, [b"x"]))
                 self.replies.append(reply)
                 seq = reply.end
 
@@ -269,15 +269,15 @@ def test_one_without_room_to_mend_a_table_at_its_start_serves_what_it_can_and_dr
     start: Start, catalog: SqliteCatalog, tmp_path: Path
 ) -> None:
     served = start()
-    with Asking(served.address) as asking:
-        asking(Open("p", 1, "q", False))
+    with SidecarConnection(served.address) as connection:
+        connection(Open("p", 1, "q", False))
         for frame in frames(0, 10):
-            asking(frame)
+            connection(frame)
     served.kill()
     served = start()  # it makes a table of its log
-    with Asking(served.address) as asking:
-        asking(Open("z", 1, "q", False))
-        asking(append("z", 0, [b"later"]))
+    with SidecarConnection(served.address) as connection:
+        connection(Open("z", 1, "q", False))
+        connection(append("z", 0, [b"later"]))
     served.kill()
     tables = sorted(
         (tmp_path / "a" / "rocksdb").glob("*.sst"), key=lambda each: each.stat().st_size
@@ -290,14 +290,14 @@ def test_one_without_room_to_mend_a_table_at_its_start_serves_what_it_can_and_dr
     assert status == 503
     assert "checksum mismatch" in health["failure"]
     assert "may be corrupted" not in health["failure"]
-    with Asking(served.address) as asking:
+    with SidecarConnection(served.address) as connection:
         frame = append("z", 0, [b"later"]).frame
-        assert asking(Read("z", 0, 1, 1 << 20, 10, 0)).frames == b"".join(frame)
+        assert connection(Read("z", 0, 1, 1 << 20, 10, 0)).frames == b"".join(frame)
         with pytest.raises(RefusedError) as caught:
-            asking(Read("p", 0, 10, 1 << 20, 10, 0))
+            connection(Read("p", 0, 10, 1 << 20, 10, 0))
         assert caught.value.code is Code.DAMAGED
         with pytest.raises(RefusedError, match="data are damaged"):
-            asking(append("z", 1, [b"more"]))
+            connection(append("z", 1, [b"more"]))
     eventually("it drains", lambda: row(catalog).state is SidecarState.DRAINING)
     served.signal(signal.SIGTERM)
     code, errors = served.ended()

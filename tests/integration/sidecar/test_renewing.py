@@ -14,9 +14,9 @@ import pytest
 import cassq
 from cassq.catalog.sqlite import SqliteCatalog
 from cassq.errors import BackendUnavailableError, ConfigError
-from cassq.extents.protocol.words import Code, Done, Info, Open, RefusedError
-from cassq.extents.sidecar.net.asking import Asking, ask
+from cassq.extents.protocol.messages import Code, Done, Info, Open, RefusedError
 from cassq.extents.sidecar.net.connection import Access
+from cassq.extents.sidecar.net.sidecar_connection import SidecarConnection, ask
 from cassq.sidecar.exposure import SidecarCredentials, client_tls, read_credentials, server_tls
 from tests.integration.deadlines import eventually, joined
 from tests.integration.served import Served, catalog
@@ -50,7 +50,7 @@ def tls_files(files: Path, node: str, ca: str) -> dict[str, Path]:
 def test_existing_connections_go_on_and_new_ones_need_what_is_new() -> None:
     running = Running(tokens=("old",))
     try:
-        with Asking(running.address, Access("old")) as there:
+        with SidecarConnection(running.address, Access("old")) as there:
             assert there(Info())
             renewed = SidecarCredentials(("new",), None, Access("new"))
             running.run(lambda: running.sidecar.renew(renewed))

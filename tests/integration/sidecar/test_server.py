@@ -16,8 +16,7 @@ from msgspec.structs import replace
 from cassq.base import rare_log
 from cassq.base.clock import Stopwatch
 from cassq.errors import BackendUnavailableError
-from cassq.extents.protocol.wire import HELLO_BYTES_MAX, read_reply, request_parts
-from cassq.extents.protocol.words import (
+from cassq.extents.protocol.messages import (
     OPS,
     VERSION,
     WAIT_MS_MAX,
@@ -32,8 +31,9 @@ from cassq.extents.protocol.words import (
     Read,
     RefusedError,
 )
-from cassq.extents.sidecar.net.asking import Asking, ask
+from cassq.extents.protocol.wire import HELLO_BYTES_MAX, read_reply, request_parts
 from cassq.extents.sidecar.net.connection import Access
+from cassq.extents.sidecar.net.sidecar_connection import SidecarConnection, ask
 from cassq.sidecar.sessions import acceptor, connection
 from cassq.sidecar.status import healthy
 from tests.integration.deadlines import eventually, in_threads
@@ -364,10 +364,10 @@ def test_what_could_not_be_synced_is_not_acknowledged(sidecar: Running) -> None:
 
 def test_what_is_too_large_is_refused_on_both_sides(sidecar: Running) -> None:
     most = sidecar.handshake.message_bytes_max
-    with Asking(sidecar.address) as asking:
-        asking(Open("p", 1, "q", False))
+    with SidecarConnection(sidecar.address) as connection:
+        connection(Open("p", 1, "q", False))
         with pytest.raises(RefusedError, match=f"accepts {most}") as caught:
-            asking(Append("p", 1, 0, 1, 0, bytes(most)))
+            connection(Append("p", 1, 0, 1, 0, bytes(most)))
         assert caught.value.code is Code.TOO_LARGE
     with closing(Raw(sidecar.address)) as raw:
         raw.socket.sendall(struct.pack("<I", most + 1))
@@ -434,7 +434,8 @@ def test_long_polls_are_answered_when_the_extent_grows(sidecar: Running) -> None
             eventually(
                 "they wait",
                 lambda: (
-                    sum(len(s.asker.waiters) for s in list(sidecar.sidecar.server.sessions)) == 20
+                    sum(len(s.requester.waiters) for s in list(sidecar.sidecar.server.sessions))
+                    == 20
                 ),
             )
             reply(links, "a", frame)

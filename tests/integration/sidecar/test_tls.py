@@ -14,7 +14,7 @@ import pytest
 
 from cassq.base.tls import tls_of
 from cassq.errors import BackendUnavailableError, ConfigError
-from cassq.extents.protocol.words import (
+from cassq.extents.protocol.messages import (
     Frames,
     Info,
     Mark,
@@ -24,8 +24,8 @@ from cassq.extents.protocol.words import (
     Replicate,
     Replicated,
 )
-from cassq.extents.sidecar.net.asking import ask
 from cassq.extents.sidecar.net.connection import Access
+from cassq.extents.sidecar.net.sidecar_connection import ask
 from cassq.sidecar.exposure import (
     check_exposure,
     client_tls,

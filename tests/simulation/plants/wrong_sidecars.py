@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest import mock
 
-from cassq.extents.protocol.words import Code, Ends, EndsAre, Fence, Fenced, RefusedError
+from cassq.extents.protocol.messages import Code, Ends, EndsAre, Fence, Fenced, RefusedError
 from cassq.extents.sidecar import sealing
 from cassq.extents.sidecar.net.network import CallResult, Patience, SidecarCall
 from cassq.extents.sidecar.reader import SidecarReader

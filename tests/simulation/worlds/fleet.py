@@ -15,7 +15,7 @@ from typing import Any
 
 from cassq.catalog.port import Catalog
 from cassq.errors import BackendError, BackendUnavailableError
-from cassq.extents.protocol.words import RefusedError, Replicate, Request, Scrub
+from cassq.extents.protocol.messages import RefusedError, Replicate, Request, Scrub
 from cassq.model.sidecar_rows import Placement, SidecarRow
 from cassq.sidecar.engine.port import Engine
 from cassq.sidecar.engine.replica_state import ReplicaState

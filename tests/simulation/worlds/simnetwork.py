@@ -6,8 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from cassq.errors import BackendError, BackendTimeoutError, BackendUnavailableError
-from cassq.extents.protocol.words import Append
-from cassq.extents.sidecar.net.network import Begun, CallResult, Network, Patience, SidecarCall
+from cassq.extents.protocol.messages import Append
+from cassq.extents.sidecar.net.network import (
+    CallResult,
+    InFlightCall,
+    Network,
+    Patience,
+    SidecarCall,
+)
 from tests.simulation.worlds.fleet import Fleet, SimSidecar
 from tests.simulation.worlds.scheduler import CalmProcess, Process
 
@@ -37,13 +43,14 @@ class SimNetwork(Network):
                 process.meet_fault(f"{answer.sidecar}: {answer.error.message}")
         return answers
 
-    def begin(self, call: SidecarCall) -> Begun | None:
+    def begin(self, call: SidecarCall) -> InFlightCall | None:
         """What it asks for is done now, or when it is waited for."""
         process = self._process
         process.point()
         if process.rng.random() < 0.1:
             return None
-        return _SimBegun(self, call, self._call(call) if process.rng.random() < 0.5 else None)
+        answer = self._call(call) if process.rng.random() < 0.5 else None
+        return _SimInFlightCall(self, call, answer)
 
     def begun(self, call: SidecarCall, answer: CallResult | None, patience: Patience) -> CallResult:
         """The answer to a call made ahead, if it came before, or as it comes now."""
@@ -135,7 +142,7 @@ class SimNetwork(Network):
         return CallResult(call.sidecar, [], BackendTimeoutError(f"silent: {why}"))
 
 
-class _SimBegun(Begun):
+class _SimInFlightCall(InFlightCall):
     """A call made ahead. answer: None when it is done only when it is waited for."""
 
     def __init__(self, network: SimNetwork, call: SidecarCall, answer: CallResult | None) -> None:

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from cassq.base.clock import Clock
 from cassq.errors import BackendError, BackendUnavailableError
-from cassq.extents.protocol.words import Read, Replicate, Reply, Request, Scrub
-from cassq.sidecar.care.aside import Aside
+from cassq.extents.protocol.messages import Read, Replicate, Reply, Request, Scrub
 from cassq.sidecar.care.replicating import CopySteps, Replicating
 from cassq.sidecar.care.scrubbing import Scrubbing
+from cassq.sidecar.care.worker_threads import WorkerThreads
 from cassq.sidecar.engine.port import Engine
 from cassq.sidecar.engine.replica_state import ReplicaState
 from cassq.sidecar.load import ByteLoad
@@ -46,7 +46,7 @@ def draw_bounds(rng: random.Random) -> Bounds:
     )
 
 
-class SimAside(Aside):
+class SimWorkerThreads(WorkerThreads):
     """No thread: a moment before the call, and one after it."""
 
     def __init__(self, moment: Moment) -> None:
@@ -103,16 +103,16 @@ class SlowWork:
         def source(address: str) -> Iterator[Callable[[Read], Any]]:
             yield lambda request: _replied(ask(address, request))
 
-        aside, load = SimAside(moment), ByteLoad()
+        threads, load = SimWorkerThreads(moment), ByteLoad()
         committer = SimCommitter(engine.sync, moment)
         self.desk = Dispatcher(engine, replica_state, committer, dict, load)
         self.scrubbing = Scrubbing(
-            *(engine, replica_state, aside),
+            *(engine, replica_state, threads),
             stretch_bytes=bounds.stretch_bytes,
             step_frames=bounds.scrub_frames,
         )
         self.replicating = Replicating(
-            *(engine, self.desk, source, clock, load), aside=aside, steps=bounds.copy
+            *(engine, self.desk, source, clock, load), threads=threads, steps=bounds.copy
         )
 
     def carry_out(self, request: Scrub | Replicate) -> Reply:

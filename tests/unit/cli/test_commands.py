@@ -17,7 +17,7 @@ from cassq import errors
 from cassq.cli.main import COMMANDS, NAME, main, report
 from cassq.cli.queues.policies import GROUP_HELP, QUEUE_HELP
 from cassq.cli.verb import Verb
-from cassq.extents.protocol.words import Code, RefusedError
+from cassq.extents.protocol.messages import Code, RefusedError
 from cassq.model.queues import GroupPolicy, QueuePolicy
 from tests.commands_page import PAGE, options, page, verbs
 

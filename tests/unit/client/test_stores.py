@@ -11,7 +11,7 @@ from cassq.client.backends.sidecar_options import TOKEN_VARIABLE
 from cassq.client.backends.stores import CASSANDRA, FILES, SIDECAR, sidecars_of
 from cassq.client.client import Client
 from cassq.errors import ConfigError
-from cassq.extents.protocol.words import Hello
+from cassq.extents.protocol.messages import Hello
 from cassq.extents.sidecar.net.connection import Access
 from cassq.extents.sidecar.settings import Settings
 from cassq.sidecar.sessions.handshake import Handshake

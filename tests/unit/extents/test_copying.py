@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from cassq.extents.protocol.words import Done, Listed, ListedExtent, Replicate, Replicated, Scrubbed
+from cassq.extents.protocol.messages import (
+    Done,
+    Listed,
+    ListedExtent,
+    Replicate,
+    Replicated,
+    Scrubbed,
+)
 from cassq.extents.replicas.fleet import Need
 from cassq.extents.sidecar.net.network import CallResult
 from cassq.extents.sidecar.repair.copying import Copying, CopyStep

@@ -10,7 +10,7 @@ import pytest
 
 from cassq.base.clock import ManualClock
 from cassq.errors import BackendTimeoutError, BackendUnavailableError
-from cassq.extents.protocol.words import Code, RefusedError
+from cassq.extents.protocol.messages import Code, RefusedError
 from cassq.extents.sidecar.health import AVOID_FIRST_MS, AVOID_MOST_MS, SidecarHealth
 from cassq.extents.sidecar.net.network import CallResult
 from cassq.extents.sidecar.placing import LOAD_UNIT, chosen, takers

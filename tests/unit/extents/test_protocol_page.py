@@ -10,15 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from cassq.extents.protocol import words
-from cassq.extents.protocol.wire import (
-    HELLO_BYTES_MAX,
-    MESSAGE_BYTES_MAX,
-    read_request,
-    refusal_parts,
-    request_parts,
-)
-from cassq.extents.protocol.words import (
+from cassq.extents.protocol import messages
+from cassq.extents.protocol.messages import (
     REPLIES,
     REQUESTS,
     Append,
@@ -26,6 +19,13 @@ from cassq.extents.protocol.words import (
     Hello,
     ListedExtent,
     RefusedError,
+)
+from cassq.extents.protocol.wire import (
+    HELLO_BYTES_MAX,
+    MESSAGE_BYTES_MAX,
+    read_request,
+    refusal_parts,
+    request_parts,
 )
 from cassq.sidecar.engine import checks
 from cassq.sidecar.sessions import connection
@@ -116,16 +116,16 @@ def test_limits_are_those_of_the_code() -> None:
         HELLO_BYTES_MAX,
         MESSAGE_BYTES_MAX,
         WINDOW_BYTES,
-        words.READ_BYTES_MAX,
-        words.WAIT_MS_MAX,
-        words.EXTENTS_MAX,
+        messages.READ_BYTES_MAX,
+        messages.WAIT_MS_MAX,
+        messages.EXTENTS_MAX,
         connection.WAITING_MAX,
         checks.PIPE_ID_LENGTH_MAX,
         checks.QUEUE_NAME_LENGTH_MAX,
     ]
     flowing = " ".join(TEXT.split())
     for number in (
-        f"{words.VERSION}. Frames",
+        f"{messages.VERSION}. Frames",
         f"within {connection.HELLO_SECONDS:g} seconds",
         f"more than {connection.HIGH_BYTES >> 20} MiB",
         f"for {connection.STALLED_SECONDS:g} seconds",

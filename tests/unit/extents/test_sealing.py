@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cassq.extents.protocol.words import Fenced
+from cassq.extents.protocol.messages import Fenced
 from cassq.extents.sidecar.sealing import agreed_end
 
 

@@ -14,20 +14,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import astuple, replace
 
-from cassq.extents.protocol import words
+from cassq.extents.protocol import messages
 from cassq.extents.protocol.inbox import BUFFER_BYTES, Inbox
-from cassq.extents.protocol.wire import (
-    MESSAGE_BYTES_MAX,
-    ProtocolError,
-    body_length,
-    read_reply,
-    read_request,
-    refusal_parts,
-    reply_of,
-    reply_parts,
-    request_parts,
-)
-from cassq.extents.protocol.words import (
+from cassq.extents.protocol.messages import (
     OPS,
     REPLIES,
     REQUESTS,
@@ -42,6 +31,17 @@ from cassq.extents.protocol.words import (
     Read,
     RefusedError,
     Scrub,
+)
+from cassq.extents.protocol.wire import (
+    MESSAGE_BYTES_MAX,
+    ProtocolError,
+    body_length,
+    read_reply,
+    read_request,
+    refusal_parts,
+    reply_of,
+    reply_parts,
+    request_parts,
 )
 
 NAMES = st.text(max_size=40)
@@ -367,5 +367,5 @@ def test_room_for_an_announced_message_comes_with_its_bytes() -> None:
 
 def test_every_request_has_a_number_of_its_own() -> None:
     assert sorted(OPS.values()) == list(range(1, len(OPS) + 1))
-    assert OPS[words.Hello] == 1, "it never changes: a client of any version begins with it"
+    assert OPS[messages.Hello] == 1, "it never changes: a client of any version begins with it"
     assert OPS[Open] == 2

@@ -6,15 +6,7 @@ from typing import Any
 
 import pytest
 
-from cassq.extents.protocol.wire import (
-    read_reply,
-    read_request,
-    refusal_parts,
-    reply_of,
-    reply_parts,
-    request_parts,
-)
-from cassq.extents.protocol.words import (
+from cassq.extents.protocol.messages import (
     REPLIES,
     REQUESTS,
     Append,
@@ -45,6 +37,14 @@ from cassq.extents.protocol.words import (
     Turn,
     TurnAsked,
     Welcome,
+)
+from cassq.extents.protocol.wire import (
+    read_reply,
+    read_request,
+    refusal_parts,
+    reply_of,
+    reply_parts,
+    request_parts,
 )
 
 REQUESTED: list[tuple[Any, int, str]] = [

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from cassq.base.clock import ManualClock
-from cassq.extents.protocol.words import (
+from cassq.extents.protocol.messages import (
     Append,
     Code,
     Mark,

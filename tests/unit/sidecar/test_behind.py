@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import pytest
 
 from cassq.cli.ops.sidecars import _show_inspection, alive, described
-from cassq.extents.protocol.words import Code, List, ListedExtent, RefusedError
+from cassq.extents.protocol.messages import Code, List, ListedExtent, RefusedError
 from cassq.extents.replicas.fleet import Fleet
 from cassq.inspect.inspection import BEHIND, DAMAGED, Inspection, inspect
 from cassq.model.sidecar_rows import Placement, ReplicaAt, SidecarRow, SidecarState

@@ -11,13 +11,13 @@ import pytest
 from cassq.base import rare_log
 from cassq.base.rare_log import LINES_MAX, SHOWN_MAX, RareLog, short
 from cassq.errors import BackendError
+from cassq.extents.protocol.messages import OPS, Append, Code, Ends
 from cassq.extents.protocol.wire import (
     MESSAGE_BYTES_MAX,
     REQUEST_BYTES_MAX,
     ProtocolError,
     read_request,
 )
-from cassq.extents.protocol.words import OPS, Append, Code, Ends
 from cassq.sidecar.engine.rocksdb.trouble import Trouble
 from cassq.sidecar.serving import FILES_RESERVED, connections_allowed
 from cassq.sidecar.sessions.dispatcher import refusal_of

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from cassq.errors import BrokenInvariantError
-from cassq.extents.protocol.words import (
+from cassq.extents.protocol.messages import (
     EXTENTS_MAX,
     READ_BYTES_MAX,
     WAIT_MS_MAX,

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from cassq.extents.protocol.words import (
+from cassq.extents.protocol.messages import (
     Append,
     Appended,
     Code,

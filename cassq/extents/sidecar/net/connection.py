@@ -23,8 +23,8 @@ from cassq.base.arguments import split_address
 from cassq.base.clock import Stopwatch
 from cassq.errors import BackendUnavailableError
 from cassq.extents.protocol.inbox import Inbox
+from cassq.extents.protocol.messages import VERSION, Code, Hello, RefusedError, Request, Welcome
 from cassq.extents.protocol.wire import ProtocolError, read_reply, reply_of, request_parts
-from cassq.extents.protocol.words import VERSION, Code, Hello, RefusedError, Request, Welcome
 
 _PARTS_MAX = 64  # passed to the system at once
 _TLS_BYTES_MAX = 64 * 1024  # encrypted at once
@@ -145,7 +145,7 @@ class Connection:
         except OSError as exc:
             raise self._broken(exc) from exc
         except ProtocolError as exc:
-            raise self._nonsense(exc) from exc
+            raise self._protocol_error(exc) from exc
 
     # --- requests -------------------------------------------------------------------------------
 
@@ -355,7 +355,7 @@ class Connection:
             address=self.address,
         )
 
-    def _nonsense(self, exc: ProtocolError) -> BackendUnavailableError:
+    def _protocol_error(self, exc: ProtocolError) -> BackendUnavailableError:
         return BackendUnavailableError(
             f"the server at {self.address} does not speak the sidecar protocol: {exc.message}",
             hint="does it expect TLS?" if self._tls is None else "",

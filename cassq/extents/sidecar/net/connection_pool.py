@@ -12,11 +12,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from cassq.errors import BackendError, BackendUnavailableError
-from cassq.extents.protocol.words import Request
+from cassq.extents.protocol.messages import Request
 from cassq.extents.sidecar.net.addresses import Addresses
 from cassq.extents.sidecar.net.connection import Access, Connection
 from cassq.extents.sidecar.net.exchanges import Exchange, converse
-from cassq.extents.sidecar.net.network import Begun, CallResult, Network, Patience, SidecarCall
+from cassq.extents.sidecar.net.network import (
+    CallResult,
+    InFlightCall,
+    Network,
+    Patience,
+    SidecarCall,
+)
 from cassq.model.sidecar_rows import SidecarRow
 
 IDLE_MAX = 8  # connections kept to each sidecar
@@ -57,14 +63,14 @@ class ConnectionPool(Network):
             exchange.answer() if isinstance(exchange, Exchange) else exchange for exchange in begun
         ]
 
-    def begin(self, call: SidecarCall) -> Begun | None:
+    def begin(self, call: SidecarCall) -> InFlightCall | None:
         """Uses only an idle connection: to open one takes several steps, under a deadline."""
         connection = self._idle_connection(call.sidecar)
         if connection is None:
             return None
         exchange = Exchange(call, connection)
         exchange.step()
-        return _Begun(exchange, partial(self._give_back, call.sidecar))
+        return _InFlightCall(exchange, partial(self._give_back, call.sidecar))
 
     def tell(self, sidecar: str, generation: str, requests: Sequence[Request]) -> None:
         connection = self._idle_connection(sidecar)
@@ -141,7 +147,7 @@ class ConnectionPool(Network):
         connection.close()
 
 
-class _Begun(Begun):
+class _InFlightCall(InFlightCall):
     """An exchange that advances whenever its caller looks. give_back: returns the connection at the
     end."""
 

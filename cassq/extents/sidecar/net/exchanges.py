@@ -9,8 +9,8 @@ from typing import Any
 
 from cassq.base.clock import Stopwatch
 from cassq.errors import BackendError, BackendTimeoutError, BackendUnavailableError
+from cassq.extents.protocol.messages import RefusedError
 from cassq.extents.protocol.wire import ProtocolError, reply_of
-from cassq.extents.protocol.words import RefusedError
 from cassq.extents.sidecar.net.connection import Connection, Phase
 from cassq.extents.sidecar.net.network import CallResult, Patience, SidecarCall
 

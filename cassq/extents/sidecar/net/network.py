@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from cassq.errors import BackendError
-from cassq.extents.protocol.words import Request
+from cassq.extents.protocol.messages import Request
 
 
 class SidecarCall(NamedTuple):
@@ -45,7 +45,7 @@ class Patience(NamedTuple):
     enough: int
 
 
-class Begun(abc.ABC):
+class InFlightCall(abc.ABC):
     """A call that is in flight while its caller does something else. Not thread-safe. It ends by
     `end` or `drop`."""
 
@@ -77,7 +77,7 @@ class Network(abc.ABC):
         """
 
     @abc.abstractmethod
-    def begin(self, call: SidecarCall) -> Begun | None:
+    def begin(self, call: SidecarCall) -> InFlightCall | None:
         """Make a call whose answer is needed later; None if that cannot be done at once. Never
         raises for anything that a sidecar does or does not do."""
 

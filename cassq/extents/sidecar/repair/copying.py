@@ -18,7 +18,7 @@ import random
 from collections.abc import Collection, Mapping, Sequence
 
 from cassq.errors import BackendError, BackendTimeoutError
-from cassq.extents.protocol.words import List, ListedExtent, Replicate, Request, Scrub, Settle
+from cassq.extents.protocol.messages import List, ListedExtent, Replicate, Request, Scrub, Settle
 from cassq.extents.replicas.fleet import Need
 from cassq.extents.sidecar.net.network import CallResult, SidecarCall
 from cassq.extents.sidecar.placing import chosen

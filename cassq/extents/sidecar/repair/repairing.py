@@ -14,7 +14,7 @@ from cassq.base.clock import Clock
 from cassq.base.ids import Ids
 from cassq.catalog.port import Catalog
 from cassq.errors import BackendError
-from cassq.extents.protocol.words import (
+from cassq.extents.protocol.messages import (
     EXTENTS_MAX,
     Drop,
     Ends,

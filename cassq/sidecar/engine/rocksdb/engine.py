@@ -75,7 +75,7 @@ class RocksEngine(Engine):
         self._marks = found.marks
         self._kept = found.kept
         self._free = found.free
-        self._birth = found.birth
+        self._serial = found.serial
         self._replicas = {pipe_id: kept.replica for pipe_id, kept in found.kept.items()}
         self._trouble = Trouble(found.failure, self._can_be_mended)
         self._closed = False
@@ -110,11 +110,11 @@ class RocksEngine(Engine):
                 slots = self._marks.slots
                 self._marks.grow()
                 self._free.extend(range(self._marks.slots - 1, slots - 1, -1))
-            kept = StoredReplica(replica, self._birth, self._free[-1])
+            kept = StoredReplica(replica, self._serial, self._free[-1])
             batch = WriteBatch(raw_mode=True)
             batch.put(kept.name, kept.row(), self._rows)
             self._write(batch, f"creating {replica.pipe_id}")
-            self._birth += 1
+            self._serial += 1
             self._free.pop()
             self._kept[replica.pipe_id] = self._unmarked[replica.pipe_id] = kept
             self._replicas[replica.pipe_id] = replica
@@ -223,7 +223,7 @@ class RocksEngine(Engine):
                 return
             batch = WriteBatch(raw_mode=True)
             for kept in going:
-                self._marks.store_going(kept.slot, kept.birth)
+                self._marks.store_going(kept.slot, kept.serial)
                 batch.delete_range(kept.frame_key(0), kept.past_frames())
                 batch.delete(kept.name, self._rows)
             self._write(batch, f"dropping {len(going)} extents")
@@ -241,7 +241,7 @@ class RocksEngine(Engine):
                 unmarked, self._unmarked = self._unmarked, {}
                 leaving, self._leaving = self._leaving, []
                 marks = [
-                    (kept, SyncMark(kept.birth, kept.version, kept.replica.end, kept.name))
+                    (kept, SyncMark(kept.serial, kept.version, kept.replica.end, kept.name))
                     for kept in unmarked.values()
                 ]
             if not marks and not leaving:

@@ -47,7 +47,7 @@ _SLOT = 2 * _HALF
 _SEGMENT_SLOTS = 4096
 _SEGMENT = _SEGMENT_SLOTS * _SLOT
 _MAGIC = b"cassq marks 1\n"
-# check; birth, number of the store, version, end; flags, length of the name, the name
+# check; serial, number of the store, version, end; flags, length of the name, the name
 _MARK = struct.Struct("<QQQQQBB22s")
 _NAME_BYTES_MAX = 22
 _GOING = 1
@@ -58,11 +58,11 @@ _NOTHING = bytes(_HALF)
 class SyncMark(NamedTuple):
     """The synced state of a replica.
 
-    birth: identifies the replica; 0 for an empty slot. name: as in keys; empty if it is too long
+    serial: identifies the replica; 0 for an empty slot. name: as in keys; empty if it is too long
     for the slot. going: it is being dropped, so it may be gone.
     """
 
-    birth: int
+    serial: int
     version: int
     end: int
     name: bytes
@@ -137,7 +137,7 @@ class SyncMarks:
         if stored:
             number, self._newest[slot], mark = max(stored)
             self._number = max(self._number, number)
-            return mark if mark.birth else None
+            return mark if mark.serial else None
         if _NOTHING in halves:
             return None  # the first store was torn, so no sync has returned since
         raise UnreadableMarkError("its synced mark cannot be read")
@@ -147,7 +147,7 @@ class SyncMarks:
         self._number = number = self._number + 1
         name = mark.name if len(mark.name) <= _NAME_BYTES_MAX else b""
         flags = _GOING if mark.going else 0
-        fields = (mark.birth, number, mark.version, mark.end, flags, len(name), name)
+        fields = (mark.serial, number, mark.version, mark.end, flags, len(name), name)
         raw = _MARK.pack(0, *fields)[8:]
         raw = xxh3_64_intdigest(raw, seed=slot).to_bytes(8, "little") + raw
         newest = self._newest[slot]
@@ -157,12 +157,12 @@ class SyncMarks:
         self._put(slot, half, raw)
         self._unsynced = True
 
-    def store_going(self, slot: int, birth: int) -> None:
+    def store_going(self, slot: int, serial: int) -> None:
         """Record that a replica is being dropped: it is not missed if it disappears before its slot
         is cleared. If it does not disappear, its synced state is still known."""
         with suppress(UnreadableMarkError):
             mark = self.read(slot)
-            if mark is not None and mark.birth == birth:
+            if mark is not None and mark.serial == serial:
                 self.store(slot, mark._replace(going=True))
 
     def clear(self, slot: int) -> None:
@@ -222,7 +222,7 @@ class SyncMarks:
 
 def _opened(raw: bytes, slot: int) -> tuple[int, SyncMark | None]:
     """The sequence number of a half, and its mark if it can be read."""
-    check, birth, number, version, end, flags, length, name = _MARK.unpack(raw)
+    check, serial, number, version, end, flags, length, name = _MARK.unpack(raw)
     if check != xxh3_64_intdigest(raw[8:], seed=slot) or length > _NAME_BYTES_MAX:
         return 0, None
-    return number, SyncMark(birth, version, end, name[:length], bool(flags & _GOING))
+    return number, SyncMark(serial, version, end, name[:length], bool(flags & _GOING))

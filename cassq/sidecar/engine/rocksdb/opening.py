@@ -55,7 +55,7 @@ _AHEAD = "SST file is ahead of WALs"
 @dataclass(slots=True)
 class Opened:
     """An opened directory. options: of RocksDB. rows: their column family. free: free slots of
-    marks. birth: the next one. failure: why it is open only for reading; "" if it is not."""
+    marks. serial: the next one. failure: why it is open only for reading; "" if it is not."""
 
     db: Rdict
     options: Options
@@ -63,7 +63,7 @@ class Opened:
     marks: SyncMarks
     kept: dict[str, StoredReplica]
     free: list[int]
-    birth: int
+    serial: int
     failure: str = ""
 
 
@@ -239,14 +239,14 @@ def _compare(found: Opened, kept: dict[str, StoredReplica]) -> None:
     found.kept = kept
     by_slot: dict[int, StoredReplica] = {}
     news: list[StoredReplica] = []
-    homeless: list[StoredReplica] = []  # another has their slot
-    for each in sorted(kept.values(), key=attrgetter("birth")):
+    without_slot: list[StoredReplica] = []  # another has their slot
+    for each in sorted(kept.values(), key=attrgetter("serial")):
         older = by_slot.get(each.slot)
         if older is not None:
             older.found(REAPPEARED)
-            homeless.append(older)
+            without_slot.append(older)
         by_slot[each.slot] = each
-    found.birth = 1 + max((each.birth for each in kept.values()), default=0)
+    found.serial = 1 + max((each.serial for each in kept.values()), default=0)
     slots = max([marks.slots, *(slot + 1 for slot in by_slot)])
     for slot in range(slots):
         damage, mark = "", None
@@ -255,7 +255,7 @@ def _compare(found: Opened, kept: dict[str, StoredReplica]) -> None:
         except UnreadableMarkError as exc:
             damage = exc.message
         if mark is not None:
-            found.birth = max(found.birth, mark.birth + 1)
+            found.serial = max(found.serial, mark.serial + 1)
         kept_here = by_slot.get(slot)
         if slot >= marks.slots:
             damage = "its synced mark is missing"
@@ -267,17 +267,17 @@ def _compare(found: Opened, kept: dict[str, StoredReplica]) -> None:
                 found.free.append(slot)
             continue
         if lost is not None:
-            homeless.append(lost)
+            without_slot.append(lost)
         if kept_here.found(damage or _damage(kept_here, mark)):
             news.append(kept_here)
     beyond = count(slots)
-    for each in homeless:
+    for each in without_slot:
         each.slot = found.free.pop(0) if found.free else next(beyond)
-    news += homeless
+    news += without_slot
     found.free.reverse()  # the first slots are used first
     for each in news:
-        if not each.birth:
-            each.birth, found.birth = found.birth, found.birth + 1
+        if not each.serial:
+            each.serial, found.serial = found.serial, found.serial + 1
         kept[each.replica.pipe_id] = each
     _note(found, news)
 
@@ -285,14 +285,14 @@ def _compare(found: Opened, kept: dict[str, StoredReplica]) -> None:
 def _is_of_another(mark: SyncMark | None, each: StoredReplica | None) -> bool:
     """Whether a mark belongs to another replica than the one that has its slot. One that was
     removed, and has reappeared, has the slot that a later one got."""
-    return mark is not None and (each is None or mark.birth > each.birth)
+    return mark is not None and (each is None or mark.serial > each.serial)
 
 
 def _damage(kept: StoredReplica, mark: SyncMark | None) -> str:
     """What a replica lacks according to its mark; "" if nothing."""
-    if mark is None or mark.birth < kept.birth:
+    if mark is None or mark.serial < kept.serial:
         return ""  # never synced
-    if mark.birth > kept.birth:
+    if mark.serial > kept.serial:
         return REAPPEARED
     end = mark.end
     if kept.cut_version > mark.version:
@@ -330,4 +330,4 @@ def _note(found: Opened, news: list[StoredReplica]) -> None:
         while each.slot >= found.marks.slots:
             found.marks.grow()
         replica = each.replica
-        found.marks.store(each.slot, SyncMark(each.birth, each.version, replica.end, each.name))
+        found.marks.store(each.slot, SyncMark(each.serial, each.version, replica.end, each.name))

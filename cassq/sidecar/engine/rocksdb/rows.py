@@ -25,7 +25,7 @@ _HEX_ID = re.compile(r"[0-9a-f]{24}")
 _SEQ = struct.Struct(">Q")
 _LENGTH = struct.Struct(">H")
 _VERSION = 1
-# version, flags; birth, slot; version, cut_version, cut_end; created_ms, epoch;
+# version, flags; serial, slot; version, cut_version, cut_end; created_ms, epoch;
 # end, acked, final, size_bytes, frames; lengths of queue name and damage.
 _ROW = struct.Struct("<BBQIQQQqQQQqQQHI")
 # Rows of earlier versions never have the last one.
@@ -71,12 +71,12 @@ def seq_of(key: bytes) -> int:
 class StoredReplica:
     """A replica, with the engine's own data about it.
 
-    birth: a number unique in this directory for ever. slot: of its synced mark. version: raised by
+    serial: a number unique in this directory for ever. slot: of its synced mark. version: raised by
     every change but an append. cut_version, cut_end: of the last cut.
     """
 
     replica: Replica
-    birth: int
+    serial: int
     slot: int
     version: int = 0
     cut_version: int = 0
@@ -112,7 +112,7 @@ class StoredReplica:
         queue = replica.queue_name.encode("utf-8", "surrogatepass")
         damage = replica.damage[:_DAMAGE_LENGTH_MAX].encode("utf-8", "surrogatepass")
         fixed = _ROW.pack(
-            *(_VERSION, flags, self.birth, self.slot),
+            *(_VERSION, flags, self.serial, self.slot),
             *(self.version, self.cut_version, self.cut_end, replica.created_ms, replica.epoch),
             *(replica.end, replica.acked, -1 if replica.final is None else replica.final),
             *(replica.size_bytes, replica.frames, len(queue), len(damage)),
@@ -123,7 +123,7 @@ class StoredReplica:
 def kept_of(name: bytes, row: bytes) -> StoredReplica:
     """The inverse of `StoredReplica.row`. Raises CorruptionError for an invalid row."""
     try:
-        layout, flags, birth, slot, *rest = _ROW.unpack_from(row)
+        layout, flags, serial, slot, *rest = _ROW.unpack_from(row)
     except struct.error as exc:
         raise CorruptionError(f"the row of a replica at {name!r} is cut short") from exc
     version, cut_version, cut_end, created_ms, epoch, end, acked, final, *rest = rest
@@ -138,4 +138,4 @@ def kept_of(name: bytes, row: bytes) -> StoredReplica:
         *(end, acked, size_bytes, frames, bool(flags & _FENCED)),
         *(None if final < 0 else final, damage, bool(flags & _COPYING), bool(flags & _BEHIND)),
     )
-    return StoredReplica(replica, birth, slot, version, cut_version, cut_end)
+    return StoredReplica(replica, serial, slot, version, cut_version, cut_end)

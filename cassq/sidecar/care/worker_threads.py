@@ -1,4 +1,4 @@
-"""Aside: runs blocking calls in threads, beside the event loop."""
+"""Worker threads: run blocking calls in threads, beside the event loop."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class Aside:
+class WorkerThreads:
     """A few threads of a sidecar's loop. Simulations use one without threads."""
 
     def __init__(self, threads: int, name: str) -> None:

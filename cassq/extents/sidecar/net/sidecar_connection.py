@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cassq.extents.protocol.words import Request
+from cassq.extents.protocol.messages import Request
 from cassq.extents.sidecar.net.connection import Access, Connection
 from cassq.extents.sidecar.net.exchanges import Exchange, converse
 from cassq.extents.sidecar.net.network import Patience, SidecarCall
@@ -12,7 +12,7 @@ from cassq.extents.sidecar.net.network import Patience, SidecarCall
 ASK_SECONDS = 10.0
 
 
-class Asking:
+class SidecarConnection:
     """A connection to one sidecar, for one request at a time; opened by the first. Not thread-safe.
     Use it in a `with`, or close it.
 
@@ -55,7 +55,7 @@ class Asking:
         if connection is not None:
             connection.close()
 
-    def __enter__(self) -> Asking:
+    def __enter__(self) -> SidecarConnection:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -70,6 +70,6 @@ def ask(
     cluster: str = "",
     seconds: float = ASK_SECONDS,
 ) -> Any:
-    """The reply to one request. Raises as `Asking`."""
-    with Asking(address, access, cluster=cluster, seconds=seconds) as asking:
-        return asking(request)
+    """The reply to one request. Raises as `SidecarConnection`."""
+    with SidecarConnection(address, access, cluster=cluster, seconds=seconds) as connection:
+        return connection(request)
