@@ -94,6 +94,10 @@ class GroupNotFoundError(UsageError):
 class GroupExistsError(UsageError):
     """The consumer group exists already with another policy."""
 
+    default_hint = (
+        "use queue.update_group(...) or `cassq group update QUEUE NAME` to change a group's policy"
+    )
+
 
 class ScheduleNotFoundError(UsageError):
     """There is no such schedule."""

@@ -45,6 +45,7 @@ from cassq.message.compression import check_compression
 from cassq.model.priorities import PLAIN, Level
 from cassq.model.queues import (
     DEFAULT_GROUP,
+    FIXED_QUEUE_SETTINGS,
     FIXED_SETTINGS,
     GroupPolicy,
     QueuePolicy,
@@ -54,6 +55,7 @@ from cassq.model.queues import (
     check_group_name,
     checked_for,
     differences,
+    hint_of,
     is_dead_letter_name,
 )
 from cassq.model.receipts import Receipt, parsed_all
@@ -373,6 +375,7 @@ class Queue:
             found = differences(existing.policy, new)
             raise GroupExistsError(
                 f"group {existing.name!r} of {self.name!r} exists: {as_text(found)}",
+                hint=hint_of(found, FIXED_SETTINGS, "group"),
                 differences=found,
             )
         return Group(existing.name, existing.policy)
@@ -681,7 +684,9 @@ def create_queue(
         return create_queue(runtime, name, policy, group)  # deleted this moment
     found = differences(existing.policy, new)
     if found:
-        raise QueueExistsError(f"queue {name!r} exists: {as_text(found)}", differences=found)
+        hint = hint_of(found, FIXED_QUEUE_SETTINGS, "queue")
+        text = f"queue {name!r} exists: {as_text(found)}"
+        raise QueueExistsError(text, hint=hint, differences=found)
     return Queue(runtime, existing)
 
 

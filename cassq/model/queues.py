@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from typing import Any, TypeVar, get_args
@@ -465,6 +465,15 @@ def differences(old: Policy, new: Policy) -> dict[str, tuple[Any, Any]]:
     """Setting → (old, new) for each that differs."""
     before, after = asdict(old), asdict(new)
     return {k: (before[k], after[k]) for k in before if before[k] != after[k]}
+
+
+def hint_of(found: Mapping[str, tuple[Any, Any]], fixed: Collection[str], noun: str) -> str:
+    """What to do instead of an update if some of the settings that differ are `fixed`; "" if none
+    is. noun: what they are settings of."""
+    names = [name for name in found if name in fixed]
+    if not names:
+        return ""
+    return f"{' and '.join(names)} cannot be changed: create another {noun} under another name"
 
 
 def interval_ms(rate: str) -> int:

@@ -12,7 +12,7 @@ import pytest
 import cassq
 from cassq.base.clock import ManualClock
 from cassq.consumer.keyed import lane, lanes
-from cassq.errors import BackendError, ClaimLostError, ConfigError
+from cassq.errors import BackendError, ClaimLostError, ConfigError, QueueExistsError
 from cassq.model.scaling import key_lane_of
 from tests.integration.consumer.test_keys import by_key, drained, push, texts
 from tests.integration.places import Place
@@ -378,4 +378,17 @@ def test_a_cp_queue_has_one_lane(client: cassq.Client) -> None:
 def test_the_number_of_lanes_cannot_be_changed(queue: cassq.Queue) -> None:
     with pytest.raises(ConfigError, match="key_lanes cannot be changed"):
         queue.update(key_lanes=2)
+    assert queue.policy.key_lanes == LANES
+
+
+def test_a_queue_made_again_with_other_lanes_is_refused_with_what_to_do(
+    client: cassq.Client, queue: cassq.Queue
+) -> None:
+    with pytest.raises(QueueExistsError, match=f"key_lanes is {LANES}, not 8") as caught:
+        client.create_queue("jobs", key_lanes=8)
+    hint = "key_lanes cannot be changed: create another queue under another name"
+    assert caught.value.hint == hint
+    with pytest.raises(QueueExistsError) as caught:
+        client.create_queue("jobs", consistency="cp")
+    assert caught.value.hint == f"consistency and {hint}"
     assert queue.policy.key_lanes == LANES

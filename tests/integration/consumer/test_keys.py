@@ -22,7 +22,6 @@ from cassq.consumer.keyed import lane
 from cassq.errors import (
     BackendError,
     ClaimLostError,
-    ConfigError,
     CorruptionError,
     OwnershipError,
     UsageError,
@@ -651,31 +650,6 @@ def test_expired_messages_do_not_hold_their_key(timed: cassq.Client, clock: Manu
     pass_time(clock, popper, 60)
     assert drained(popper) == ["a3"]
     assert queue.stats().groups["keyed"].expired == 2
-
-
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        ({"order": "keys"}, "order must be 'any' or 'key'"),
-        ({"limit_per_key": 0}, "limit_per_key"),
-        ({"rate_per_key": "fast"}, "rate_per_key 'fast' is not a rate"),
-        ({"rate_per_key": "0/s"}, "rate_per_key '0/s' is not a rate"),
-        ({"limit_per_key": 2, "order": "key"}, "one at a time"),
-    ],
-)
-def test_bad_settings_are_named(
-    queue: cassq.Queue, settings: dict[str, object], named: str
-) -> None:
-    with pytest.raises(ConfigError, match=named):
-        queue.create_group("keyed", **settings)  # type: ignore[arg-type]
-    assert [group.name for group in queue.groups()] == ["default"]
-
-
-def test_the_order_of_a_group_cannot_be_changed(keyed: cassq.Queue) -> None:
-    with pytest.raises(ConfigError, match="order cannot be changed"):
-        keyed.update_group("keyed", order="any")
-    with pytest.raises(ConfigError, match="order cannot be changed"):
-        keyed.update_group("default", order="key")
 
 
 @pytest.mark.embedded_only(reason="it makes a commit of the catalog fail")
