@@ -38,7 +38,7 @@ from cassq.model.rows import Claim
 WRITES_MAX = 200
 UNSURE_MAX = 3  # attempts without an answer
 REFUSALS_MAX = 8
-STAND_BACK_MAX = 1.0  # seconds
+STAND_BACK_MAX = 0.25  # seconds
 
 Plan = Callable[[PartitionCache, bool], PlannedBatch | None]
 
