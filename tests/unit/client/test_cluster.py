@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from cassq.cassandra.contact import (
     AGAIN_SECONDS_MAX,
     NO_SIGN_SECONDS,
     SILENT_SECONDS,
+    STALE_SECONDS,
     Contact,
     cluster,
 )
@@ -24,7 +26,10 @@ from cassq.cassandra.speculation import Speculation
 from cassq.cassandra.tries import PATIENCE_SECONDS
 from cassq.client.backends.agreement import quorums_of
 from cassq.client.backends.cluster import (
+    PATIENCE_SECONDS_MAX,
+    PATIENCE_SECONDS_MIN,
     SPILL_PATIENCE_SECONDS,
+    TIMEOUT_SECONDS_MIN,
     contact_of,
     open_session,
     patience_of,
@@ -67,6 +72,28 @@ def test_a_url_sets_how_long_requests_and_calls_may_take() -> None:
     assert patience_of({"spill": "x", "patience": "20"}) == 20
     with pytest.raises(ConfigError, match=r"patience must be .* from 0.5 to 600, not '0'"):
         patience_of({"patience": "0"})
+
+
+OPERATIONS = Path(__file__).resolve().parents[3] / "docs" / "operations.md"
+
+
+def page_numbers(option: str) -> list[float]:
+    """The numbers in what docs/operations.md says about an option of the URL."""
+    match = re.search(rf"^\| `{option}` \|(.*)\|$", OPERATIONS.read_text(), re.MULTILINE)
+    assert match is not None
+    return [float(number) for number in re.findall(r"\d+(?:\.\d+)?", match[1])]
+
+
+def test_the_page_says_how_long_a_request_and_a_call_may_take() -> None:
+    """Operators plan with these numbers: a change of one is news."""
+    usual = contact_of("//db/k", {})
+    assert [TIMEOUT_SECONDS_MIN, STALE_SECONDS, usual.timeout] == [0.1, 10, 5]
+    assert page_numbers("timeout") == [0.1, 10, 5]
+    limits = [PATIENCE_SECONDS_MIN, PATIENCE_SECONDS_MAX]
+    assert [*limits, patience_of({}), patience_of({"spill": "x"})] == [0.5, 600, 10, 3]
+    assert page_numbers("patience") == [0.5, 600, 10, 3]
+    assert usual.speculate == 0.15
+    assert page_numbers("speculate") == [0.15, 0]
 
 
 @pytest.mark.parametrize(
