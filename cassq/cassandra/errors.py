@@ -15,7 +15,12 @@ from cassandra import (
     UnresolvableContactPoints,
 )
 from cassandra.cluster import NoHostAvailable
-from cassandra.connection import ConnectionBusy, ConnectionException, ConnectionShutdown
+from cassandra.connection import (
+    ConnectionBusy,
+    ConnectionException,
+    ConnectionShutdown,
+    ProtocolVersionUnsupported,
+)
 from cassandra.pool import NoConnectionsAvailable
 from cassandra.protocol import OverloadedErrorMessage, SyntaxException
 
@@ -38,6 +43,15 @@ _TOO_LARGE = re.compile("exceeds allowed maximum|too large for the maximum")
 # The server's sentence in the text of a driver's error.
 _SAID = re.compile(r'message="(.*)"', re.DOTALL)
 _START_NODES = "start the nodes that are down (`nodetool status` lists them), then try again"
+_TOO_OLD = "it is older than Cassandra 4.1"
+# Parts of the driver's texts about a node, where it has no type for the cause, and plain words.
+_CAUSES = {
+    "marked down or removed": "it is down",
+    "shutdown": "the connection was lost",  # of a pool of connections
+    "explicitly set client protocol_version": _TOO_OLD,
+}
+# Where OpenSSL's message was made.
+_SSL_PLACE = re.compile(r" \(_ssl\.c:\d+\)$")
 # A server's message for a missing table or keyspace.
 _MISSING = re.compile("unconfigured table|(table|[Kk]eyspace) .*does not exist")
 
@@ -123,8 +137,16 @@ def _reason(cause: object) -> str:
         return "it did not answer in time"
     if isinstance(cause, (ConnectionBusy, NoConnectionsAvailable)):
         return "its connections are full"
-    text = first_line(cause).rpartition("Last error: ")[2] if isinstance(cause, Exception) else ""
-    return text or "the connection failed"
+    if isinstance(cause, ProtocolVersionUnsupported):
+        return _TOO_OLD
+    text = str(cause)
+    if match := _SAID.search(text):
+        return match[1]
+    if isinstance(cause, OSError) and cause.strerror:
+        found = _SSL_PLACE.sub("", cause.strerror.rpartition("Last error: ")[2])
+        return "it did not answer in time" if found == "timed out" else found
+    words = next((words for part, words in _CAUSES.items() if part in text), None)
+    return words or f"the connection failed ({type(cause).__name__})"
 
 
 def server_said(exc: Exception) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from cassandra import (
     ConsistencyLevel,
+    DriverException,
     InvalidRequest,
     OperationTimedOut,
     Unauthorized,
@@ -13,7 +14,13 @@ from cassandra import (
     WriteTimeout,
 )
 from cassandra.cluster import NoHostAvailable
-from cassandra.connection import ConnectionBusy, ConnectionShutdown
+from cassandra.connection import (
+    ConnectionBusy,
+    ConnectionException,
+    ConnectionShutdown,
+    ProtocolError,
+    ProtocolVersionUnsupported,
+)
 from cassandra.protocol import OverloadedErrorMessage
 
 from cassq.cassandra.errors import MissingTableError, OverloadedError, explained
@@ -73,6 +80,17 @@ FRAME = 'Error from server: code=2200 [Invalid query] message="{}"'
 QUORUM = ConsistencyLevel.LOCAL_QUORUM
 
 
+FORBIDDEN = (
+    *("Error from server", "last_host", "code=", "message=", "errors=", "<Host", "Last error"),
+    *("marked down or removed", "Pool", "shutdown", "Failed to initialize", "protocol_version"),
+    *("Did not get expected", "_ssl.c"),
+)
+
+
+def failed(cause: Exception) -> NoHostAvailable:
+    return NoHostAvailable("none", {"a": cause})
+
+
 @pytest.mark.parametrize(
     ("exc", "says"),
     [
@@ -84,13 +102,52 @@ QUORUM = ConsistencyLevel.LOCAL_QUORUM
         (WriteFailure("x", 0, required_responses=2, received_responses=0), "0 of 2 .* failed"),
         (OperationTimedOut({}, None), "did not answer in time"),
         (NoHostAvailable("none", {}), "cannot be reached: no node is up"),
+        (failed(OperationTimedOut({}, None)), "cannot be reached: it did not answer in time"),
         (
-            NoHostAvailable("none", {"a": OperationTimedOut({}, None)}),
+            failed(OSError(111, "Tried [...]. Last error: refused")),
+            "cannot be reached: refused",
+        ),
+        (
+            failed(OSError(None, "Tried [...]. Last error: timed out")),
             "cannot be reached: it did not answer in time",
         ),
         (
-            NoHostAvailable("none", {"a": OSError(111, "Tried [...]. Last error: refused")}),
-            "cannot be reached: refused",
+            failed(OSError(1, "Tried [...]. Last error: [SSL: X] no certificate (_ssl.c:1007)")),
+            r"cannot be reached: \[SSL: X\] no certificate ",
+        ),
+        (
+            failed(ConnectionException("Host has been marked down or removed")),
+            "cannot be reached: it is down",
+        ),
+        (
+            failed(ConnectionException("Pool is shutdown")),
+            "cannot be reached: the connection was lost",
+        ),
+        (
+            failed(ConnectionException("Pool for 10.0.0.1:9042 is shutdown")),
+            "cannot be reached: the connection was lost",
+        ),
+        (
+            failed(ConnectionException(f"Failed to initialize new connection: {FRAME}")),
+            "cannot be reached: {} ",
+        ),
+        (
+            failed(ConnectionException("Did not get expected SupportedMessage response")),
+            r"cannot be reached: the connection failed \(ConnectionException\)",
+        ),
+        (
+            failed(ProtocolError("Unexpected response during Connection setup")),
+            r"cannot be reached: the connection failed \(ProtocolError\)",
+        ),
+        (failed(ProtocolVersionUnsupported("a", 5)), "it is older than Cassandra 4.1"),
+        (
+            failed(
+                DriverException(
+                    "ProtocolError returned from server while using explicitly set client"
+                    " protocol_version 5"
+                )
+            ),
+            "it is older than Cassandra 4.1",
         ),
         (ConnectionShutdown("Connection to a was closed"), "the connection was lost"),
         (OverloadedErrorMessage(0x1001, "busy", None), "is overloaded"),
@@ -104,8 +161,8 @@ def test_no_text_of_the_driver_is_in_a_message(exc: Exception, says: str) -> Non
     error = explained(exc, "a", conditional=False)
     with pytest.raises(BackendError, match=says):
         raise error
-    for frame in ("Error from server", "last_host", "code=", "message=", "errors=", "<Host"):
-        assert frame not in str(error)
+    for words in FORBIDDEN:
+        assert words not in str(error)
     if not isinstance(exc, RuntimeError):
         assert error.hint, "it says what to do next"
 
