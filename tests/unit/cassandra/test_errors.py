@@ -167,6 +167,16 @@ def test_no_text_of_the_driver_is_in_a_message(exc: Exception, says: str) -> Non
         assert error.hint, "it says what to do next"
 
 
+def test_too_few_replicas_refuse_a_conditional_write_before_it_begins() -> None:
+    """So nothing needs to be read back; what helps is to start the others."""
+    error = explained(Unavailable("x", QUORUM, 2, 1), "a", conditional=True)
+    assert isinstance(error, BackendUnavailableError)
+    assert error.retryable
+    assert not error.outcome_unknown
+    assert "start the nodes" in error.hint
+    assert "nodetool status" in error.hint
+
+
 def test_a_rejected_statement_is_a_bug_and_quotes_the_server() -> None:
     with pytest.raises(BrokenInvariantError, match="rejects a statement: line 1:7 no viable"):
         explained(InvalidRequest(FRAME.format("line 1:7 no viable")), "a", conditional=False)
