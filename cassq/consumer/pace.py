@@ -13,7 +13,9 @@ from __future__ import annotations
 from collections import deque
 
 PREFETCH_SECONDS = 0.1  # how much work an iteration prefetches
-PREFETCH_SECONDS_MAX = 2.0  # at most, where claims are slow and there is enough for all
+# On average at most, where claims are slow and there is enough for all; it is up to half as much
+# again until a beat.
+PREFETCH_SECONDS_MAX = 2.0
 ACK_INTERVAL_MS = 50  # how long acks are collected at most ...
 ACK_INTERVAL_MS_MAX = 1000  # ... and where writing them is slow
 WORK_PER_WRITE = 32  # the work between two writes lasts this many times a write's time
