@@ -115,8 +115,9 @@ def _lateness(exc: Exception) -> str:
     """The part of an error about answers that came too late, or replicas that failed."""
     if isinstance(exc, (Timeout, CoordinationFailure)):
         came = f"{exc.received_responses or 0} of {exc.required_responses or 0}"
-        why = "failed" if isinstance(exc, CoordinationFailure) else "did not answer in time"
-        return f"got only {came} answers that are needed from replicas: some {why}"
+        failed = isinstance(exc, CoordinationFailure)
+        why = "some failed" if failed else "some did not answer in time"
+        return f"got only {came} answers that are needed from replicas: {why}"
     return "did not answer in time"
 
 
