@@ -12,7 +12,7 @@ from cassandra import (
     ConsistencyLevel,
 )
 from cassandra.auth import PlainTextAuthProvider
-from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, ExecutionProfile
 from cassandra.policies import (
     DCAwareRoundRobinPolicy,
     ExponentialReconnectionPolicy,
@@ -22,6 +22,7 @@ from cassandra.policies import (
 )
 from cassandra.query import tuple_factory
 
+from cassq.cassandra.connecting import ConnectBudget, PatientCluster
 from cassq.cassandra.connection import connection_class
 from cassq.cassandra.speculation import SPECULATE_SECONDS, Speculation
 
@@ -29,7 +30,9 @@ REQUEST_SECONDS = 5.0
 # A plain write counts only if it was answered within this time after its stamp; other clients rely
 # on it, so no client may wait longer for an answer.
 STALE_SECONDS = 10.0
-CONNECT_SECONDS = 10.0
+# How long a connection may take to open is a request's timeout, within these limits: the handshake
+# is several requests, and in one of them the server checks a password, which takes it long.
+CONNECT_SECONDS_MIN, CONNECT_SECONDS = 1.0, 10.0
 # The pauses between attempts to reconnect to a node, at first and at most, for ever. The driver's
 # own pauses grow to ten minutes, so a node back from a long outage would go unnoticed that long.
 AGAIN_SECONDS, AGAIN_SECONDS_MAX = 0.5, 5.0
@@ -96,9 +99,12 @@ class Contact:
         return f"{','.join(self.hosts)}:{self.port}/{self.keyspace}"
 
 
-def cluster(contact: Contact, stamp: Callable[[], int], speculation: Speculation) -> Cluster:
+def cluster(
+    contact: Contact, stamp: Callable[[], int], speculation: Speculation, budget: ConnectBudget
+) -> PatientCluster:
     """The driver's cluster, not yet connected. stamp: returns the timestamps of plain writes, in
     microseconds."""
+    connect_seconds = min(CONNECT_SECONDS, max(contact.timeout, CONNECT_SECONDS_MIN))
     local = (
         DCAwareRoundRobinPolicy(contact.data_centre) if contact.data_centre else RoundRobinPolicy()
     )
@@ -112,7 +118,7 @@ def cluster(contact: Contact, stamp: Callable[[], int], speculation: Speculation
         speculative_execution_policy=speculation,
     )
     auth = PlainTextAuthProvider(contact.user, contact.password) if contact.user else None
-    return Cluster(
+    return PatientCluster(
         list(contact.hosts),
         port=contact.port,
         connection_class=connection_class(),
@@ -126,9 +132,10 @@ def cluster(contact: Contact, stamp: Callable[[], int], speculation: Speculation
         idle_heartbeat_timeout=NO_SIGN_SECONDS,
         # Otherwise a request of some 10 KB waits for the acknowledgement of its first part.
         sockopts=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
-        # A busy node needs more than the default two seconds to return its schema tables.
-        control_connection_timeout=CONNECT_SECONDS,
-        connect_timeout=CONNECT_SECONDS,
+        budget=budget,
+        connect_timeout=connect_seconds,
+        # Of each request by which the driver learns about the cluster.
+        control_connection_timeout=connect_seconds,
         protocol_version=5,
         # A node that does not know a statement says so and learns it; one that is down delays none.
         prepare_on_all_hosts=False,

@@ -26,6 +26,7 @@ from cassandra.query import BatchStatement, BatchType, BoundStatement, PreparedS
 from cassq.base.clock import ATTEMPTS_MAX, Clock, Stopwatch, attempts
 from cassq.base.counters import Requests
 from cassq.cassandra.cluster_time import ClusterTime, Learn
+from cassq.cassandra.connecting import ConnectBudget
 from cassq.cassandra.connection import Encoder
 from cassq.cassandra.contact import (
     CONSISTENCIES,
@@ -67,6 +68,7 @@ _SYSTEM_TABLE = re.compile(r"\bFROM (\w+\.\w+)")
 
 Row = tuple[Any, ...]
 Statement = tuple[str, Sequence[Any]]  # its text, and the values of its question marks
+Stamp = Callable[[], int]  # see `Cql.stamp`
 
 IN_FLIGHT = 64
 # Batches are prepared as a whole if they have at most this many statements, and once they were sent
@@ -119,7 +121,7 @@ class Cql:
     credentials or an unknown data centre.
 
     keyspace: used for every statement; None before it exists. patience, call: see `FailureBudget`.
-    requests: counts outcomes, and times answers by `kind_of`.
+    requests: counts outcomes, and times answers by `kind_of`. build: makes the driver's cluster.
     """
 
     def __init__(
@@ -131,6 +133,7 @@ class Cql:
         patience: float = PATIENCE_SECONDS,
         call: Callable[[], tuple[int, int]] | None = None,
         requests: Requests | None = None,
+        build: Callable[[Contact, Stamp, Speculation, ConnectBudget], Cluster] = cluster,
     ) -> None:
         self.contact: Contact = contact
         self._clock = clock
@@ -145,7 +148,8 @@ class Cql:
         self._stamp_us = 0
         self._stamping = threading.Lock()
         try:
-            self._cluster = cluster(contact, self.stamp, self._speculation)
+            budget = ConnectBudget(patience, clock.boot_ms)
+            self._cluster = build(contact, self.stamp, self._speculation, budget)
         except DriverException as exc:
             raise unconnected(exc, contact, set()) from exc
         try:

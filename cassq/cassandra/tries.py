@@ -8,6 +8,7 @@ from typing import Any
 
 from cassq.base.clock import Clock, Stopwatch
 from cassq.base.counters import Requests
+from cassq.cassandra.connecting import LEFT_SECONDS_MIN
 from cassq.cassandra.contact import HELD_UP
 from cassq.cassandra.errors import OverloadedError
 from cassq.errors import BackendError, BackendTimeoutError, BackendUnavailableError
@@ -22,8 +23,6 @@ PATIENCE_SECONDS = 10.0
 OVERLOAD_PATIENCE = 6
 # How much of a call's patience a wait before a request may use up.
 WAIT_SHARE_MAX = 0.9
-# With less left of its patience, a call sends nothing more.
-LEFT_SECONDS_MIN = 0.02
 
 
 class _Lost(threading.local):

@@ -14,6 +14,7 @@ import pytest
 import cassq
 from cassq.base.clock import ManualClock
 from cassq.base.tls import tls_of
+from cassq.cassandra.connecting import ConnectBudget, PatientCluster
 from cassq.cassandra.contact import (
     AGAIN_SECONDS_MAX,
     NO_SIGN_SECONDS,
@@ -170,15 +171,22 @@ def test_a_missing_driver_is_named() -> None:
 # --- nodes that are gone ----------------------------------------------------------------------
 
 
+def driver_of(contact: Contact) -> PatientCluster:
+    """The driver's cluster of a URL, not connected."""
+    clock = ManualClock()
+    budget = ConnectBudget(PATIENCE_SECONDS, clock.boot_ms)
+    return cluster(contact, lambda: 0, Speculation(0, clock.boot_ms), budget)
+
+
 def test_a_node_that_is_gone_is_tried_again_every_few_seconds_for_ever() -> None:
-    driver = cluster(Contact(("127.0.0.1",), "k"), lambda: 0, Speculation(0, lambda: 0))
+    driver = driver_of(Contact(("127.0.0.1",), "k"))
     pauses = list(islice(driver.reconnection_policy.new_schedule(), 5000))
     assert len(pauses) == 5000, "the driver gives up after 64 tries unless told otherwise"
     assert max(pauses) <= AGAIN_SECONDS_MAX <= 5
 
 
 def test_a_node_that_is_paused_is_left_alone_within_a_quarter_of_a_minute() -> None:
-    driver = cluster(Contact(("127.0.0.1",), "k"), lambda: 0, Speculation(0, lambda: 0))
+    driver = driver_of(Contact(("127.0.0.1",), "k"))
     found = (driver.idle_heartbeat_interval, driver.idle_heartbeat_timeout)
     assert found == (SILENT_SECONDS, NO_SIGN_SECONDS)
     assert sum(found) <= 15, "until then every conditional write over it takes its full time"
