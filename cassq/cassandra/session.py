@@ -97,6 +97,10 @@ def settled(act: Callable[[], bool], look: Callable[[], bool]) -> bool:
             raise exc from again
 
 
+def _is_conditional(text: str) -> bool:
+    return " IF " in text or "\nIF " in text
+
+
 @cache
 def kind_of(text: str, *, serial: bool = False) -> tuple[str, str]:
     """The kind of a statement: its verb and its table. serial: it is a read at a serial level."""
@@ -105,12 +109,12 @@ def kind_of(text: str, *, serial: bool = False) -> tuple[str, str]:
     table = match[match.lastindex or 0] if match else ""
     if text.startswith("SELECT"):
         return ("serial read" if serial else "read"), table
-    return ("conditional write" if " IF " in text else "write"), table
+    return ("conditional write" if _is_conditional(text) else "write"), table
 
 
 def _telling(texts: Sequence[str]) -> str:
     """The statement of a batch that decides its kind: a conditional one, if there is one."""
-    return next((text for text in texts if " IF " in text), texts[0])
+    return next((text for text in texts if _is_conditional(text)), texts[0])
 
 
 class Cql:

@@ -20,6 +20,7 @@ from cassq.cassandra.session import KEYSPACE, SERVER_TIME, kind_of
         ),
         ("INSERT INTO meta (a) VALUES (?) IF NOT EXISTS", ("conditional write", "meta")),
         ("DELETE FROM meta WHERE k = ? IF EXISTS", ("conditional write", "meta")),
+        ("\nUPDATE frames SET a = ?\nWHERE k = ?\nIF b = ?\n", ("conditional write", "frames")),
         (SERVER_TIME, ("read", "system.local")),
         (KEYSPACE, ("read", "system_schema.keyspaces")),
     ],
