@@ -19,7 +19,9 @@ from click.testing import CliRunner, Result
 
 import cassq
 from cassq.base.clock import SystemClock
+from cassq.cassandra.contact import REQUEST_SECONDS
 from cassq.cassandra.session import Contact, Cql
+from cassq.cassandra.speculation import SPECULATE_SECONDS
 from cassq.catalog.cassandra import schema
 from cassq.catalog.cassandra.notes import Notes
 from cassq.cli.main import main
@@ -29,6 +31,7 @@ from cassq.errors import (
     ConfigError,
     CorruptionError,
 )
+from cassq.extents.cassandra import CassandraStore
 from cassq.locks.late import LateLocker
 from cassq.locks.lease import LeaseLocker
 from cassq.tasks import App, Context
@@ -129,6 +132,52 @@ def test_a_waiting_popper_gets_what_another_client_pushes(url: str, name: str) -
             pusher.push(b"news")
         thread.join(DEADLINE_SECONDS)
         assert found == [b"news"]
+
+
+# --- requests ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("consistency", ["ap", "cp"])
+def test_a_client_counts_how_long_each_kind_of_request_took(
+    url: str, name: str, consistency: str
+) -> None:
+    write = "write" if consistency == "ap" else "conditional write"
+    with cassq.connect(url) as client:
+        queue = client.create_queue(name, consistency=consistency)
+        requests = client.ports.requests
+        assert requests is not None
+
+        def counted(kind: tuple[str, str]) -> int:
+            counts, seconds = requests.latencies.by_kind().get(kind, ([], 0.0))
+            assert (seconds > 0) is (sum(counts) > 0)
+            return sum(counts)
+
+        with queue.pusher() as pusher:
+            pusher.push(b"a")
+            # The driver's thread counts an answer just after it has told of it.
+            eventually("the frame's write is counted", lambda: counted((write, "frames")) == 1)
+            pusher.push(b"b")
+            eventually("each write is counted", lambda: counted((write, "frames")) == 2)
+        with queue.popper() as popper:
+            popper.commit(popper.pop(2, wait=DEADLINE_SECONDS))
+            eventually("claims are counted", lambda: counted(("conditional write", "claims")))
+
+
+@pytest.mark.parametrize(
+    ("options", "timeout", "speculate"),
+    [("", REQUEST_SECONDS, SPECULATE_SECONDS), ("?speculate=0&timeout=2", 2.0, -1)],
+)
+def test_what_the_url_says_of_requests_holds_for_each_of_them(
+    url: str, options: str, timeout: float, speculate: float
+) -> None:
+    with cassq.connect(f"{url}{options}") as client:
+        store = client.ports.store
+        assert isinstance(store, CassandraStore)
+        session = store._cql
+        sent = session.send(session.bound("SELECT value FROM meta WHERE key = 'none'", ()))
+        assert sent.timeout == timeout
+        assert session._speculation.delay() == speculate
+        assert session.result(sent) == []
 
 
 # --- time -------------------------------------------------------------------------------------
@@ -545,6 +594,26 @@ def test_the_command_makes_and_shows_a_schema(cassandra1: CassandraCluster, tabl
     assert "give one of" in both.stderr
     queues = run("schema", "change", "--url", made, "--store", "sidecar", code=2).stderr
     assert "cannot change while it has queues" in queues
+
+
+def test_the_command_mends_a_replication_that_the_servers_cannot_keep(
+    cassandra1: CassandraCluster, tables: Cql
+) -> None:
+    """Of a keyspace with tables, and of one that was made by hand."""
+    made = "WITH replication = {'class': 'NetworkTopologyStrategy', 'dc1': 3}"
+    tables.execute(f"ALTER KEYSPACE {KEYSPACE} {made}")
+    tables.execute(f"CREATE KEYSPACE IF NOT EXISTS by_hand {made}")
+    for keyspace in (KEYSPACE, "by_hand"):
+        url = cassandra1.url(keyspace)
+        hint = "`cassq schema change --replication 1`"
+        assert hint in run("schema", "status", "--url", url, code=1).stderr
+        assert hint in run("schema", "apply", "--url", url, code=2).stderr
+        assert run("schema", "change", "--url", url, "--replication", "1").stdout == (
+            f"keyspace {keyspace} has replication 1\n"
+        )
+        found = run("schema", "status", "--url", url, "--json", code=int(keyspace != KEYSPACE))
+        assert json.loads(found.stdout)["replication"] == {"dc1": 1}
+    cassq.connect(cassandra1.url(KEYSPACE)).close()
 
 
 # --- damage -----------------------------------------------------------------------------------

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 
 import cassq
 from cassq.base.clock import SystemClock
 from cassq.cassandra.contact import Contact
 from cassq.cassandra.session import Cql
 from cassq.catalog.cassandra import schema
+from cassq.cli.main import main
 from cassq.client.backends.embedded import CATALOG, PIPES
 from cassq.client.connecting import open_spool
 from cassq.errors import ConfigError
+from cassq.extents.cassandra import CassandraStore
 from cassq.extents.sidecar import SidecarStore
+from tests.contract.keyspaces import remove_all, tables_of
 from tests.servers.kinds.cassandra import CassandraCluster
 
 KEYSPACE = "stores"
@@ -41,6 +46,13 @@ def url(cassandra1: CassandraCluster, tables: Cql) -> str:
     for (pipe_id,) in tables.read("SELECT pipe_id FROM extents"):
         tables.apply("DELETE FROM extents WHERE pipe_id = ? IF EXISTS", (pipe_id,))
     return cassandra1.url(KEYSPACE)
+
+
+@pytest.fixture
+def fresh(url: str, tables: Cql) -> str:
+    """A keyspace with a schema, and nothing else."""
+    remove_all(tables, tables_of(tables).keys() - {"meta"})
+    return url
 
 
 def forget(tables: Cql) -> None:
@@ -93,3 +105,23 @@ def test_a_spool_is_a_directory_of_files_whatever_the_store_is(url: str, tmp_pat
     spool = open_spool(spilling)
     assert [(each.queue, each.waiting) for each in spool.contents()] == [("spilled", 1)]
     spool.close(quietly=True)
+
+
+def test_the_command_chooses_the_store_of_a_fresh_keyspace(fresh: str) -> None:
+    def run(*words: str, code: int = 0) -> Result:
+        result = CliRunner().invoke(main, ["schema", *words, "--url", fresh])
+        assert result.exit_code == code, result.output
+        return result
+
+    assert json.loads(run("status", "--json").stdout)["store"] is None
+    assert "not 'elsewhere'" in run("change", "--store", "elsewhere", code=2).stderr
+    changed = run("change", "--store", "sidecar").stdout
+    assert changed == "all clients keep messages with store=sidecar\n"
+    assert json.loads(run("status", "--json").stdout)["store"] == "sidecar"
+    with pytest.raises(ConfigError, match="with store=sidecar, not store=cassandra"):
+        cassq.connect(f"{fresh}?store=cassandra")
+    with cassq.connect(fresh) as client:
+        assert isinstance(client.ports.store, SidecarStore)
+    run("change", "--store", "cassandra")
+    with cassq.connect(f"{fresh}?store=cassandra") as client:
+        assert isinstance(client.ports.store, CassandraStore)
