@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import cassq
-from cassq.base.counters import REQUESTS
+from cassq.base.counters import REQUESTS, Requests
 from tests.contract.keyspaces import opened_keyspace
 from tests.integration.deadlines import joined
 from tests.servers.fixtures import running
@@ -32,11 +32,20 @@ FEW_BYTES = {
 RATES = 100, 25
 PUSHERS, BATCH, SIZE_BYTES = 3, 1500, 2000  # a batch is three frames of a megabyte
 MESSAGES = PUSHERS * BATCH
+# A client that sends more than these to a second server adds to the load that makes them slow.
+DOUBLED_SHARE_MAX = 0.1
 
 pytestmark = [
     pytest.mark.servers,
-    pytest.mark.long(reason="two Cassandra nodes with settings of their own, which are overloaded"),
+    pytest.mark.long(reason="Cassandra nodes with settings of their own, which are overloaded"),
 ]
+
+
+def few_requests(a_second: int) -> dict[str, Any]:
+    return {
+        "native_transport_rate_limiting_enabled": True,
+        "native_transport_max_requests_per_second": a_second,
+    }
 
 
 class Limited:
@@ -77,6 +86,11 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StartupMessage, "send_body", send_body)
 
 
+def answered(requests: Requests) -> int:
+    """How many requests of one client were answered."""
+    return sum(sum(counts) for counts, _ in requests.latencies.by_kind().values())
+
+
 def flood(url: str, name: str, consistency: str) -> tuple[dict[str, int], dict[str, int]]:
     """Push and pop side by side, by two clients; every message comes once. What they counted of
     their requests, and what more is told of them afterwards."""
@@ -113,6 +127,7 @@ def flood(url: str, name: str, consistency: str) -> tuple[dict[str, int], dict[s
             joined("pushing or popping", thread, seconds=PATIENCE)
         counts = [each.ports.requests for each in (pushing, popping)]
         counted = {what: sum(getattr(each, what) for each in counts) for what in REQUESTS}
+        counted["answered"] = sum(map(answered, counts))
     assert not failed, failed
     assert sorted(popped) == payloads
     with cassq.connect(url) as client:
@@ -129,11 +144,7 @@ def test_a_node_that_delays_its_clients_slows_them_and_fails_nothing(
     node: Limited, consistency: str
 ) -> None:
     for rate in RATES:
-        few_requests = {
-            "native_transport_rate_limiting_enabled": True,
-            "native_transport_max_requests_per_second": rate,
-        }
-        node.limit(FEW_BYTES | few_requests)
+        node.limit(FEW_BYTES | few_requests(rate))
         counted, found = flood(node.url, f"held.{consistency}.{rate}", consistency)
         if counted["held_up"]:
             break
@@ -151,3 +162,21 @@ def test_a_node_that_refuses_excess_requests_slows_its_clients_and_fails_nothing
     assert counted["overloaded"] > 0
     assert counted["repeated"] >= counted["overloaded"]
     assert found["overloaded"] >= counted["overloaded"]
+
+
+@pytest.fixture(scope="module")
+def three() -> Iterator[str]:
+    """Three nodes that are all slow, as each takes few requests."""
+    options = FEW_BYTES | few_requests(min(RATES))
+    for servers in running(cassandra.cluster(nodes=3, options=options)):
+        assert isinstance(servers, CassandraCluster)
+        for session in opened_keyspace(servers, KEYSPACE):
+            session.close()
+            yield servers.url(KEYSPACE)
+
+
+def test_servers_that_are_all_overloaded_get_few_requests_twice(three: str) -> None:
+    """Where another server is no quicker, most requests are slow enough to be sent to it too."""
+    counted, _ = flood(f"{three}?speculate=0.02", "doubled", "ap")
+    assert counted["held_up"] > 0
+    assert counted["doubled"] <= DOUBLED_SHARE_MAX * counted["answered"]
