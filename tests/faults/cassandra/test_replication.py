@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,7 @@ from cassq.errors import UsageError
 from tests.contract.keyspaces import tables_of
 from tests.integration.deadlines import DEADLINE_SECONDS, eventually
 from tests.servers.kinds.cassandra import CassandraCluster
+from tests.shell import Done, Shell
 
 pytestmark = pytest.mark.long(reason="three Cassandra nodes, and schema changes")
 KEYSPACE = "growing"
@@ -96,3 +99,33 @@ def test_the_status_counts_the_servers_that_answer(cassandra3: CassandraCluster)
         found = schema_status.status(cql)
         assert not found.usable
         assert "only 1 of 3 servers in data centre dc1 answer" in found.trouble
+
+
+def test_the_command_shows_three_servers_and_what_they_lack(
+    cassandra3: CassandraCluster, tmp_path: Path
+) -> None:
+    shell = Shell(tmp_path, cassandra3.url("shown"))
+    shell.run("schema", "apply", "--replication", "3")
+    addresses = [node.address for node in cassandra3.nodes]
+
+    def shown(code: int = 0) -> tuple[Done, dict[str, Any]]:
+        return shell.run("schema", "status", code=code), shell.run(
+            "schema", "status", "--json", code=code
+        ).json()
+
+    text, found = shown()
+    assert (found["replication"], found["nodes"], found["nodes_up"]) == ({"dc1": 3}, 3, 3)
+    assert found["paxos_variant"] == dict.fromkeys(addresses, "v2")
+    assert found["commitlog_sync"] == dict.fromkeys(addresses, "periodic")
+    assert [each["address"] for each in found["servers"]] == addresses
+    assert "3 of 3 up" in text.out.decode()
+    assert f"commitlog_sync is periodic on {', '.join(addresses)}" in text.err
+    cassandra3.node(3).kill()
+    text, found = shown()
+    assert [each["up"] for each in found["servers"]] == [True, True, False]
+    assert "2 of 3 up" in text.out.decode()
+    cassandra3.node(2).kill()
+    text, found = shown(code=1)
+    assert (found["nodes_up"], found["version"]) == (1, None)
+    assert "it cannot be used now: only 1 of 3 servers in data centre dc1 answer" in text.err
+    assert "nodetool status" in text.err
