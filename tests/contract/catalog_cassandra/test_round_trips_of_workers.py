@@ -30,9 +30,10 @@ from tests.contract.catalog_cassandra.counting import CountingCql
 from tests.contract.catalog_cassandra.test_round_trips import KINDS, documented
 from tests.contract.lock_servers import LOCK_SERVERS, on_lock_servers, server_place
 
-WARM = 5
+WARM, ACK_WARM = 5, 50
 # A step may meet a pass of its own client at work on the same pipe, and then tries again.
 SPARED_SHARE = 0.15
+BACKLOG = 1000
 
 
 @pytest.fixture
@@ -122,6 +123,18 @@ class Worker:
                 clock.sleep(seconds)
                 self._count("commit", partial(popper.commit, messages))
 
+    def ack_one_after_another(self, queue: cassq.Queue, seconds: float, rounds: int) -> None:
+        """Pop and ack what waits, `rounds` times once it is warm."""
+        clock = SystemClock()
+        with queue.popper() as popper:
+            for number in range(ACK_WARM + rounds):
+                if number == ACK_WARM:
+                    self.counts.clear()
+                messages = self._count("pop one", partial(popper.pop, 1))
+                assert len(messages) == 1
+                clock.sleep(seconds)
+                self._count("ack", messages[0].ack)
+
     def _count(self, what: str, act: Callable[[], object]) -> Any:
         before = self._counting.waited
         done = act()
@@ -153,6 +166,29 @@ def test_a_worker_waits_for_no_more_round_trips_than_the_docs_say(
     worker.check(kind)
 
 
+# A popper claims ahead as many as it finishes in a tenth of a second at least, and writes acks half
+# as often: with work of 5 ms, two round trips in some twenty messages. A pop waits for a claim, and
+# for acks that are due, if it comes before the client's own thread.
+ACKED, WAITS_A_MESSAGE = 100, {"ap": 0.25, "cp": 1.25}
+
+
+@pytest.mark.waits(reason="the worker works, for seconds")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_worker_that_acks_one_after_another_of_many_hardly_waits(
+    client: cassq.Client, counting: CountingCql, kind: str
+) -> None:
+    queue = client.create_queue("jobs", consistency=kind)
+    with queue.pusher() as pusher:
+        pusher.push_many([b"a"] * BACKLOG)
+    worker = Worker(counting)
+    worker.ack_one_after_another(queue, 0.005, ACKED)
+    pops, acks = worker.counts["pop one"], worker.counts["ack"]
+    print(f"{sum(pops)} waits of {len(pops)} pops, {sum(acks)} of {len(acks)} acks")
+    more = [each for each in acks if each > documented()["ack", kind]]
+    assert len(more) <= 0.1 * ACKED, acks
+    assert sum(pops) + sum(acks) <= WAITS_A_MESSAGE[kind] * ACKED, (pops, acks)
+
+
 @pytest.mark.long(reason="workers on servers of locks, counted one after another")
 @pytest.mark.waits(reason="the worker works, for seconds")
 @pytest.mark.parametrize(
@@ -173,9 +209,6 @@ def test_so_it_is_with_locks_on_servers(
         worker.work(client.create_queue("jobs", consistency="cp"), work, rounds)
     place.close()
     worker.check("cp")
-
-
-BACKLOG = 1000
 
 
 def _until(popper: cassq.Popper, payload: bytes) -> int:
