@@ -48,9 +48,10 @@ PER_PIPE = 10
 PARTS = 5
 # Of these tables a read passes the tombstones of entries since the last deletion of a gap.
 LISTINGS = ("queue_pipes", "group_pipes", "consumed_pipes")
-# Without these deletions it passes hundreds. How many entries go between two is not only the
-# client's doing: where answers come late, another takes over that is not done with its own.
-TOMBSTONES_MOST = 40
+# Without these deletions it passes hundreds; with them some ten, also of 2,000 pipes on a busy
+# machine. How many entries go between two is not only the client's doing: where answers come late,
+# another takes over that is not done with its own.
+TOMBSTONES_MOST = 20
 GROWTH_MOST = 1.2
 PATIENCE = 120.0
 
