@@ -54,7 +54,7 @@ class OpenPipe:
     extent: ExtentWriter
     opened_ms: int  # boot time; for a ready pipe, when it was created
     used_ms: int  # when it was last found used ...
-    beaten_ms: int
+    heartbeat_ms: int
     strict: bool  # whether others may want the turn
     key: int  # its frames' key, see `pipe_key`
     used: bool = False  # ... and whether it was used since
@@ -332,7 +332,7 @@ class PipeWriter:
             if not sealed and self._catalog.pipes.beat(
                 ready.row.id, self._owner, PipeState.OPEN, rate
             ):
-                ready.opened_ms = ready.used_ms = ready.beaten_ms = now_ms
+                ready.opened_ms = ready.used_ms = ready.heartbeat_ms = now_ms
                 return ready
             ready.extent.close()
         self._opened_at_once += 1
@@ -465,7 +465,7 @@ class PipeWriter:
         if idle or pipe.extent.sealed() or leaves:
             self._drop_current(pipe)
             jobs.append(partial(seal_pipe, self._catalog, self._store, pipe.row.id))
-        elif now_ms - pipe.beaten_ms >= pipe.row.lease_ms // 3:
+        elif now_ms - pipe.heartbeat_ms >= pipe.row.lease_ms // 3:
             jobs.append(partial(self._beat, pipe, self._pace.measure(now_ms)))
         jobs += self._maintain_ready(now_ms, keep=not stale)
         if self._makes_ready(policy) and self._ready is None and self._pipe:
@@ -485,7 +485,7 @@ class PipeWriter:
             self._ready = None
             self._drop_current(ready)
             return [partial(seal_pipe, self._catalog, self._store, ready.row.id)]
-        if now_ms - ready.beaten_ms >= ready.row.lease_ms // 3:
+        if now_ms - ready.heartbeat_ms >= ready.row.lease_ms // 3:
             return [partial(self._beat, ready, 0)]
         return []
 
@@ -497,7 +497,7 @@ class PipeWriter:
             ready = self._ready is pipe
         if not ready:
             self._catalog.pipes.beat(pipe.row.id, self._owner, PipeState.OPEN, rate)
-        pipe.beaten_ms = self._clock.boot_ms()
+        pipe.heartbeat_ms = self._clock.boot_ms()
 
     def _prepare(self, after: int) -> None:
         """Open the next pipe. An append may then take it, unless one has opened a pipe since."""

@@ -285,8 +285,8 @@ class Popper:
         if found:
             took_ms = self._clock.boot_ms() - began_ms
             pace.claimed.append(took_ms)
-        if not found and self._claimer.window.untold:
-            raise self._claimer.window.untold.pop(0)
+        if not found and self._claimer.window.unreported:
+            raise self._claimer.window.unreported.pop(0)
         for delivery, pieces in found:
             self._settler.take(delivery, pieces, delivery.claimed_ms + took_ms)
             delivery.taken_by(threading.current_thread())

@@ -15,7 +15,7 @@ from cassq.client.client import Client as ThreadClient
 from cassq.client.connecting import connect as connect_threads
 from cassq.settings import Durability, QueueSettings
 from cassq.worker.eventloop.calls import Calls
-from cassq.worker.eventloop.courier import check_loop
+from cassq.worker.eventloop.loop_thread import check_loop
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -60,11 +60,11 @@ class Connecting:
         loop = asyncio.get_running_loop()
         opened: list[ThreadClient] = []
 
-        def put_away() -> None:
+        def cleanup() -> None:
             for client in opened:
                 client.close()
 
-        calls = Calls(loop, put_away)
+        calls = Calls(loop, cleanup)
 
         def open_client() -> ThreadClient:
             opened.append(self._open_client())
@@ -73,7 +73,7 @@ class Connecting:
         try:
             return Client(calls, await calls.make(open_client))
         except asyncio.CancelledError:
-            await calls.make(put_away)
+            await calls.make(cleanup)
             await calls.end()
             raise
         except BaseException:

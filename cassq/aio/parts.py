@@ -13,7 +13,7 @@ from cassq.client.client import Client
 from cassq.errors import CassqError, ClosedError
 from cassq.lifecycle.ports import Life, Ports
 from cassq.worker.eventloop.calls import Calls
-from cassq.worker.eventloop.courier import check_loop
+from cassq.worker.eventloop.loop_thread import check_loop
 
 P = ParamSpec("P")
 T = TypeVar("T")

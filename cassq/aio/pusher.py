@@ -17,8 +17,8 @@ from cassq.message.message_ids import MessageId, MessageIds
 from cassq.producer.admission import OVERHEAD_BYTES
 from cassq.producer.pusher import BUFFER_BYTES_MAX, BUFFER_MESSAGES_MAX, Push
 from cassq.producer.pusher import Pusher as ThreadPusher
-from cassq.worker.eventloop.calls import LoopCall, Told, done, into, tell
-from cassq.worker.eventloop.courier import Courier, check_loop
+from cassq.worker.eventloop.calls import CallOutcome, LoopCall, done, into, tell
+from cassq.worker.eventloop.loop_thread import LoopThread, check_loop
 
 T = TypeVar("T")
 
@@ -71,8 +71,8 @@ class Pusher:
         self._life = life
         self._open = open_pusher
         self._pusher: ThreadPusher | None = None  # the thread's
-        self._courier: Courier[_Pending | _Several | LoopCall] = Courier(
-            loop, "pusher", self._work, wanted=self._begin, put_away=self._close_now
+        self._loop_thread: LoopThread[_Pending | _Several | LoopCall] = LoopThread(
+            loop, "pusher", self._work, wanted=self._begin, cleanup=self._close_now
         )
         self._bytes = 0
         self._messages = 0
@@ -108,7 +108,7 @@ class Pusher:
             exc.add_note(_NOT_PUSHED)
             raise
         pending = _Pending(push, size, self._loop.create_future())
-        self._courier.send(pending)
+        self._loop_thread.send(pending)
         try:
             return await pending.future
         except asyncio.CancelledError as exc:
@@ -154,7 +154,7 @@ class Pusher:
         size = sum(_size(push.payload) for push in pushes)
         await self._room_for(size)
         several = _Several(pushes, size, self._loop.create_future())
-        self._courier.send(several)
+        self._loop_thread.send(several)
         return await several.future
 
     async def close(self) -> None:
@@ -164,7 +164,7 @@ class Pusher:
         if not self._closed:
             self._closed = True
             await asyncio.shield(self._ask(self._close_now))
-        await self._courier.end()
+        await self._loop_thread.end()
 
     @property
     def closed(self) -> bool:
@@ -192,7 +192,7 @@ class Pusher:
 
     def _ask(self, act: Callable[[], T]) -> asyncio.Future[T]:
         future: asyncio.Future[T] = self._loop.create_future()
-        self._courier.send(LoopCall(act, into(future)))
+        self._loop_thread.send(LoopCall(act, into(future)))
         return future
 
     def _begin(self, job: _Pending | _Several | LoopCall) -> bool:
@@ -257,8 +257,10 @@ class Pusher:
     def _work(self, jobs: list[_Pending | _Several | LoopCall]) -> bool:
         for calls, some in groupby(jobs, key=lambda job: isinstance(job, LoopCall)):
             if calls:
-                told: list[Told] = [(job, *done(job)) for job in some if isinstance(job, LoopCall)]
-                self._courier.post(partial(tell, told))
+                told: list[CallOutcome] = [
+                    (job, *done(job)) for job in some if isinstance(job, LoopCall)
+                ]
+                self._loop_thread.post(partial(tell, told))
             else:
                 self._push([job for job in some if not isinstance(job, LoopCall)])
         return False
@@ -275,7 +277,7 @@ class Pusher:
             outcomes = self._opened().push_each(pushes)
         except Exception as exc:
             outcomes = [exc] * len(pushes)
-        self._courier.post(lambda: self._pushed(some, outcomes))
+        self._loop_thread.post(lambda: self._pushed(some, outcomes))
 
     def _pushed(
         self, some: list[_Pending | _Several], outcomes: Sequence[MessageId | Exception]

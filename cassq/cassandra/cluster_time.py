@@ -26,7 +26,7 @@ ROUND_TRIP_MS_MAX = 2_000  # a slower answer is too imprecise
 Learn = Callable[[int, int], None]
 
 
-class _Course(NamedTuple):
+class _Slew(NamedTuple):
     """The time was `now_ms` at `boot_ms`; from then on it approaches `boot + offset_ms`."""
 
     boot_ms: int
@@ -51,38 +51,38 @@ class ClusterTime:
         self._clock = clock
         self._ask = ask
         self._offsets: deque[int] = deque(maxlen=KEPT)
-        self._course: _Course | None = None
+        self._slew: _Slew | None = None
         self._ask_at_ms = 0
 
     def now_ms(self) -> int:
         """The time; wall time before anything is known. Never blocks. Cost: now and then a
         background request."""
         boot_ms = self._clock.boot_ms()
-        course = self._course
-        if course is None:
+        slew = self._slew
+        if slew is None:
             return self._clock.wall_ms()
         if boot_ms >= self._ask_at_ms:
             self._ask_at_ms = boot_ms + ASK_EVERY_MS
             self._ask(self.learn)
-            course = self._course or course
-        return course.at(boot_ms)
+            slew = self._slew or slew
+        return slew.at(boot_ms)
 
     def learn(self, asked_ms: int, told_ms: int) -> None:
         """Learn the time that a server, asked at boot time `asked_ms`, has just answered."""
         boot_ms = self._clock.boot_ms()
-        if self._course is not None and boot_ms - asked_ms > ROUND_TRIP_MS_MAX:
+        if self._slew is not None and boot_ms - asked_ms > ROUND_TRIP_MS_MAX:
             return
         told_offset_ms = told_ms - (asked_ms + boot_ms) // 2
         self._offsets.append(told_offset_ms)
         offset_ms = median_low(list(self._offsets))
         # If two threads learn at once, one answer may be lost; the next one makes up for it.
-        before = self._course
+        before = self._slew
         if before is None:
             now_ms = boot_ms + offset_ms
         else:
             now_ms = before.at(boot_ms)
             if boot_ms + offset_ms - now_ms >= STEP_MS:
                 now_ms = boot_ms + offset_ms
-        self._course = _Course(boot_ms, now_ms, offset_ms)
+        self._slew = _Slew(boot_ms, now_ms, offset_ms)
         is_odd = abs(told_offset_ms - offset_ms) >= STEP_MS
         self._ask_at_ms = boot_ms + (ASK_SOON_MS if is_odd else ASK_EVERY_MS)

@@ -112,7 +112,7 @@ def kind_of(text: str, *, serial: bool = False) -> tuple[str, str]:
     return ("conditional write" if _is_conditional(text) else "write"), table
 
 
-def _telling(texts: Sequence[str]) -> str:
+def _deciding(texts: Sequence[str]) -> str:
     """The statement of a batch that decides its kind: a conditional one, if there is one."""
     return next((text for text in texts if _is_conditional(text)), texts[0])
 
@@ -229,7 +229,7 @@ class Cql:
         whole = self._whole(texts) if len(texts) <= WHOLE_MAX else None
         if whole is not None:
             bound = whole.bind([value for _, values in statements for value in values])
-            return self._levelled(bound, kind_of(_telling(texts)), self._consistency)
+            return self._levelled(bound, kind_of(_deciding(texts)), self._consistency)
         batch = BatchStatement(
             BatchType.UNLOGGED,
             consistency_level=self._consistency,
@@ -237,7 +237,7 @@ class Cql:
         )
         for text, values in statements:
             batch.add(self._statement(text), values)
-        batch.kind = kind_of(_telling(texts))
+        batch.kind = kind_of(_deciding(texts))
         return batch
 
     def _whole(self, texts: tuple[str, ...]) -> PreparedStatement | None:
@@ -473,9 +473,9 @@ class Cql:
         for at, statement in enumerate(statements):
             while len(ahead) < min(IN_FLIGHT, len(statements) - at):
                 ahead.append((self._clock.boot_ms(), self.send(statements[at + len(ahead)])))
-            yield self._patiently(*ahead.pop(0), statement)
+            yield self._retried(*ahead.pop(0), statement)
 
-    def _patiently(self, sent_ms: int, future: ResponseFuture, statement: Any) -> list[Row]:
+    def _retried(self, sent_ms: int, future: ResponseFuture, statement: Any) -> list[Row]:
         """The rows of an attempt that was answered in time. A late answer is not trusted: if this
         process was stopped, the write may have been sent at any time since, with an old stamp."""
         tries = self.tries()

@@ -346,7 +346,7 @@ class Client:
         try:
             online = runtime.online()
             runtime.notebook.close(online.ports)
-            online.attendance.maintain()
+            online.presence.maintain()
         except CassqError as exc:
             # With a spool, an outage loses nothing here.
             failure = failure or (None if self.spool and is_outage(exc) else exc)

@@ -98,7 +98,7 @@ class Online:
 
     def __init__(self, ports: Ports, append_to: AppendTo, push_to: PushTo) -> None:
         self.ports: Ports = ports
-        self.attendance: Presence = Presence(ports)
+        self.presence: Presence = Presence(ports)
         self.dead_letters: DeadLetters = DeadLetters(ports, append_to)
         self.reaper: Reaper = Reaper(ports, self.dead_letters.add, push_to)
 
@@ -199,9 +199,9 @@ class Runtime:
 
     def attend(self, group: Callable[[], GroupRow], tally: Tally) -> None:
         """Record from now on that a popper of that group is present."""
-        attendance = self._state.opened().attendance
-        attendance.add(group, tally)
-        self.add_maintenance(attendance.maintain, LOOK_SECONDS)
+        presence = self._state.opened().presence
+        presence.add(group, tally)
+        self.add_maintenance(presence.maintain, LOOK_SECONDS)
 
     def reap_in_passing(self) -> float:
         """Run every pass, one client at a time; the longer they took, the later the next run."""

@@ -32,7 +32,7 @@ from cassq.message.batches import AppendReceipt, Batch, SpilledReceipt
 from cassq.model.queues import QueuePolicy
 from cassq.model.rows import QueueRow
 from cassq.producer.pusher import Pusher
-from cassq.producer.spilling import Overflow, UnsurePlaces
+from cassq.producer.spilling import Overflow, UncertainPlaces
 
 logger: logging.Logger = logging.getLogger("cassq")
 
@@ -113,7 +113,7 @@ class Spool:
         return self._rows.get(name)
 
     def _keep(
-        self, queue: QueueRow, batch: Batch, doubt: UnsurePlaces | None
+        self, queue: QueueRow, batch: Batch, doubt: UncertainPlaces | None
     ) -> list[AppendReceipt]:
         spool_id, pusher = self._pusher_of(queue)
         intend = None if doubt is None else notes(self._place.ports, spool_id, *doubt)

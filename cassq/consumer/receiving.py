@@ -105,8 +105,8 @@ class Receiver(AnyReceiver):
             except Exception as exc:
                 self.tally.failed("pop", exc)
                 raise
-            if not found and claimer.window.untold:
-                raise claimer.window.untold.pop(0)
+            if not found and claimer.window.unreported:
+                raise claimer.window.unreported.pop(0)
             messages = Messages(
                 [DeliveredRun(delivery, *piece) for delivery, pieces in found for piece in pieces]
             )

@@ -218,7 +218,7 @@ class DeadLetterQueue:
                 waiting = iter(new.values())
                 while some := list(islice(waiting, IMPORTED_AT_ONCE)):
                     for batch in batches_of(some):
-                        pusher.push_intended(batch, _unheeded)
+                        pusher.push_intended(batch, _no_intent)
         return Imported(len(new), len(letters) - len(new))
 
     def _pusher(self, to_queue: bool) -> Pusher:
@@ -235,7 +235,7 @@ def _after(done: BulkOutcome, watch: Watch) -> Watch:
     return lambda outcome: watch(done.plus(outcome))
 
 
-def _unheeded(_pipe_id: str, _seq: int, _which: Sequence[int]) -> None:
+def _no_intent(_pipe_id: str, _seq: int, _which: Sequence[int]) -> None:
     """An `Intend` that does nothing: an import needs none."""
 
 

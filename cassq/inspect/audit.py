@@ -171,7 +171,7 @@ def _consistent(
     """What the catalog has of a group in a pipe, and what is wrong there. The rows are not one
     snapshot: as long as they show a fault and others change them, they are read again."""
     view = view_of(ports.catalog, group.id, pipe.id, cursor)
-    found = _amiss(group, pipe, view, ports.catalog.now_ms())
+    found = _inconsistencies(group, pipe, view, ports.catalog.now_ms())
     for look in range(1, LOOKS_MAX):
         if not found:
             break
@@ -181,11 +181,11 @@ def _consistent(
         view = view_of(ports.catalog, group.id, pipe.id, now)
         if view == before:
             break
-        found = _amiss(group, pipe, view, ports.catalog.now_ms())
+        found = _inconsistencies(group, pipe, view, ports.catalog.now_ms())
     return view, found
 
 
-def _amiss(group: GroupRow, pipe: PipeRow, view: GroupView, now_ms: int) -> list[str]:
+def _inconsistencies(group: GroupRow, pipe: PipeRow, view: GroupView, now_ms: int) -> list[str]:
     """What is wrong with rows: the group is wedged, a claim has another priority than its pipe, or
     a message does not have one fate. Pure."""
     why = fault(view.cursor, view.rows) if view.cursor else ""

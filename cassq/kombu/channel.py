@@ -143,13 +143,13 @@ class Channel(virtual.Channel):
 
     def _new_queue(self, queue: str, **kwargs: Any) -> None:
         arguments = dict(kwargs.get("arguments") or {})
-        fleeting = bool(
+        temporary = bool(
             kwargs.get("auto_delete") or kwargs.get("exclusive") or "x-expires" in arguments
         )
         old = self.connection.declared.get(queue)
         bindings = old.bindings if old is not None else {}
-        self.connection.declared[queue] = Declared(arguments, fleeting, bindings)
-        if not fleeting:
+        self.connection.declared[queue] = Declared(arguments, temporary, bindings)
+        if not temporary:
             self._queue(queue)
 
     def _declared(self, queue: str) -> Declared:
@@ -182,7 +182,7 @@ class Channel(virtual.Channel):
         declared = self._declared(queue)
         self.state.binding_declare(queue, exchange, routing_key, arguments)
         exchanges = self.connection.exchanges
-        if not declared.fleeting:
+        if not declared.temporary:
             exchanges.bind(self.broker, exchange, routing_key or "", queue)
             return
         keys = declared.bindings.setdefault(exchange, [])
@@ -201,7 +201,7 @@ class Channel(virtual.Channel):
         exchange = exchange or f"amq.{DEFAULT_TYPE}"
         self.state.binding_delete(queue, exchange, routing_key)
         declared = self._declared(queue)
-        if declared.fleeting:
+        if declared.temporary:
             keys = declared.bindings.get(exchange, [])
             if routing_key in keys:
                 keys.remove(routing_key)
@@ -222,7 +222,7 @@ class Channel(virtual.Channel):
         self.connection.declared.pop(queue, None)
         for exchange in declared.bindings:
             self.connection.exchanges.leave(self.broker, exchange, queue)
-        for exchange in () if declared.fleeting else bound:
+        for exchange in () if declared.temporary else bound:
             self.connection.exchanges.unbind(self.broker, exchange, queue)
         self._delete(queue)
 
@@ -343,7 +343,7 @@ class Channel(virtual.Channel):
             return
         takers = self.intake.cancel(queue)
         declared = self.connection.declared.get(queue)
-        if declared is not None and declared.fleeting:
+        if declared is not None and declared.temporary:
             for taker in takers:
                 taker.close()
             self.queue_delete(queue)

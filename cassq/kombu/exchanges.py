@@ -30,7 +30,7 @@ class Declared:
     """A queue as it was declared. bindings: of one that ends with its consumer, by exchange."""
 
     arguments: dict[str, Any] = field(default_factory=dict)
-    fleeting: bool = False
+    temporary: bool = False
     bindings: dict[str, list[str]] = field(default_factory=dict)
 
     @property

@@ -148,7 +148,7 @@ def look_into(ports: Ports, queue: QueueRow, pipe_id: str) -> PipeDamage:
     whole pipe; the store's reader says how much more it takes to find the end of damage."""
     pipe = pipe_in(ports, queue, pipe_id)
     end = _end(ports, queue, pipe)
-    stretches, header = survey(ports, pipe, end.seq)
+    stretches, header = damaged_ranges(ports, pipe, end.seq)
     return report_of(ports, queue, pipe, end.seq, stretches, header)
 
 
@@ -220,7 +220,7 @@ def claimed(ports: Ports, queue: QueueRow, pipe: PipeRow) -> Place:
     return max((cursor.chain for cursor in cursors), default=Place(0, 0))
 
 
-def survey(ports: Ports, pipe: PipeRow, end_seq: int) -> tuple[list[DamagedRange], str]:
+def damaged_ranges(ports: Ports, pipe: PipeRow, end_seq: int) -> tuple[list[DamagedRange], str]:
     """The damaged ranges of a pipe, and why it cannot be opened although it can be read."""
     header = ""
     try:

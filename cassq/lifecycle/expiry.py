@@ -48,7 +48,7 @@ def older(piece: Slice, before_ms: int, pipe_ms: int, wall_offset_ms: int) -> Ra
             due_ms = max(frame.time_ms(index) + wall_offset_ms, pipe_ms)
         return due_ms <= before_ms
 
-    if isinstance(frame.times_ms(), int) and not frame.many_dues:
+    if isinstance(frame.times_ms(), int) and not frame.has_due_times:
         if not is_older(first):
             return EMPTY
         return RangeSet.run(frame.base_seq + first, frame.base_seq + last)
@@ -101,7 +101,7 @@ class Expiry:
 
     # --- unclaimed messages ---------------------------------------------------------------------
 
-    def sift(
+    def select(
         self,
         pipe: PipeRow,
         cursor: Cursor,

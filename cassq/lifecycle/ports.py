@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # a process without servers needs none of these
     from cassq.locks.turns import Turns
 
 
-class _Mine(threading.local):
+class _ThreadState(threading.local):
     """The state of one thread in a client. calling: locked during a call. calls, began_ms: how many
     it has begun, and when the last one, if that is of interest. waiting: locked while the thread
     waits for messages and holds nothing."""
@@ -55,7 +55,7 @@ class Life:
         self.closed: bool = False
         self.forked: bool = False
         self.later: list[tuple[int, Callable[[], object]]] = []  # (thread that runs it, act)
-        self.mine: Final = _Mine()
+        self.mine: Final = _ThreadState()
 
     def check(self) -> None:
         if self.forked:

@@ -23,12 +23,12 @@ from cassq.lifecycle.damage import (
     DamagedRange,
     GroupDamage,
     PipeDamage,
+    damaged_ranges,
     groups_of,
     look_into,
     missing_end,
     pipe_in,
     report_of,
-    survey,
     unreadable,
 )
 from cassq.lifecycle.moves import removals
@@ -82,7 +82,7 @@ def skip(ports: Ports, queue: QueueRow, pipe_id: str, *, dry_run: bool = False) 
     except ExtentMissingError:
         logger.warning("pipe %s is missing: all its messages are lost", pipe_id)
     end = _sealed(ports, queue, pipe)
-    stretches, _ = survey(ports, pipe, end.seq)
+    stretches, _ = damaged_ranges(ports, pipe, end.seq)
     found = report_of(ports, queue, pipe, end.seq, stretches, "")
     groups: dict[str, GroupDamage] = {}
     for group in groups_of(ports, queue, pipe) if stretches else ():

@@ -226,7 +226,7 @@ def _runs(piece: Slice, pos: int) -> Iterator[Run]:
     base = frame.base_seq
     at = first
     due_ms = frame.due_ms(first) or 0
-    for index in range(first + 1, last if frame.many_dues else first):
+    for index in range(first + 1, last if frame.has_due_times else first):
         next_ms = frame.due_ms(index) or 0
         if next_ms != due_ms:
             yield base + at, base + index, pos, due_ms

@@ -90,7 +90,7 @@ def open_hazelcast(url: str, clock: Clock, next_token: NextToken | None) -> Sess
     )
 
 
-class HeldGrip(LockRecord):
+class HeldLockRecord(LockRecord):
     """A lock that this session's thread holds. depth: how many times, 0 once it was released.
     due_ms: its deadline; a map's lease lasts longer."""
 
@@ -140,7 +140,7 @@ class HazelcastSession(LockSession):
             heartbeat_interval=1.0,
             heartbeat_timeout=CALL_SECONDS_MAX,
             invocation_timeout=CALL_SECONDS_MAX,
-            lifecycle_listeners=[self._hear],
+            lifecycle_listeners=[self._on_state],
         )
 
     def _await_connection(self) -> None:
@@ -168,7 +168,7 @@ class HazelcastSession(LockSession):
         """Take a lock that is not held in this session; None if another session holds it."""
 
     @abc.abstractmethod
-    def give_back(self, grip: HeldGrip) -> None:
+    def give_back(self, record: HeldLockRecord) -> None:
         """Release it as many times as it was taken."""
 
     # --- the port -------------------------------------------------------------------------------
@@ -182,21 +182,21 @@ class HazelcastSession(LockSession):
                     return None
                 self._freed.wait(left)
             self._busy.add(name)
-        grip = None
+        record = None
         try:
-            grip = self.take_free(name, ttl_ms, max(0.0, wait_ms / 1000 - watch.seconds()))
+            record = self.take_free(name, ttl_ms, max(0.0, wait_ms / 1000 - watch.seconds()))
         finally:
-            if grip is None:
+            if record is None:
                 self._free(name)
-        return grip
+        return record
 
-    def drop(self, grip: LockRecord) -> None:
-        assert isinstance(grip, HeldGrip)
+    def drop(self, record: LockRecord) -> None:
+        assert isinstance(record, HeldLockRecord)
         try:
-            with grip.mutex:
-                self.give_back(grip)
+            with record.mutex:
+                self.give_back(record)
         finally:
-            self._free(grip.name)
+            self._free(record.name)
 
     def retire(self) -> None:
         # Closes the CP session, so that its locks are free at once; blocks while no member answers.
@@ -214,7 +214,7 @@ class HazelcastSession(LockSession):
             self._busy.discard(name)
             self._freed.notify_all()
 
-    def _hear(self, state: str) -> None:
+    def _on_state(self, state: str) -> None:
         """Called by a thread of the driver, which must not be blocked."""
         if state == LifecycleState.CONNECTED:
             self._connected = True
@@ -280,41 +280,41 @@ class CpSession(HazelcastSession):
             return None
         # Every lock request counts as a heartbeat of the session, for both sides.
         self.confirm(sent_ms, self._session_ms)
-        return HeldGrip(name, fence, waited=wait_seconds > 0)
+        return HeldLockRecord(name, fence, waited=wait_seconds > 0)
 
-    def extend(self, grip: LockRecord, ttl_ms: int) -> bool:
-        assert isinstance(grip, HeldGrip)
-        with grip.mutex:
-            if grip.depth == 0:
+    def extend(self, record: LockRecord, ttl_ms: int) -> bool:
+        assert isinstance(record, HeldLockRecord)
+        with record.mutex:
+            if record.depth == 0:
                 return False
-            lock = self._lock(grip.name)
+            lock = self._lock(record.name)
             sent_ms = self.clock.boot_ms()
             # Lock once more, or unlock once: either fails if it is not ours.
             try:
-                if grip.depth == 1:
-                    if self.ask("renewing", lock.try_lock) != grip.token:
+                if record.depth == 1:
+                    if self.ask("renewing", lock.try_lock) != record.token:
                         self.end()
                         return False
-                    grip.depth = 2
+                    record.depth = 2
                 else:
                     self.ask("renewing", lock.unlock)
-                    grip.depth = 1
+                    record.depth = 1
             except (IllegalMonitorStateError, LockOwnershipLostError):
                 self.end()
                 return False
             self.confirm(sent_ms, self._session_ms)
             return True
 
-    def give_back(self, grip: HeldGrip) -> None:
-        lock = self._lock(grip.name)
+    def give_back(self, record: HeldLockRecord) -> None:
+        lock = self._lock(record.name)
         with contextlib.suppress(IllegalMonitorStateError, LockOwnershipLostError):
-            while grip.depth:
-                grip.depth -= 1
+            while record.depth:
+                record.depth -= 1
                 self.ask("unlocking", lock.unlock)
 
-    def beat(self, grips: list[LockRecord]) -> None:
+    def beat(self, records: list[LockRecord]) -> None:
         # All locks share one session, so one heartbeat serves all.
-        self.extend(grips[0], 0)
+        self.extend(records[0], 0)
 
 
 class MapSession(HazelcastSession):
@@ -341,44 +341,44 @@ class MapSession(HazelcastSession):
         sent_ms = self.clock.boot_ms()
         if not self._lock_it(name, lease_ms, wait_seconds):
             return None
-        grip = HeldGrip(name, 0, waited=wait_seconds > 0)
-        grip.due_ms = sent_ms + lease_ms
+        record = HeldLockRecord(name, 0, waited=wait_seconds > 0)
+        record.due_ms = sent_ms + lease_ms
         token = None
         try:
             token = self._next_token(name)
         finally:
             if token is None:
-                self.give_back(grip)
+                self.give_back(record)
         if token is None:
             return None
-        grip.token = token
-        return grip
+        record.token = token
+        return record
 
-    def extend(self, grip: LockRecord, ttl_ms: int) -> bool:
-        assert isinstance(grip, HeldGrip)
-        with grip.mutex:
+    def extend(self, record: LockRecord, ttl_ms: int) -> bool:
+        assert isinstance(record, HeldLockRecord)
+        with record.mutex:
             sent_ms = self.clock.boot_ms()
-            if grip.depth == 0 or not self._lock_it(grip.name, ttl_ms, 0.0):
+            if record.depth == 0 or not self._lock_it(record.name, ttl_ms, 0.0):
                 return False
-            grip.depth = 2
+            record.depth = 2
             # An answer before the deadline shows that it was ours when renewed. If later, another
             # session may have held it meanwhile.
-            if self.clock.boot_ms() >= grip.due_ms:
+            if self.clock.boot_ms() >= record.due_ms:
                 return False
-            grip.depth = 1
-            self._unlock_it(grip.name)
-            grip.due_ms = sent_ms + ttl_ms
+            record.depth = 1
+            self._unlock_it(record.name)
+            record.due_ms = sent_ms + ttl_ms
             return True
 
-    def give_back(self, grip: HeldGrip) -> None:
+    def give_back(self, record: HeldLockRecord) -> None:
         with contextlib.suppress(
             IllegalMonitorStateError
         ):  # it lapsed; another session may hold it
-            while grip.depth:
-                grip.depth -= 1
-                self._unlock_it(grip.name)
+            while record.depth:
+                record.depth -= 1
+                self._unlock_it(record.name)
 
-    def beat(self, grips: list[LockRecord]) -> None:
+    def beat(self, records: list[LockRecord]) -> None:
         """Do nothing: there is no session."""
 
     def _lock_it(self, name: str, ttl_ms: int, wait_seconds: float) -> bool:

@@ -60,16 +60,16 @@ class LockSession(abc.ABC):
         """Take the lock; None while another holder has it."""
 
     @abc.abstractmethod
-    def extend(self, grip: LockRecord, ttl_ms: int) -> bool:
+    def extend(self, record: LockRecord, ttl_ms: int) -> bool:
         """Restart the lock's ttl; False if it is free or another holder has it."""
 
     @abc.abstractmethod
-    def drop(self, grip: LockRecord) -> None:
+    def drop(self, record: LockRecord) -> None:
         """Release the lock, if it is still ours."""
 
     @abc.abstractmethod
-    def beat(self, grips: list[LockRecord]) -> None:
-        """Confirm the session by a request. grips: its locks, at least one."""
+    def beat(self, records: list[LockRecord]) -> None:
+        """Confirm the session by a request. records: its locks, at least one."""
 
     @abc.abstractmethod
     def retire(self) -> None:
@@ -105,14 +105,14 @@ class SessionLock(Lock):
         self,
         locker: SessionLocker,
         session: LockSession,
-        grip: LockRecord,
+        record: LockRecord,
         due_ms: int,
         on_loss: OnLoss | None,
     ) -> None:
-        self.name: str = grip.name
-        self.token: int = grip.token
+        self.name: str = record.name
+        self.token: int = record.token
         self.session = session
-        self.grip = grip
+        self.record = record
         self.due_ms: int = due_ms
         self._locker = locker
         self._on_loss = on_loss
@@ -131,7 +131,7 @@ class SessionLock(Lock):
             return False
         sent_ms = self.session.clock.boot_ms()
         try:
-            kept = self.session.extend(self.grip, ttl_ms)
+            kept = self.session.extend(self.record, ttl_ms)
         except BackendError as exc:
             logger.info("lock %s is lost, because it could not be renewed: %s", self.name, exc)
             kept = False
@@ -145,7 +145,7 @@ class SessionLock(Lock):
         if not self._finish() or self.session.over:
             return
         try:
-            self.session.drop(self.grip)
+            self.session.drop(self.record)
         except BackendError as exc:
             # That ended its session, which will be closed: others get the lock a little later.
             logger.info("lock %s could not be released in time: %s", self.name, exc)
@@ -197,16 +197,16 @@ class SessionLocker(Locker):
     ) -> Lock | None:
         session = self._session()
         sent_ms = self._clock.boot_ms()
-        grip = session.take(name, ttl_ms, wait_ms)
-        if grip is None:
+        record = session.take(name, ttl_ms, wait_ms)
+        if record is None:
             return None
-        if grip.waited:
+        if record.waited:
             # It is unknown when the service granted the lock: its ttl is restarted now.
             sent_ms = self._clock.boot_ms()
-            if not session.extend(grip, ttl_ms):
-                session.drop(grip)
+            if not session.extend(record, ttl_ms):
+                session.drop(record)
                 return None
-        lock = SessionLock(self, session, grip, sent_ms + ttl_ms, on_loss)
+        lock = SessionLock(self, session, record, sent_ms + ttl_ms, on_loss)
         with self.mutex:
             if not self.locks:
                 self._beat_due_ms = self._clock.boot_ms() + session.beat_ms
@@ -271,15 +271,15 @@ class SessionLocker(Locker):
             locks, (dropping, self._dropping) = list(self.locks), (self._dropping, [])
         for lock in dropping:
             if not lock.session.over:
-                self._attempt(functools.partial(lock.session.drop, lock.grip))
+                self._attempt(functools.partial(lock.session.drop, lock.record))
         for lock in locks:
             lock.held()
         session = self._current
-        grips = [lock.grip for lock in locks if lock.session is session and not session.over]
+        records = [lock.record for lock in locks if lock.session is session and not session.over]
         now_ms = self._clock.boot_ms()
-        if grips and now_ms >= self._beat_due_ms:
+        if records and now_ms >= self._beat_due_ms:
             self._beat_due_ms = now_ms + session.beat_ms
-            self._attempt(lambda: session.beat(grips))
+            self._attempt(lambda: session.beat(records))
 
     def _attempt(self, step: Callable[[], None]) -> None:
         try:

@@ -81,7 +81,7 @@ def open_zookeeper(url: str, clock: Clock) -> SessionLocker:
     return SessionLocker("zookeeper", lambda ended: ZooKeeperSession(address, clock, ended), clock)
 
 
-class NodeGrip(LockRecord):
+class NodeLockRecord(LockRecord):
     """A node in line. version: of its content."""
 
     def __init__(self, name: str, path: str, token: int, *, waited: bool) -> None:
@@ -129,7 +129,7 @@ class ZooKeeperSession(LockSession):
             connection_retry={"max_tries": -1, "delay": 0.05, "max_delay": 1.0},
             logger=_driver_log,
         )
-        self._client.add_listener(self._hear)
+        self._client.add_listener(self._on_state)
         try:
             self._start()
         except BaseException:
@@ -168,7 +168,7 @@ class ZooKeeperSession(LockSession):
             if before is None:
                 return None
             if not before:
-                return NodeGrip(name, path, token, waited=waited)
+                return NodeLockRecord(name, path, token, waited=waited)
             left = wait_ms / 1000 - watch.seconds()
             if left <= 0:
                 self._delete(path)
@@ -178,23 +178,23 @@ class ZooKeeperSession(LockSession):
             if patience > 0:
                 self._await_deletion(f"{place}/{before[-1]}", min(left, patience))
 
-    def extend(self, grip: LockRecord, ttl_ms: int) -> bool:
-        assert isinstance(grip, NodeGrip)
-        with grip.mutex:
+    def extend(self, record: LockRecord, ttl_ms: int) -> bool:
+        assert isinstance(record, NodeLockRecord)
+        with record.mutex:
             sent_ms = self.clock.boot_ms()
-            call = self._client.set_async(grip.path, str(ttl_ms).encode(), grip.version)
+            call = self._client.set_async(record.path, str(ttl_ms).encode(), record.version)
             try:
-                grip.version = self._ask("renewing", call).version
+                record.version = self._ask("renewing", call).version
             except (NoNodeError, BadVersionError):
                 return False
             self.confirm(sent_ms, self._sure_ms)
             return True
 
-    def drop(self, grip: LockRecord) -> None:
-        assert isinstance(grip, NodeGrip)
-        self._delete(grip.path)
+    def drop(self, record: LockRecord) -> None:
+        assert isinstance(record, NodeLockRecord)
+        self._delete(record.path)
 
-    def beat(self, grips: list[LockRecord]) -> None:
+    def beat(self, records: list[LockRecord]) -> None:
         sent_ms = self.clock.boot_ms()
 
         def answered(result: Any) -> None:
@@ -218,7 +218,7 @@ class ZooKeeperSession(LockSession):
             for gone in self._waits:
                 gone.set()
 
-    def _hear(self, state: str) -> None:
+    def _on_state(self, state: str) -> None:
         """Called by the driver's thread, which must not be blocked."""
         if state == KazooState.CONNECTED:
             self._connected.set()

@@ -259,7 +259,7 @@ class Frame(Bundle):
         return dues if dues is None or isinstance(dues, int) else dues[index]
 
     @property
-    def many_dues(self) -> bool:
+    def has_due_times(self) -> bool:
         """Whether each message has its own due time."""
         return isinstance(self._dues, array)
 

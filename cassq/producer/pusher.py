@@ -92,7 +92,7 @@ class Pusher:
         self._doorbell = doorbell
         self._mutex = threading.Lock()
         self._opening = threading.Lock()  # held while the pusher of a level is opened
-        self._sleepers: list[threading.Lock] = []  # locks of threads waiting for a change
+        self._waiting_locks: list[threading.Lock] = []  # locks of threads waiting for a change
         self._queue: deque[PendingPush] = deque()
         self._leader: PendingPush | None = None  # its thread may use the appender
         self._buffered_bytes = 0
@@ -475,7 +475,7 @@ class Pusher:
         size = sum(entry.size for entry in entries if entry.future is not None)
         self._buffered_bytes -= size
         self._buffered -= count
-        self._wake_sleepers()
+        self._wake_waiting()
         self._to_settle.put(entries)
 
     def _take(self, entries: list[PendingPush]) -> None:
@@ -515,7 +515,7 @@ class Pusher:
             first = self._queue[0] if self._queue else None
             self._leader = self._writing if first and first.wake is None else first
         if self._leader is None:
-            self._wake_sleepers()
+            self._wake_waiting()
         elif self._leader.wake is not None:
             self._leader.wake_up()
 
@@ -533,15 +533,15 @@ class Pusher:
     def _sleep(self) -> threading.Lock:
         """A lock to wait on until something changes. The mutex is held, but not while waiting."""
         change = self._life.parked()
-        self._sleepers.append(change)
+        self._waiting_locks.append(change)
         return change
 
-    def _wake_sleepers(self) -> None:
+    def _wake_waiting(self) -> None:
         """Make waiting threads check again. The mutex is held."""
-        while self._sleepers:
-            if self._sleepers[-1].locked():
-                self._sleepers[-1].release()
-            self._sleepers.pop()
+        while self._waiting_locks:
+            if self._waiting_locks[-1].locked():
+                self._waiting_locks[-1].release()
+            self._waiting_locks.pop()
 
     def _start_writer(self) -> None:
         """Start the writer and the settler. After an exception from a signal handler in `start` it
@@ -575,7 +575,7 @@ class Pusher:
             settled = settle_futures(entries)
             with self._mutex:
                 self._soon_settled += settled
-                self._wake_sleepers()
+                self._wake_waiting()
         self._to_settle.put([])  # for a second one
 
     # --- life ---------------------------------------------------------------------------------
@@ -625,7 +625,7 @@ class Pusher:
         self._admission.close()
         self.tally.over = True
         with self._mutex:
-            self._wake_sleepers()
+            self._wake_waiting()
 
     def _take_lead_for_good(self) -> bool:
         """Take the lead for good, if nobody has it. The mutex is held."""

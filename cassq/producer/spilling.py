@@ -22,7 +22,7 @@ from cassq.producer.dedup import DedupPush
 logger: logging.Logger = logging.getLogger("cassq")
 
 
-class UnsurePlaces(NamedTuple):
+class UncertainPlaces(NamedTuple):
     """Where messages may be in the cluster already: the first at `seq`, the others after it."""
 
     pipe_id: str
@@ -30,7 +30,7 @@ class UnsurePlaces(NamedTuple):
 
 
 # Puts messages into the spool, with where they may be already; returns their places there.
-Keep = Callable[[QueueRow, Batch, UnsurePlaces | None], list[AppendReceipt]]
+Keep = Callable[[QueueRow, Batch, UncertainPlaces | None], list[AppendReceipt]]
 
 
 class Overflow:
@@ -82,7 +82,7 @@ class Overflow:
         logger.warning("the cluster answers again: %d messages were spilled", self._since)
 
     def hold(
-        self, queue: QueueRow, batch: Batch, doubt: UnsurePlaces | None
+        self, queue: QueueRow, batch: Batch, doubt: UncertainPlaces | None
     ) -> list[AppendReceipt]:
         """Keep messages durably. Raises StorageFullError. Cost: one local append and sync."""
         receipts = self._keep(queue, batch, doubt)
@@ -109,13 +109,13 @@ def spilled_rest(
     """
     total = len(batch.payloads)
     pushed: dict[int, tuple[str, int]] = {}
-    doubt: UnsurePlaces | None = None
+    doubt: UncertainPlaces | None = None
     if once is not None:
         places = ((index, once.done(index)) for index in range(total))
         pushed = {index: place for index, place in places if place is not None}
     elif appender is not None:
         pushed = dict(enumerate(_places(appender.receipts)))
-        doubt = UnsurePlaces(*appender.doubt) if appender.doubt else None
+        doubt = UncertainPlaces(*appender.doubt) if appender.doubt else None
     left = [index for index in range(total) if index not in pushed]
     if not left:
         return _receipts([(*pushed[index], False) for index in range(total)])

@@ -19,7 +19,7 @@ LOOKED_MAX = 64
 
 
 class PresentPoppers(NamedTuple):
-    """A group's present poppers. waits: whether messages are known to wait for them."""
+    """The poppers that a group has now. waits: whether messages are known to wait for them."""
 
     exclusive: bool
     members: Sequence[Member]
@@ -31,20 +31,20 @@ class Busy(NamedTuple):
 
     queue: QueueRow
     pipes: Sequence[PipeRow]  # unsealed
-    crowds: Sequence[PresentPoppers]
+    groups: Sequence[PresentPoppers]
 
 
 def load_of(busy: Busy) -> QueueLoad:
     """The load of a queue. Pure."""
-    alone = [crowd for crowd in busy.crowds if crowd.exclusive]
-    holding = [sum(not member.waiting for member in crowd.members) for crowd in alone]
+    alone = [group for group in busy.groups if group.exclusive]
+    holding = [sum(not member.waiting for member in group.members) for group in alone]
     idle = [
-        sum(member.waiting for member in crowd.members) if crowd.waits else 0 for crowd in alone
+        sum(member.waiting for member in group.members) if group.waits else 0 for group in alone
     ]
     most = max(range(len(alone)), key=lambda n: holding[n] + idle[n], default=None)
     return QueueLoad(
         rate=sum(pipe.rate for pipe in busy.pipes if not pipe.priority),  # those have one each
-        poppers=max((len(crowd.members) for crowd in busy.crowds), default=0),
+        poppers=max((len(group.members) for group in busy.groups), default=0),
         busy=0 if most is None else holding[most],
         idle=0 if most is None else idle[most],
     )
@@ -77,11 +77,11 @@ class Scale(PlannedPass[Sequence[Busy]]):
             if queue is None or queue.deleted or queue.policy.strict:
                 continue
             pipes = [p for p in unsealed[queue.id] if p.timer_ms is None and not p.group_id]
-            crowds = [self._crowd(group) for group in catalog.queues.groups(queue.id)]
-            found.append(Busy(queue, pipes, crowds))
+            groups = [self._present_poppers(group) for group in catalog.queues.groups(queue.id)]
+            found.append(Busy(queue, pipes, groups))
         return found
 
-    def _crowd(self, group: GroupRow) -> PresentPoppers:
+    def _present_poppers(self, group: GroupRow) -> PresentPoppers:
         catalog = self._ports.catalog
         members = catalog.records.members(group.id, catalog.now_ms() - GONE_MS)
         exclusive = group.policy.exclusive

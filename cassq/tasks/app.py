@@ -307,7 +307,7 @@ class App:
         """`Task.signal` by the id of its message. queue: the name of its queue; None: the app's
         default."""
         return send_signal(
-            self.desk(), self.client, queue or self._default, message_id, name, value
+            self.move_context(), self.client, queue or self._default, message_id, name, value
         )
 
     def cancel(self, message_id: str, queue: str | None = None) -> bool:
@@ -322,10 +322,10 @@ class App:
         one that waits behind others; MessageNotFoundError. Cost: as of `Queue.explain`, and one to
         four synced writes.
         """
-        state = cancel_call(self.desk(), self.client, queue or self._default, message_id)
+        state = cancel_call(self.move_context(), self.client, queue or self._default, message_id)
         return state == CANCELLED
 
-    def desk(self) -> MoveContext:
+    def move_context(self) -> MoveContext:
         """What steps of its tasks need. Cost: none once the client is open."""
         return MoveContext(self.client.ports, self.codec, self._mover)
 

@@ -29,7 +29,7 @@ class TaskHost(Protocol):
     @property
     def results_kept(self) -> float: ...
 
-    def desk(self) -> MoveContext: ...
+    def move_context(self) -> MoveContext: ...
 
     def keep(self, task: Task[Any, Any], message_id: str, value: object) -> None:
         """Keep what a task returned."""
@@ -60,7 +60,7 @@ def run(message: Message, host: TaskHost) -> None:
     task, call = _call_in(message, host.tasks)
     steps: Run | None = None
     if task.takes_context:
-        steps = Run.of(host.desk(), message, task.name, host.results_kept)
+        steps = Run.of(host.move_context(), message, task.name, host.results_kept)
         if steps is None:
             return  # its call has gone on in another message
     context = Context(task.name, message.attempts, message, steps)
@@ -83,8 +83,8 @@ async def run_async(message: Message, host: TaskHost) -> None:
     task, call = _call_in(message, host.tasks)
     steps: Run | None = None
     if task.takes_context:
-        desk = await asyncio.to_thread(host.desk)
-        steps = await asyncio.to_thread(Run.of, desk, message, task.name, host.results_kept)
+        move_context = await asyncio.to_thread(host.move_context)
+        steps = await asyncio.to_thread(Run.of, move_context, message, task.name, host.results_kept)
         if steps is None:
             return
     context = Context(task.name, message.attempts, message, steps)

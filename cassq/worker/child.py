@@ -22,7 +22,7 @@ from cassq.worker.reports import BEAT, DESCRIBED, ENDED, FAILED, LEAVING, READY,
 
 
 class Child:
-    """One process. began_ms, heard_ms: boot time when it was started, and last heard of.
+    """One process. began_ms, reported_ms: boot time of its start, and of its last report.
 
     orders: what it reads first. popper: the name of its popper, once it takes messages. facts: its
     last beat. leaving: why another takes its place. failed: the error that kept it from starting.
@@ -47,7 +47,7 @@ class Child:
             os.close(write_end)
         self._reader = ReportReader(read_end)
         self.orders: Mapping[str, Any] = orders
-        self.began_ms = self.heard_ms = now_ms
+        self.began_ms = self.reported_ms = now_ms
         self.popper: str = ""
         self.facts: Mapping[str, Any] = {**nothing(), "running": 0, "stuck": 0}
         self.leaving: str = ""
@@ -78,10 +78,10 @@ class Child:
         """Whether it takes messages."""
         return bool(self.popper) and not self.leaving
 
-    def hear(self, now_ms: int) -> None:
-        """Take note of what it has reported."""
+    def read_reports(self, now_ms: int) -> None:
+        """Read what it has reported since the last call."""
         for report in self._reader.read():
-            self.heard_ms = now_ms
+            self.reported_ms = now_ms
             self.files.update(report.get("files", {}))
             match report["report"]:
                 case kind if kind == READY:
@@ -116,7 +116,7 @@ class Child:
         self.killed = self.killed or why
         self._process.kill()
 
-    def put_away(self) -> None:
+    def close(self) -> None:
         """Close what belongs to a process that has ended."""
         self._reader.close()
         if self._process.stdin is not None:

@@ -20,19 +20,20 @@ from cassq.popper import Popper
 logger: logging.Logger = logging.getLogger("cassq")
 
 WAIT_SECONDS = 3600.0
-# How long it rests after the storage failed; this doubles, up to the maximum.
+# The first pause after the storage failed; each later one is twice as long, up to the maximum.
 REST_SECONDS = 0.1
 REST_SECONDS_MAX = 5.0
 
 
-class Rests:
-    """What a worker does when messages cannot be taken: it says so, and rests, longer each time."""
+class Backoff:
+    """The pauses of a worker while messages cannot be taken, each longer than the one before. Each
+    failure is logged."""
 
     def __init__(self) -> None:
         self._seconds = REST_SECONDS
 
     def after(self, exc: BackendError | CorruptionError) -> float:
-        """For how many seconds to rest; 0 after a pipe that cannot be read, as there are others.
+        """For how many seconds to pause; 0 after a pipe that cannot be read, as there are others.
         Raises `exc` if trying again would not help."""
         if isinstance(exc, (CorruptionError, ExtentMissingError)):
             logger.warning("some messages cannot be read: %s", exc)  # once for each pipe
@@ -87,7 +88,7 @@ class Feed:
             self._free.discard(me)
 
     def _fill(self) -> None:
-        rests = Rests()
+        backoff = Backoff()
         while not (self._popper.stopped or self.is_spent):
             wanted = 1 if self._one_at_a_time else len(self._free)
             if self._left is not None:
@@ -97,7 +98,7 @@ class Feed:
             except ClosedError:
                 return
             except (BackendError, CorruptionError) as exc:
-                seconds = rests.after(exc)
+                seconds = backoff.after(exc)
                 if seconds:
                     self._nudge.wait(seconds)
                 continue
@@ -109,7 +110,7 @@ class Feed:
                 return
 
     def wake(self) -> None:
-        """End a rest, because the popper was stopped. Safe in a signal handler."""
+        """End a pause, because the popper was stopped. Safe in a signal handler."""
         self._nudge.give()
 
     def give_back(self, *, wait: bool) -> None:

@@ -168,10 +168,10 @@ class Supervisor:
         now_ms = self._clock.boot_ms()
         for child in children:
             code = child.exit_code()  # first: what it reported before its end is read after it
-            child.hear(now_ms)
+            child.read_reports(now_ms)
             self._take_reports(child)
             if code is not None:
-                child.put_away()
+                child.close()
                 self._gone(child, code, now_ms)
         self._look_for_silence(now_ms)
         self._look_at_sources(now_ms)
@@ -260,10 +260,10 @@ class Supervisor:
         self._silence_ms = now_ms
         if slept:  # this process was paused, as with the whole machine: no child was heard
             for child in self._children():
-                child.heard_ms = now_ms
+                child.reported_ms = now_ms
         if limit is not None:
             for child in self._children():
-                silent_ms = now_ms - child.heard_ms
+                silent_ms = now_ms - child.reported_ms
                 if child.popper and silent_ms > (limit + MARGIN_SECONDS) * 1000:
                     child.kill("time limit: its threads do not run")
         allowed_ms = (self._plan.grace + MARGIN_SECONDS) * 1000

@@ -33,7 +33,7 @@ from cassq.errors import (
 from cassq.worker.eventloop.calls import Calls
 from cassq.worker.eventloop.message import Message
 from cassq.worker.eventloop.taker import Taker
-from cassq.worker.feed import Rests
+from cassq.worker.feed import Backoff
 from cassq.worker.handler import AsyncHandler, check_handler
 from cassq.worker.journal import HandlerCall, Journal, Outcome, Terms
 from cassq.worker.loop import (
@@ -194,7 +194,7 @@ class AsyncWorker:
 
     async def _feed(self, taker: Taker) -> None:
         """Start a task for each message, as long as there is room, until it is stopped."""
-        rests = Rests()
+        backoff = Backoff()
         while not (self._stopping or self._leaving):
             if self._left == 0:
                 self._leave(MAX_TASKS)
@@ -207,11 +207,11 @@ class AsyncWorker:
             except ClosedError:
                 return
             except (BackendError, CorruptionError) as exc:
-                seconds = rests.after(exc)
+                seconds = backoff.after(exc)
                 if seconds:
                     await self._change(seconds)
                 continue
-            rests = Rests()
+            backoff = Backoff()
             if self._stopping or self._leaving:
                 taker.give_back([message.delivered for message in found])
                 return

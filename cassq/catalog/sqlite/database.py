@@ -153,11 +153,11 @@ class Database:
         """Apply settings, then create or migrate the schema; refuse a newer or foreign one."""
         with self._translated():
             # In this order: a concurrent creation of the tables sets the id with them.
-            (tables,) = self._patiently("SELECT count(*) FROM sqlite_master").fetchone()
-            (application_id,) = self._patiently("PRAGMA application_id").fetchone()
+            (tables,) = self._execute("SELECT count(*) FROM sqlite_master").fetchone()
+            (application_id,) = self._execute("PRAGMA application_id").fetchone()
             self._check_own(tables, application_id)
             # Two processes that open a new file at once collide when switching to WAL.
-            self._patiently("PRAGMA journal_mode=WAL")
+            self._execute("PRAGMA journal_mode=WAL")
             self._set_up()
         wanted = schema_files.latest_version("sqlite")
         with self.lock, self.write(synced=True) as tx:
@@ -204,7 +204,7 @@ class Database:
             # SQLite makes the log with the first statement.
             with self._translated():
                 self._connection = connection
-                self._patiently("SELECT count(*) FROM sqlite_master").fetchone()
+                self._execute("SELECT count(*) FROM sqlite_master").fetchone()
                 self._set_up()
             log = self._open_log()
         except BaseException:
@@ -241,7 +241,7 @@ class Database:
         with self.lock:
             self._check()
             try:
-                return self._patiently(statement, parameters).fetchall()
+                return self._execute(statement, parameters).fetchall()
             except sqlite3.Error as exc:
                 raise explained(exc, self._name) from exc
 
@@ -365,7 +365,7 @@ class Database:
                 self._connection.execute("ROLLBACK")
                 self._connection.execute("PRAGMA synchronous=NORMAL")
 
-    def _patiently(self, statement: str, parameters: Sequence[Any] = ()) -> sqlite3.Cursor:
+    def _execute(self, statement: str, parameters: Sequence[Any] = ()) -> sqlite3.Cursor:
         """Run a statement; while other processes hold the file, try again until the limit.
 
         SQLite's own busy handler sleeps up to 100 ms at a time, which shows in latencies.

@@ -29,12 +29,12 @@ def described(handler: str, url: str | None, command: Sequence[str]) -> Describe
     try:
         while child.exit_code() is None and child.fd is not None:
             select.select([child.fd], [], [])
-            child.hear(0)
+            child.read_reports(0)
         code = child.wait()
-        child.hear(0)
+        child.read_reports(0)
     finally:
         child.kill("interrupted")
-        child.put_away()
+        child.close()
     if child.failed is not None:
         raise failure(child.failed)
     if child.described is None:

@@ -133,7 +133,7 @@ class CandidatePipes:
         # Pipes that cannot be read, each reported to the user once; they are left alone from then
         # on, except for a retry at the boot time in `_again_ms`.
         self.broken: dict[str, CassqError] = {}
-        self.untold: list[CassqError] = []
+        self.unreported: list[CassqError] = []
         self._again_ms: dict[str, int] = {}
         # Pipes that could not be reached when last tried: until when, and for how long, they are
         # left alone. away: the latest such error.
@@ -387,7 +387,7 @@ class CandidatePipes:
             self.broken.pop(pipe_id, None)
         else:
             if pipe_id not in self.broken:
-                self.untold.append(exc)
+                self.unreported.append(exc)
             self.broken[pipe_id] = exc
             self._again_ms[pipe_id] = self._ports.clock.boot_ms() + BROKEN_AGAIN_MS
 

@@ -102,7 +102,7 @@ class Claimer:
         # consumers take them one at a time anyway.
         self.has_prime_suspect: Callable[[], bool] | None = None
         self.passed_suspects: bool = False  # whether the last `claim` left some for that reason
-        self._told_sick = False  # since something last succeeded here
+        self._warned_sick = False  # since something last succeeded here
         self._owed: list[Claim] = []  # spent rows of an exclusive group, as given back
         self._turns = ports.turns if self.exclusive else None
         self._locked_out = False  # whether another popper had the lock at the last `claim`
@@ -374,7 +374,7 @@ class Claimer:
         it must not look as if the write had failed."""
         try:
             if succeeded:
-                self._told_sick = False
+                self._warned_sick = False
                 self.health.succeeded(now_ms)
             if any(row.due_ms <= now_ms for row in free):
                 self.given_back()
@@ -404,8 +404,8 @@ class Claimer:
             return False
         if not self.health.spares(row):
             return True
-        if not self._told_sick:
-            self._told_sick = True
+        if not self._warned_sick:
+            self._warned_sick = True
             logger.warning(
                 "nothing in group %s of queue %s has succeeded since messages began to fail:"
                 " messages that reached max_deliveries (%d) are kept, and retried at growing"

@@ -132,7 +132,7 @@ class NewClaims:
             sizes = [request.size(waiting) for request in requests]
             slices = reader.read(cursor.chain, end_seq, sum(sizes), CLAIM_BYTES_MAX)
             if requests[0].rules.age_limit_ms is not None:
-                cursor, slices = self._expiry.sift(view.row, cursor, reader, slices, end_seq)
+                cursor, slices = self._expiry.select(view.row, cursor, reader, slices, end_seq)
                 view.cursor = cursor
             if cursor is None and lock is not None:
                 return  # fenced

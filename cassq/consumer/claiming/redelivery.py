@@ -108,7 +108,7 @@ class Redelivery:
         got = [claim for claim, ok in zip(mine, done, strict=True) if ok]
         self._note_refused([row for (row, _), ok in zip(changes, done, strict=True) if not ok])
         more = len(chosen) < len(due) or chosen[-1].until.seq < chosen[-1].row.end
-        return into_deliveries(got, acknowledger, now_ms), more
+        return as_deliveries(got, acknowledger, now_ms), more
 
     def _note_refused(self, rows: Sequence[Claim]) -> None:
         """If a row is refused twice in the same version, no other popper took it: check whether
@@ -149,7 +149,7 @@ class Redelivery:
         return read_left(self._window.readers.get(row.pipe_id), row, limit, room)
 
 
-def into_deliveries(
+def as_deliveries(
     taken: Iterable[tuple[Claim, list[BundleSlice]]], acknowledger: Acknowledger, now_ms: int
 ) -> list[Found]:
     """Rows just taken, as deliveries: one for each pipe and number of deliveries."""

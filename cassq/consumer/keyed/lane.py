@@ -143,8 +143,8 @@ class Lane(LaneMessages):
         found = self._take(limit)
         if had_it and not self._known and not found:
             found = self._take(limit)
-        if not found and self._claimer.window.untold:
-            raise self._claimer.window.untold.pop(0)
+        if not found and self._claimer.window.unreported:
+            raise self._claimer.window.unreported.pop(0)
         for run in found.runs:
             run.delivery.taken_by(current_thread())
         return found
@@ -560,7 +560,7 @@ class Lane(LaneMessages):
         for row in free:
             segment = self._line.waiting_at(row) if self._claimer.is_spent(row) else None
             if segment is not None:
-                self._waiting.see_off(segment)
+                self._waiting.dead_letter(segment)
 
     def extend(self, delivery: Delivery, seq: int, ms: int) -> bool:
         """Give the consumer of a message `ms` milliseconds from now; False if it is not its."""

@@ -54,12 +54,12 @@ class Waiting:
         if not due:
             return
         try:
-            self._take_or_see_off(due)
+            self._take_or_dead_letter(due)
         except BaseException:
             self._forget()  # they are in line no more
             raise
 
-    def _take_or_see_off(self, due: Sequence[Segment]) -> None:
+    def _take_or_dead_letter(self, due: Sequence[Segment]) -> None:
         wanted: list[Segment] = []
         due, changed = self._elsewhere.over(due, self._epochs)
         for segment in changed:
@@ -70,7 +70,7 @@ class Waiting:
             if not left:
                 continue
             if claims.is_leaving(row) or self._claimer.is_spent(row):
-                self.see_off(segment)
+                self.dead_letter(segment)
             elif self._claimer.expired(row, self._epochs.get(row.pipe_id)):
                 self._look_again(segment)
             else:
@@ -83,7 +83,7 @@ class Waiting:
             else:
                 self._look_again(segment)
 
-    def see_off(self, segment: Segment) -> None:
+    def dead_letter(self, segment: Segment) -> None:
         """Make a dead letter of a segment's message, or see whether somebody else did."""
         row = segment.row
         try:

@@ -305,7 +305,7 @@ class FilesStore(ExtentStore):
                 if name.endswith(DRAFT):
                     self._remove_draft(name)
                 elif name.endswith(WORDS):
-                    self._remove_lonely(name)
+                    self._remove_orphaned(name)
             if pipe_id == name or pipe_id in known:
                 continue
             try:
@@ -322,7 +322,7 @@ class FilesStore(ExtentStore):
             finally:
                 self._disk.close(fd)
 
-    def _remove_lonely(self, name: str) -> None:
+    def _remove_orphaned(self, name: str) -> None:
         """Remove words without a pipe, which a crash during a drop left. A pipe in the making has
         a draft, which then becomes the pipe: checking in this order always finds one of them."""
         path = self._directory / name

@@ -26,8 +26,8 @@ from cassq.consumer.delivery import Message
 from cassq.consumer.receiving import RECEIVE_MAX, AnyReceiver
 from cassq.errors import CassqError, CorruptionError, ReceiptError
 from cassq.extents.port import ExtentMissingError
-from cassq.worker.eventloop.calls import LoopCall, Told, done, hand_out, into, tell
-from cassq.worker.eventloop.courier import LOOK_SECONDS, Courier
+from cassq.worker.eventloop.calls import CallOutcome, LoopCall, done, hand_out, into, tell
+from cassq.worker.eventloop.loop_thread import LOOK_SECONDS, LoopThread
 
 logger: logging.Logger = logging.getLogger("cassq")
 
@@ -156,10 +156,12 @@ class Deliveries:
         self._line = _Line()  # the receiving thread's
         self._watch = Stopwatch()
         self._numbers = count()
-        self._receiving: Courier[_Want | _Leaving | LoopCall] = Courier(
-            loop, "receiving", self._work, interrupt=self._interrupt, put_away=self._close_now
+        self._receiving: LoopThread[_Want | _Leaving | LoopCall] = LoopThread(
+            loop, "receiving", self._work, interrupt=self._interrupt, cleanup=self._close_now
         )
-        self._settling: Courier[_Deletion | LoopCall] = Courier(loop, "settling", self._settle)
+        self._settling: LoopThread[_Deletion | LoopCall] = LoopThread(
+            loop, "settling", self._settle
+        )
         self.waiting: int = 0  # requests that wait
 
     # --- the loop's side ------------------------------------------------------------------------
@@ -220,7 +222,7 @@ class Deliveries:
     def release_soon(self, receipts: Sequence[str]) -> None:
         """`release`, without waiting for it."""
         if receipts:
-            self._settling.send(LoopCall(self._queue.settle(receipts).release, _told_of_release))
+            self._settling.send(LoopCall(self._queue.settle(receipts).release, _log_release))
 
     async def close(self) -> None:
         """Do what was asked for, and end the threads; requests that wait get nothing.
@@ -237,7 +239,7 @@ class Deliveries:
 
     def _settle(self, jobs: list[_Deletion | LoopCall]) -> bool:
         deletions = [job for job in jobs if isinstance(job, _Deletion)]
-        told: list[Told] = [(job, *done(job)) for job in jobs if isinstance(job, LoopCall)]
+        told: list[CallOutcome] = [(job, *done(job)) for job in jobs if isinstance(job, LoopCall)]
         if told:
             self._settling.post(lambda: tell(told))
         if deletions:
@@ -275,7 +277,7 @@ class Deliveries:
     # --- the receiving thread ---------------------------------------------------------------------
 
     def _work(self, jobs: list[_Want | _Leaving | LoopCall]) -> bool:
-        told: list[Told] = []
+        told: list[CallOutcome] = []
         for job in jobs:
             if isinstance(job, _Want):
                 self._line.join(job)
@@ -338,7 +340,7 @@ class Deliveries:
             self._receiving.post(lambda: hand_out(answers, back))
 
 
-def _told_of_release(_result: object, error: BaseException | None) -> None:
+def _log_release(_result: object, error: BaseException | None) -> None:
     if isinstance(error, ReceiptError):
         logger.info(
             "other clients have since received the messages of a client that left: %s", error

@@ -25,7 +25,7 @@ from cassq.model.rows import PipeRow, PipeState
 from cassq.spark.clients import absolute, client_of
 from cassq.spark.jobs.folders import Folder
 from cassq.spark.jobs.pipes_source import read_pipes
-from cassq.spark.jobs.sessions import told_as_ours
+from cassq.spark.jobs.sessions import translated_errors
 
 MESSAGES_PER_STEP = 5_000_000
 STAGING, WHOLE = "_staging", "_whole"
@@ -81,7 +81,7 @@ def archive(
     place = absolute(url)
     client = client_of(place)
     found = stored_pipes(client.ports, client.queue(queue).row.id)
-    with told_as_ours():
+    with translated_errors():
         top = Folder(spark, directory)
         folder, staging = top / folder_name(queue), top / STAGING / folder_name(queue)
         staging.remove()

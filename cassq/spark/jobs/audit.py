@@ -22,7 +22,7 @@ from cassq.message.frames import Place
 from cassq.model.rows import GroupRow, QueueRow
 from cassq.spark.clients import Location, absolute, client_of, located
 from cassq.spark.jobs.audit_tasks import standings, walks
-from cassq.spark.jobs.sessions import told_as_ours
+from cassq.spark.jobs.sessions import translated_errors
 from cassq.spark.options import MESSAGES_PER_PARTITION
 from cassq.spark.reading import PipeRange, ScanTask, parts
 
@@ -63,7 +63,7 @@ def audit(
     client = client_of(location.url)
     ports, row = client.ports, client.queue(queue).row
     groups = ports.catalog.queues.groups(row.id)
-    with told_as_ours():
+    with translated_errors():
         found = _standings(spark, location, ports, row, groups)
         walked = _walks(spark, location, found, messages_per_task, progress)
     pipes = [examined(standing, walked.get(standing.pipe.id, ())) for standing in found]

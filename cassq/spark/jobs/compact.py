@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from cassq.errors import BackendError, ConfigError
 from cassq.spark.jobs.archive import STAGING, WHOLE, folder_name
 from cassq.spark.jobs.folders import Folder
-from cassq.spark.jobs.sessions import told_as_ours
+from cassq.spark.jobs.sessions import translated_errors
 from cassq.spark.options import SCHEMA
 
 FILE_BYTES = 128 * 1024 * 1024
@@ -73,7 +73,7 @@ def compact(
     """
     if pipes_least < 2:
         raise ConfigError(f"pipes_least must be 2 or more, not {pipes_least}")
-    with told_as_ours():
+    with translated_errors():
         archive = Folder(spark, directory) / folder_name(queue)
         packs, staging = (
             Folder(spark, into) / folder_name(queue),

@@ -13,7 +13,7 @@ from cassq.dead_letters.bulk_job import BulkOutcome
 from cassq.errors import ConfigError
 from cassq.lifecycle.retries import DEATH_HEADER
 from cassq.spark.clients import absolute, client_of
-from cassq.spark.jobs.sessions import told_as_ours
+from cassq.spark.jobs.sessions import translated_errors
 from cassq.spark.options import DEAD
 from cassq.spark.reading import group_of
 
@@ -79,7 +79,7 @@ def analyse(
     """
     client = client_of(absolute(url))
     group_of(client.ports, client.queue(queue).row.id, queue, group)
-    with told_as_ours():
+    with translated_errors():
         frame = letters(spark, url, queue, group, where)
         things = sql.array(*map(_thing, ("reason", "error", "consumer", "producer")))
         counts = frame.select(sql.inline(things)).groupBy("what", "value").count()
@@ -110,7 +110,7 @@ def merge(
     client = client_of(absolute(url))
     group_of(client.ports, client.queue(queue).row.id, queue, group)
     letters_queue = client.queue(queue).dead_letters(group)
-    with told_as_ours():
+    with translated_errors():
         frame = letters(spark, url, queue, group, where).select("id").limit(MERGED_MAX)
         ids = [row["id"] for row in frame.collect()]
     return letters_queue.merge(ids=ids)

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 
 class Folder:
-    """A path, which may or may not be there. Errors are Spark's: see `sessions.told_as_ours`."""
+    """A path, which may or may not be there. Errors are Spark's: see `translated_errors`."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._spark = spark

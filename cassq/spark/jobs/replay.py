@@ -23,7 +23,7 @@ from cassq.errors import ConfigError
 from cassq.model.rows import WriteState
 from cassq.spark.clients import absolute, client_of
 from cassq.spark.jobs.replay_sources import Archive, ReplayChunk, Source, Stored, chunks
-from cassq.spark.jobs.sessions import told_as_ours
+from cassq.spark.jobs.sessions import translated_errors
 from cassq.spark.options import time_ms
 from cassq.spark.staged import batch_id
 from cassq.spark.writing import check_target
@@ -111,7 +111,7 @@ def replay(
     target = ReplayTarget(client_of(place), queue, write_id)
     check(choice, write_id, rate, target.client.ports.clock.wall_ms())
     origin = source or queue
-    with told_as_ours():
+    with translated_errors():
         cassq.spark.register(spark)
         if target.published():
             return Replayed(queue, 0, 0, 1)

@@ -29,7 +29,7 @@ from cassq.spark.clients import Location, absolute, client_of, located
 from cassq.spark.jobs.archive import STAGING
 from cassq.spark.jobs.folders import Folder
 from cassq.spark.jobs.rollup_rows import SCHEMA, WantedDays, frame_of, is_over, rolled, rows
-from cassq.spark.jobs.sessions import told_as_ours
+from cassq.spark.jobs.sessions import translated_errors
 
 QUEUES_PER_STEP = 1000
 QUEUES_PER_TASK = 10
@@ -48,7 +48,7 @@ class RollupProgress(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class OfQueue:
+class QueueRollup:
     """What a run wrote for a queue. days: finished ones, not to be written again. unfinished: days
     that are not over. samples: of all these days."""
 
@@ -63,7 +63,7 @@ class RolledUp:
     """What a run did."""
 
     directory: str
-    queues: tuple[OfQueue, ...]
+    queues: tuple[QueueRollup, ...]
 
     def as_dict(self) -> dict[str, Any]:
         return {"directory": self.directory, "queues": [asdict(each) for each in self.queues]}
@@ -102,8 +102,8 @@ def rollup(
     client = client_of(location.url)
     named = [client.queue(name).row for name in dict.fromkeys(queues)]
     found = named or [each.row for each in client.queues()]
-    done: list[OfQueue] = []
-    with told_as_ours():
+    done: list[QueueRollup] = []
+    with translated_errors():
         run = _Run(spark, location, Folder(spark, directory), client.ports.catalog.now_ms())
         whole = _marks(run.top)
         staging = run.top / STAGING
@@ -118,7 +118,9 @@ def rollup(
     return RolledUp(directory, tuple(done))
 
 
-def _tell(progress: Callable[[RollupProgress], None], done: Sequence[OfQueue], in_all: int) -> None:
+def _tell(
+    progress: Callable[[RollupProgress], None], done: Sequence[QueueRollup], in_all: int
+) -> None:
     progress(RollupProgress(len(done), in_all, sum(each.samples for each in done)))
 
 
@@ -143,7 +145,7 @@ def _mark(top: Folder, queue: str, day: str, before: str) -> None:
 # --- writing ------------------------------------------------------------------------------------
 
 
-def _step(run: _Run, queues: Sequence[QueueRow], whole: dict[str, str]) -> list[OfQueue]:
+def _step(run: _Run, queues: Sequence[QueueRow], whole: dict[str, str]) -> list[QueueRollup]:
     staging = run.top / STAGING
     wanted = [WantedDays(row.id, row.name, whole.get(row.name, "")) for row in queues]
     tasks = -(-len(wanted) // QUEUES_PER_TASK)
@@ -174,7 +176,7 @@ def _write(frame: DataFrame, to: Folder) -> None:
 
 def _move_in(
     run: _Run, wanted: WantedDays, folder: str, sizes: dict[tuple[str, str], int]
-) -> OfQueue:
+) -> QueueRollup:
     """Move the days of a queue to their places, oldest first, and mark the last that is over."""
     days = list(_days(run.top / STAGING / SAMPLES / folder)) if folder else []
     for day in days:
@@ -185,7 +187,7 @@ def _move_in(
     if over:
         _mark(run.top, wanted.name, over[-1], wanted.whole)
     samples = sum(sizes[wanted.name, day] for day in dates)
-    return OfQueue(wanted.name, len(over), len(dates) - len(over), samples)
+    return QueueRollup(wanted.name, len(over), len(dates) - len(over), samples)
 
 
 def _days(folder: Folder) -> Iterator[str]:

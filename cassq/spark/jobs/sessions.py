@@ -26,7 +26,7 @@ def session(name: str, master: str | None, settings: Mapping[str, str]) -> Itera
     """The session that runs in this process, or a new one, which is stopped at the end. master:
     None for the configured one, else `local[*]`.
     """
-    with told_as_ours():
+    with translated_errors():
         running = SparkSession.getActiveSession()
         spark = running or _begun(name, master, settings)
         cassq.spark.register(spark)
@@ -50,7 +50,7 @@ def _begun(name: str, master: str | None, settings: Mapping[str, str]) -> SparkS
 
 
 @contextmanager
-def told_as_ours() -> Iterator[None]:
+def translated_errors() -> Iterator[None]:
     """Raise ConfigError for what Spark rejects in a call, BackendError for other failures."""
     try:
         yield

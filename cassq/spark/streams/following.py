@@ -188,7 +188,7 @@ class Follower:
             span = before.get(pipe.id) or self._first(pipe)
             if span is None:
                 continue
-            spans[pipe.id] = span = self._unlost(pipe, span)
+            spans[pipe.id] = span = self._past_removed(pipe, span)
             readable[pipe.id] = whole = self._readable(pipe, span)
             allowed[pipe.id] = self._allowed(pipe, span, whole)
         for pipe_id in before.keys() - spans.keys():
@@ -322,7 +322,7 @@ class Follower:
 
     # --- what is lost ---------------------------------------------------------------------------
 
-    def _unlost(self, pipe: PipeRow, span: FollowedPipe) -> FollowedPipe:
+    def _past_removed(self, pipe: PipeRow, span: FollowedPipe) -> FollowedPipe:
         """The span, moved past messages that were removed since, as by a purge or for their age."""
         cursor = self._catalog.claims.cursor(self._group.id, pipe.id)
         if cursor is None or cursor.ack.seq <= span.done:

@@ -16,7 +16,7 @@ from cassq.tasks.steps.overview import SIGNAL, SLEEPING, CallState, whereabouts
 from cassq.tasks.steps.records import CANCELLED, OVER
 
 
-def cancel_call(desk: MoveContext, client: Client, queue: str | None, task_id: str) -> str:
+def cancel_call(context: MoveContext, client: Client, queue: str | None, task_id: str) -> str:
     """Have a call never run again; returns its state after that: "cancelled", "running" if a
     worker has it, "done", "dead", or another in which it does not run any more. queue: None: it is
     looked for in all.
@@ -25,13 +25,13 @@ def cancel_call(desk: MoveContext, client: Client, queue: str | None, task_id: s
     order; MessageNotFoundError; BackendTimeoutError if its state keeps changing. Cost: as of
     `explain`, and a synced write; for a call that sleeps or waits, four.
     """
-    for _ in attempts(desk.ports.clock):
+    for _ in attempts(context.ports.clock):
         found = whereabouts(client, queue, task_id)
         match found.state:
             case state if state in (SLEEPING, SIGNAL):
-                done = cancel_place(desk, task_id)
+                done = cancel_place(context, task_id)
             case "waiting" | "delayed":
-                done = _withdrawn(desk, found)
+                done = _withdrawn(context, found)
             case state if state == CANCELLED:
                 done = True  # perhaps by a process that ended before it noted that
             case "missing":
@@ -40,15 +40,15 @@ def cancel_call(desk: MoveContext, client: Client, queue: str | None, task_id: s
                 return state
         if done:
             if found.rows and OVER not in found.rows:
-                note_cancelled(desk, task_id)
+                note_cancelled(context, task_id)
             return CANCELLED
     raise contended(f"the state of task {task_id}")
 
 
-def _withdrawn(desk: MoveContext, found: CallState) -> bool:
+def _withdrawn(context: MoveContext, found: CallState) -> bool:
     """Take a call back before a worker takes it; False if it is not where it was."""
     now = found.now
-    queue = desk.queue(now.queue)
-    groups = desk.ports.catalog.queues.groups(queue.id)
+    queue = context.queue(now.queue)
+    groups = context.ports.catalog.queues.groups(queue.id)
     group = next((each for each in groups if each.name == now.group), None)
-    return group is not None and withdraw(desk.ports, queue, group, f"{now.pipe_id}:{now.seq}")
+    return group is not None and withdraw(context.ports, queue, group, f"{now.pipe_id}:{now.seq}")

@@ -232,7 +232,7 @@ def _step(rows: dict[str, bytes], label: str, record: Any) -> StepShown:
 
 def signal(client: Client, task_id: str, name: str, value: Any) -> bool:
     """`Task.signal` for a call of any queue."""
-    return send_signal(_desk(client), client, None, task_id, name, value)
+    return send_signal(_context(client), client, None, task_id, name, value)
 
 
 def retry(client: Client, task_id: str) -> bool:
@@ -248,10 +248,10 @@ def retry(client: Client, task_id: str) -> bool:
 def cancel(client: Client, task_id: str) -> str:
     """`cancel_call` for a call of any queue. Raises UsageError for a message that is not one."""
     _call_of(client, whereabouts(client, None, task_id), task_id)
-    return cancel_call(_desk(client), client, None, task_id)
+    return cancel_call(_context(client), client, None, task_id)
 
 
-def _desk(client: Client) -> MoveContext:
+def _context(client: Client) -> MoveContext:
     return MoveContext(
         client.ports,
         Codec("json"),

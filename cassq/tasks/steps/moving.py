@@ -107,12 +107,14 @@ def moves_of(headers: Mapping[str, str]) -> int:
 class MovePush(DedupPush):
     """A push of a call to the place that its record names, or will name. place: as it is wanted."""
 
-    def __init__(self, desk: MoveContext, queue: QueueRow, task_id: str, place: CallPlace) -> None:
-        super().__init__(desk.ports, lambda: queue, [f"{place.moves}"])
-        self._steps = desk.ports.catalog.steps
+    def __init__(
+        self, context: MoveContext, queue: QueueRow, task_id: str, place: CallPlace
+    ) -> None:
+        super().__init__(context.ports, lambda: queue, [f"{place.moves}"])
+        self._steps = context.ports.catalog.steps
         self._task_id = task_id
         self._wanted = place
-        left_ms = max(0, place.until_ms - desk.wall_ms)
+        left_ms = max(0, place.until_ms - context.wall_ms)
         self._kept = left_ms / 1000 + KEPT_SECONDS
 
     def _write(self, rows: Sequence[Dedup]) -> list[Dedup]:
@@ -156,11 +158,11 @@ def _is_past(there: CallPlace, mine: CallPlace) -> bool:
     return there.moves > mine.moves or there.state != WAITING
 
 
-def push_again(desk: MoveContext, letter: MovedCall, place: CallPlace) -> None:
+def push_again(context: MoveContext, letter: MovedCall, place: CallPlace) -> None:
     """Push a call as the message of a move, unless it is there already. Durable on return. Raises
     OwnershipError if the call has gone on since. Cost: a read, two synced writes."""
-    queue, catalog = desk.queue(place.queue), desk.ports.catalog
-    left_ms = place.until_ms - desk.wall_ms
+    queue, catalog = context.queue(place.queue), context.ports.catalog
+    left_ms = place.until_ms - context.wall_ms
     lane = lane_of(left_ms) if left_ms > 0 else None
     headers = {**letter.headers, MOVES_HEADER: str(place.moves)}
     batch = Batch(
@@ -172,24 +174,24 @@ def push_again(desk: MoveContext, letter: MovedCall, place: CallPlace) -> None:
         dues_ms=None if lane is None else catalog.now_ms() + left_ms,
         priority=letter.priority,
     )
-    push = MovePush(desk, queue, letter.id, place)
-    desk.pusher(place.queue, place.group_id).push_intended(batch, push, lane)
+    push = MovePush(context, queue, letter.id, place)
+    context.pusher(place.queue, place.group_id).push_intended(batch, push, lane)
 
 
 # --- delivered ------------------------------------------------------------------------------------
 
 
-def begin(desk: MoveContext, message: Message) -> dict[str, bytes] | None:
+def begin(context: MoveContext, message: Message) -> dict[str, bytes] | None:
     """Begin, or begin again, to run the call in a message. Returns the records of its task; None if
     this message must not run, as the task is over, or its call has gone on in another message.
 
     Cost: a read; for a call that slept or waited, once a synced write and a read more, and for one
     that a signal woke, the cancelling of what waited.
     """
-    steps, task_id = desk.ports.catalog.steps, message.id
+    steps, task_id = context.ports.catalog.steps, message.id
     moves = moves_of(message.headers)
-    for _ in attempts(desk.ports.clock):
-        rows = desk.rows(task_id)
+    for _ in attempts(context.ports.clock):
+        rows = context.rows(task_id)
         place = place_in(rows)
         if OVER in rows:
             return None
@@ -197,64 +199,64 @@ def begin(desk: MoveContext, message: Message) -> dict[str, bytes] | None:
             return rows
         if place.moves > moves:
             if place.moves == moves + 1:
-                settle_move(desk, MovedCall.of(message), place)
+                settle_move(context, MovedCall.of(message), place)
             return None
         if place.state == CANCELLED:
             return None
         if place.state == BEGUN:
-            _take_back(desk, place)
+            _take_back(context, place)
             return rows
         begun = place._replace(state=BEGUN).encoded()
         if steps.change(task_id, PLACE, rows[PLACE], begun, KEPT_SECONDS):
-            _take_back(desk, place)
-            return desk.rows(task_id)
+            _take_back(context, place)
+            return context.rows(task_id)
     raise contended(f"the place of task {task_id}")
 
 
-def settle_move(desk: MoveContext, letter: MovedCall, place: CallPlace) -> None:
+def settle_move(context: MoveContext, letter: MovedCall, place: CallPlace) -> None:
     """Have a call in the place of its move. After that its old message may be acked."""
     try:
-        push_again(desk, letter, place)
-        wake(desk, letter.id)
+        push_again(context, letter, place)
+        wake(context, letter.id)
     except OwnershipError as exc:
         logger.debug("%s", exc)  # it has gone on since
 
 
-def cancel_place(desk: MoveContext, task_id: str) -> bool:
+def cancel_place(context: MoveContext, task_id: str) -> bool:
     """Have a call that sleeps or waits not run any more; False if it does neither. Cost: a read, a
     synced write, and the cancelling of its message."""
-    steps = desk.ports.catalog.steps
-    rows = desk.rows(task_id)
+    steps = context.ports.catalog.steps
+    rows = context.rows(task_id)
     place = place_in(rows)
     if place is None or place.state != WAITING or OVER in rows:
         return False
     cancelled = place._replace(state=CANCELLED).encoded()
     if not steps.change(task_id, PLACE, rows[PLACE], cancelled, KEPT_SECONDS):
         return False
-    _take_back(desk, place)
-    _take_back(desk, place._replace(came_from=place.spot))
+    _take_back(context, place)
+    _take_back(context, place._replace(came_from=place.spot))
     return True
 
 
-def note_cancelled(desk: MoveContext, task_id: str) -> None:
+def note_cancelled(context: MoveContext, task_id: str) -> None:
     """Record that a task is over, as it was cancelled. Cost: two synced writes."""
-    steps = desk.ports.catalog.steps
-    steps.add(task_id, OVER, over_at(desk.wall_ms), CANCELLED_KEPT_SECONDS)
+    steps = context.ports.catalog.steps
+    steps.add(task_id, OVER, over_at(context.wall_ms), CANCELLED_KEPT_SECONDS)
     steps.keep(task_id, CANCELLED_KEPT_SECONDS)
 
 
 # --- signals --------------------------------------------------------------------------------------
 
 
-def put_signal(desk: MoveContext, task_id: str, name: str, value: Any) -> bool:
+def put_signal(context: MoveContext, task_id: str, name: str, value: Any) -> bool:
     """Record a signal for a task, and wake it if it waits for that; False if the task is over."""
-    steps = desk.ports.catalog.steps
-    token = desk.ports.ids.version()
-    fields = {"at_ms": desk.wall_ms, "token": token}
-    raw = desk.codec.record(f"the value of signal {name!r}", value, fields)
+    steps = context.ports.catalog.steps
+    token = context.ports.ids.version()
+    fields = {"at_ms": context.wall_ms, "token": token}
+    raw = context.codec.record(f"the value of signal {name!r}", value, fields)
     number = 0
     while True:
-        rows = desk.rows(task_id)
+        rows = context.rows(task_id)
         if OVER in rows:
             return False
         while signal_key(name, number) in rows:
@@ -262,17 +264,17 @@ def put_signal(desk: MoveContext, task_id: str, name: str, value: Any) -> bool:
         if steps.add(task_id, signal_key(name, number), raw, KEPT_SECONDS) == raw:
             break
         number += 1
-    wake(desk, task_id)
+    wake(context, task_id)
     return True
 
 
-def wake(desk: MoveContext, task_id: str) -> bool:
+def wake(context: MoveContext, task_id: str) -> bool:
     """Have a task run now if there is a signal that it waits for; whether it will.
 
     Its call is pushed once more; when it runs, it cancels what waited. Cost: a read; if there is a
     signal, some reads, and synced writes.
     """
-    rows = desk.rows(task_id)
+    rows = context.rows(task_id)
     place = place_in(rows)
     if place is None or place.state != WAITING:
         return False
@@ -280,26 +282,26 @@ def wake(desk: MoveContext, task_id: str) -> bool:
     if record is None or record.kind != WAIT or free_signal(rows, name_of(place.label)) is None:
         return False
     old = place.came_from or place.spot
-    letter = letter_at(desk.ports, old, task_id)
+    letter = letter_at(context.ports, old, task_id)
     if letter is None:
         return False  # it was delivered just now, and sees the signal
     if place.came_from is None:
-        place = place._replace(moves=place.moves + 1, until_ms=desk.wall_ms, came_from=old)
+        place = place._replace(moves=place.moves + 1, until_ms=context.wall_ms, came_from=old)
     try:
-        push_again(desk, letter, place)
+        push_again(context, letter, place)
     except OwnershipError as exc:
         logger.debug("%s", exc)  # it runs
     return True
 
 
-def _take_back(desk: MoveContext, place: CallPlace) -> None:
+def _take_back(context: MoveContext, place: CallPlace) -> None:
     """Take back the message at the place before, if there is one: what waited until a signal came.
     If this fails, it is only delivered for nothing when it is due."""
     if place.came_from is None:
         return
     pipe_id, seq = place.came_from
     try:
-        cancel(desk.ports, desk.queue(place.queue), f"{pipe_id}:{seq}")
+        cancel(context.ports, context.queue(place.queue), f"{pipe_id}:{seq}")
     except CassqError as exc:
         logger.debug("a message that was woken is left until it is due: %s", exc)
 

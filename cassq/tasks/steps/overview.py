@@ -80,11 +80,11 @@ def whereabouts(client: Client, queue: str | None, message_id: str) -> CallState
 
 
 def send_signal(
-    desk: MoveContext, client: Client, queue: str | None, message_id: str, name: str, value: Any
+    context: MoveContext, client: Client, queue: str | None, message_id: str, name: str, value: Any
 ) -> bool:
     """See `Task.signal`."""
     check_name(name)
-    rows = desk.rows(message_id)
+    rows = context.rows(message_id)
     if OVER in rows:
         return False
     if not rows:  # it has not begun, or has no steps, or there is no such call
@@ -92,6 +92,6 @@ def send_signal(
             if whereabouts(client, queue, message_id).now.state in ENDED - {"dead"}:
                 return False
         except MessageNotFoundError:
-            if not desk.rows(message_id):
+            if not context.rows(message_id):
                 raise
-    return put_signal(desk, message_id, name, value)
+    return put_signal(context, message_id, name, value)

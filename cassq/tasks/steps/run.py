@@ -45,14 +45,14 @@ class Run:
 
     def __init__(
         self,
-        desk: MoveContext,
+        context: MoveContext,
         message: Message,
         task: str,
         rows: dict[str, bytes],
         results_kept: float,
     ) -> None:
-        self._desk = desk
-        self._steps = desk.ports.catalog.steps
+        self._context = context
+        self._steps = context.ports.catalog.steps
         self._message = message
         self._id = message.id
         self._moves = moves_of(message.headers)
@@ -64,10 +64,12 @@ class Run:
         self.goes_on: str = ""  # how it goes on, if it sleeps or waits, for the log
 
     @classmethod
-    def of(cls, desk: MoveContext, message: Message, task: str, results_kept: float) -> Run | None:
+    def of(
+        cls, context: MoveContext, message: Message, task: str, results_kept: float
+    ) -> Run | None:
         """A run of the call in a message; None if it must not run: see `begin`."""
-        rows = begin(desk, message)
-        return None if rows is None else cls(desk, message, task, rows, results_kept)
+        rows = begin(context, message)
+        return None if rows is None else cls(context, message, task, rows, results_kept)
 
     # --- steps ----------------------------------------------------------------------------------
 
@@ -92,7 +94,7 @@ class Run:
     def _check_claim(self) -> None:
         """Raise ClaimLostError if the claim is past its deadline, and lost. Cost: then a synced
         write."""
-        now_ms = self._desk.ports.catalog.now_ms()
+        now_ms = self._context.ports.catalog.now_ms()
         at_once = self._message.is_written_at_once
         if at_once(now_ms) and not at_once(0):
             self._message.extend(EXTEND_SECONDS)
@@ -102,10 +104,10 @@ class Run:
         history, where = self._history, f"the result of step {label!r} of task {self._task!r}"
         record = Record(STEP, at, value, "", history.failed, None, "", began_ms, self.now_ms())
         try:
-            raw = record.encoded(self._desk.codec, where)
+            raw = record.encoded(self._context.codec, where)
         except UsageError as exc:
             record = record._replace(value=None, error=exc.message)
-            self._add(label, record.encoded(self._desk.codec, where))
+            self._add(label, record.encoded(self._context.codec, where))
             raise
         found = decode_record(self._add(label, raw))
         if found["error"]:
@@ -119,7 +121,7 @@ class Run:
 
     def now_ms(self) -> int:
         """Wall time."""
-        return self._desk.wall_ms
+        return self._context.wall_ms
 
     # --- sleeping and waiting -------------------------------------------------------------------
 
@@ -136,7 +138,7 @@ class Run:
         """The value of a signal, or None if its time is over; else as `sleep`."""
         record = self._history.records.get(label)
         if record is None or record.ended_ms is None:
-            self._rows = self._desk.rows(self._id)
+            self._rows = self._context.rows(self._id)
             record = self._pause(WAIT, label, at, seconds)
         if record.ended_ms is None:
             signal = free_signal(self._rows, name)
@@ -155,7 +157,7 @@ class Run:
             record = Record(kind, at, None, "", self._history.failed, until_ms, "", now_ms)
             raw = self._encoded(record)
             if self._add(label, raw, seconds) != raw:
-                self._rows = self._desk.rows(self._id)
+                self._rows = self._context.rows(self._id)
         self._history.records[label] = record_of(self._rows[key])
         return self._history.records[label]
 
@@ -168,7 +170,7 @@ class Run:
         if self._steps.change(self._id, key, self._rows[key], new, KEPT_SECONDS):
             self._rows[key] = new
         else:
-            self._rows = self._desk.rows(self._id)
+            self._rows = self._context.rows(self._id)
             ended = record_of(self._rows[key])
         self._history.records[label] = ended
         return ended
@@ -184,11 +186,11 @@ class Run:
             return False
         left_ms = (record.until_ms or 0) - self.now_ms()
         if 0 < left_ms <= MOVED_ABOVE_MS:
-            self._desk.ports.clock.sleep(left_ms / 1000)
+            self._context.ports.clock.sleep(left_ms / 1000)
         return left_ms <= MOVED_ABOVE_MS
 
     def _suspend(self, label: str, record: Record) -> NoReturn:
-        if self._desk.queue(self._queue).policy.strict:
+        if self._context.queue(self._queue).policy.strict:
             raise UsageError(
                 f"task {self._task!r} cannot sleep or wait in cp queue {self._queue!r}, which keeps"
                 " one order",
@@ -205,7 +207,7 @@ class Run:
 
     @property
     def _queue(self) -> str:
-        catalog = self._desk.ports.catalog
+        catalog = self._context.ports.catalog
         pipe = catalog.pipes.by_id(self._message.pipe_id)
         row = None if pipe is None else catalog.queues.by_id(pipe.queue_id)
         return "" if row is None else row.name
@@ -216,7 +218,7 @@ class Run:
         return self._rows[key]
 
     def _encoded(self, record: Record) -> bytes:
-        return record.encoded(self._desk.codec, "")
+        return record.encoded(self._context.codec, "")
 
     # --- the end of the run ---------------------------------------------------------------------
 
@@ -234,7 +236,7 @@ class Run:
         if place.until_ms - oldest_ms > RENEWED_MS:
             left = max(0, place.until_ms - now_ms) / 1000
             self._steps.keep(self._id, left + KEPT_SECONDS)
-        settle_move(self._desk, MovedCall.of(self._message), place)
+        settle_move(self._context, MovedCall.of(self._message), place)
 
     def end(self) -> None:
         """The task returned: record that it is over, if it has records, so that it never runs

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from cassq.worker.eventloop.courier import Courier
+from cassq.worker.eventloop.loop_thread import LoopThread
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -30,7 +30,7 @@ class LoopCall:
         self.told: Callable[[object, BaseException | None], object] = told
 
 
-Told = tuple[LoopCall, object, BaseException | None]
+CallOutcome = tuple[LoopCall, object, BaseException | None]
 
 
 def done(call: LoopCall) -> tuple[object, BaseException | None]:
@@ -41,7 +41,7 @@ def done(call: LoopCall) -> tuple[object, BaseException | None]:
         return None, exc
 
 
-def tell(told: list[Told]) -> None:
+def tell(told: list[CallOutcome]) -> None:
     """In the loop: say what came of calls."""
     for call, result, error in told:
         call.told(result, error)
@@ -61,14 +61,14 @@ def into(future: asyncio.Future[Any]) -> Callable[[object, BaseException | None]
     return take
 
 
-class Wanting(Protocol[T]):
-    """What a task waits for."""
+class WaitingTask(Protocol[T]):
+    """A task that waits for messages, which come by its future."""
 
     future: asyncio.Future[list[T]]
 
 
 def hand_out(
-    answers: Sequence[tuple[Wanting[T], list[T] | Exception]],
+    answers: Sequence[tuple[WaitingTask[T], list[T] | Exception]],
     give_back: Callable[[list[T]], object],
 ) -> None:
     """In the loop: hand messages to the tasks that wait for them; those of tasks that left go
@@ -84,26 +84,28 @@ def hand_out(
 
 
 class Calls:
-    """One thread for the calls of one loop. put_away: see `Courier`."""
+    """One thread for the calls of one loop. cleanup: see `LoopThread`."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, put_away: Callable[[], object] = lambda: None
+        self, loop: asyncio.AbstractEventLoop, cleanup: Callable[[], object] = lambda: None
     ) -> None:
         self.loop: asyncio.AbstractEventLoop = loop
-        self._courier: Courier[LoopCall] = Courier(loop, "calls", self._work, put_away=put_away)
+        self._loop_thread: LoopThread[LoopCall] = LoopThread(
+            loop, "calls", self._work, cleanup=cleanup
+        )
 
     async def make(self, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call something in the thread, after the calls made before. Cancelled, it is called
         nevertheless."""
         future: asyncio.Future[T] = self.loop.create_future()
-        self._courier.send(LoopCall(lambda: act(*args, **kwargs), into(future)))
+        self._loop_thread.send(LoopCall(lambda: act(*args, **kwargs), into(future)))
         return await future
 
     async def end(self) -> None:
         """End the thread, once all calls are made."""
-        await self._courier.end()
+        await self._loop_thread.end()
 
     def _work(self, calls: list[LoopCall]) -> bool:
         told = [(call, *done(call)) for call in calls]
-        self._courier.post(lambda: tell(told))
+        self._loop_thread.post(lambda: tell(told))
         return False

@@ -1,11 +1,11 @@
-"""Couriers: threads that do, one batch after another, what the tasks of an event loop ask for.
+"""Loop threads: they do, one batch after another, what the tasks of an event loop ask for.
 
-A courier is not made for a call but for a thing: a pusher, a popper, a client. What is sent to it
-during one turn of the loop reaches its thread together, and what the thread reports in the meantime
-wakes the loop once. So ten thousand tasks that push share a few syncs and a few wake-ups.
+A loop thread belongs not to a call but to a thing: a pusher, a popper, a client. What is sent to it
+during one turn of the loop reaches it together, and what it reports in the meantime wakes the loop
+once. So ten thousand tasks that push share a few syncs and a few wake-ups.
 
 The loop may be closed while the thread still works. Then the thread has nobody to report to: it
-says so in the log, puts away what it has, and ends.
+says so in the log, closes what it has, and ends.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ LOOK_SECONDS = 2.0
 _numbers = counter(1)
 
 
-class Courier(Generic[J]):
+class LoopThread(Generic[J]):
     """One thread that works for one loop.
 
     wanted: called in the loop with each job just before the thread gets it; False drops the job.
     work: called in the thread with the jobs that came, in order; returns whether it has more to do
     even if no job comes. interrupt: ends what `work` waits for, when jobs come; called in the loop.
-    put_away: closes, in the thread, what it works with, when its loop was closed.
+    cleanup: closes, in the thread, what it works with, when its loop was closed.
 
     All methods but `post` are called in the loop.
     """
@@ -50,14 +50,14 @@ class Courier(Generic[J]):
         *,
         wanted: Callable[[J], bool] = lambda _: True,
         interrupt: Callable[[], object] = lambda: None,
-        put_away: Callable[[], object] = lambda: None,
+        cleanup: Callable[[], object] = lambda: None,
     ) -> None:
         self._loop = loop
         self._name = f"cassq-aio-{name}-{next(_numbers)}"
         self._work = work
         self._wanted = wanted
         self._interrupt = interrupt
-        self._put_away = put_away
+        self._cleanup = cleanup
         self._turn: list[J] = []  # sent since the last turn of the loop
         self._jobs: deque[J] = deque()
         self._nudge = Nudge()
@@ -79,10 +79,10 @@ class Courier(Generic[J]):
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
-        self.hurry()
+        self.wake()
 
-    def hurry(self) -> None:
-        """Have the thread look again at what it is asked for."""
+    def wake(self) -> None:
+        """Wake the thread, so that it looks at its jobs again."""
         self._nudge.give()
         if self._thread is not None:
             self._interrupt()
@@ -115,7 +115,7 @@ class Courier(Generic[J]):
             self._is_over()
             return
         self._ending = True
-        self.hurry()
+        self.wake()
 
     def _is_over(self) -> None:
         if self._thread is not None:
@@ -154,7 +154,7 @@ class Courier(Generic[J]):
             self._name,
         )
         try:
-            self._put_away()
+            self._cleanup()
         except CassqError as exc:
             logger.warning("%s could not be cleaned up: %s", self._name, exc)
 

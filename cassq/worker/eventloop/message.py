@@ -1,4 +1,4 @@
-"""A message as the tasks of an event loop see it: what it holds, and verbs that can be awaited."""
+"""A message as the tasks of an event loop see it, with methods that can be awaited."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cassq.consumer.delivery import Error
 from cassq.consumer.delivery import Message as Delivered
 
 
-class Verbs(NamedTuple):
+class SettleCallbacks(NamedTuple):
     """The callbacks by which the messages of a popper are settled. notes: whether an ack has only
     to be noted. note: does that, and returns at once. call: calls something in the popper's
     thread."""
@@ -24,11 +24,11 @@ class Verbs(NamedTuple):
 class Message:
     """One delivery of one message. Use it in the event loop of its client."""
 
-    __slots__ = ("_acked", "_verbs", "delivered")
+    __slots__ = ("_acked", "_callbacks", "delivered")
 
-    def __init__(self, delivered: Delivered, verbs: Verbs) -> None:
+    def __init__(self, delivered: Delivered, callbacks: SettleCallbacks) -> None:
         self.delivered: Delivered = delivered  # the message as threads see it
-        self._verbs = verbs
+        self._callbacks = callbacks
         self._acked = False
 
     @property
@@ -99,11 +99,11 @@ class Message:
         A second ack has no effect. Raises ClaimLostError if another popper is known to have the
         message.
         """
-        if self._verbs.notes(self.delivered):
+        if self._callbacks.notes(self.delivered):
             self._acked = True
-            self._verbs.note(self.delivered)
+            self._callbacks.note(self.delivered)
             return
-        await self._verbs.call(self.delivered.ack)
+        await self._callbacks.call(self.delivered.ack)
 
     async def nack(self, delay: float | None = None, error: Error = None) -> None:
         """Mark the message as failed: see `cassq.Message.nack`. Raises UsageError for a wrong
@@ -111,19 +111,19 @@ class Message:
         if delay is not None:
             milliseconds("delay", delay)
         text = None if error is None else error_text("error", error)
-        await self._verbs.call(self.delivered.nack, delay, text)
+        await self._callbacks.call(self.delivered.nack, delay, text)
 
     async def dead(self, reason: Error = "") -> None:
         """Reject the message: it becomes a dead letter. Raises as `nack` does."""
-        await self._verbs.call(self.delivered.dead, error_text("reason", reason))
+        await self._callbacks.call(self.delivered.dead, error_text("reason", reason))
 
     async def release(self) -> None:
         """Give the message back untried: this delivery does not count. Raises ClaimLostError."""
-        await self._verbs.call(self.delivered.release)
+        await self._callbacks.call(self.delivered.release)
 
     async def extend(self, seconds: float) -> None:
         """Move the deadline of this message's claim to `seconds` from now."""
-        await self._verbs.call(self.delivered.extend, seconds)
+        await self._callbacks.call(self.delivered.extend, seconds)
 
     def __eq__(self, other: object) -> bool:
         """Whether both are the same delivery of the same message."""

@@ -22,9 +22,9 @@ from cassq.errors import CassqError, ClaimLostError, ClosedError, CorruptionErro
 from cassq.extents.port import ExtentMissingError
 from cassq.lifecycle.ports import Ports
 from cassq.popper import POP_MAX, WAIT_MAX_SECONDS, Popper
-from cassq.worker.eventloop.calls import LoopCall, Told, done, hand_out, into, tell
-from cassq.worker.eventloop.courier import LOOK_SECONDS, Courier, check_loop
-from cassq.worker.eventloop.message import Message, Verbs
+from cassq.worker.eventloop.calls import CallOutcome, LoopCall, done, hand_out, into, tell
+from cassq.worker.eventloop.loop_thread import LOOK_SECONDS, LoopThread, check_loop
+from cassq.worker.eventloop.message import Message, SettleCallbacks
 
 logger: logging.Logger = logging.getLogger("cassq")
 
@@ -32,9 +32,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Want:
-    """Messages that a task waits for. wait: for how many seconds at most; None: without end.
-    ahead: they are more than it needs now, if the group allows for that. gone: it left."""
+class TakeRequest:
+    """A task's request for messages. wait: for how many seconds at most; None: without end.
+    ahead: they are more than it needs now, if the group allows for that. gone: the task left."""
 
     __slots__ = ("ahead", "future", "gone", "most", "wait", "watch")
 
@@ -62,13 +62,13 @@ class Taker:
         self.loop: asyncio.AbstractEventLoop = loop
         self._life = ports.life
         self._now_ms = ports.catalog.now_ms
-        self._courier: Courier[Want | LoopCall] = Courier(
-            loop, "popper", self._work, interrupt=popper.interrupt, put_away=popper.close
+        self._loop_thread: LoopThread[TakeRequest | LoopCall] = LoopThread(
+            loop, "popper", self._work, interrupt=popper.interrupt, cleanup=popper.close
         )
-        self._line: deque[Want] = deque()  # the thread's
-        self._wanting: set[Want] = set()  # the loop's
+        self._line: deque[TakeRequest] = deque()  # the thread's
+        self._waiting: set[TakeRequest] = set()  # the loop's
         self._closing = False
-        self._verbs = Verbs(self.acks_later, self.ack_soon, self.call)
+        self._callbacks = SettleCallbacks(self.acks_later, self.ack_soon, self.call)
 
     # --- the loop's side ------------------------------------------------------------------------
 
@@ -88,26 +88,26 @@ class Taker:
         if wait is not None:
             check_seconds("wait", wait, WAIT_MAX_SECONDS)
         self.check()
-        want = Want(most, wait, self.loop.create_future(), ahead=ahead)
-        self._wanting.add(want)
-        self._courier.send(want)
+        request = TakeRequest(most, wait, self.loop.create_future(), ahead=ahead)
+        self._waiting.add(request)
+        self._loop_thread.send(request)
         try:
-            return await want.future
+            return await request.future
         except asyncio.CancelledError:
-            want.gone = True
-            if want.future.done() and not want.future.cancelled():
-                if want.future.exception() is None:
-                    self.give_back([message.delivered for message in want.future.result()])
+            request.gone = True
+            if request.future.done() and not request.future.cancelled():
+                if request.future.exception() is None:
+                    self.give_back([message.delivered for message in request.future.result()])
             else:
-                self._courier.hurry()
+                self._loop_thread.wake()
             raise
         finally:
-            self._wanting.discard(want)
+            self._waiting.discard(request)
 
     def give_back(self, messages: Sequence[Delivered]) -> None:
         """Give messages back untried. Returns at once."""
         if messages:
-            self._courier.send(LoopCall(lambda: self.popper.release(messages), _told_of_release))
+            self._loop_thread.send(LoopCall(lambda: self.popper.release(messages), _log_release))
 
     def acks_later(self, message: Delivered) -> bool:
         """Whether an ack of a message only has to be noted. Raises as `check` does."""
@@ -116,13 +116,13 @@ class Taker:
 
     def ack_soon(self, message: Delivered) -> None:
         """Have the thread note an ack, which is written with others."""
-        self._courier.send(LoopCall(message.ack, _told_of_ack))
+        self._loop_thread.send(LoopCall(message.ack, _log_ack))
 
     def call_soon(
         self, act: Callable[[], object], told: Callable[[object, BaseException | None], object]
     ) -> None:
         """Have something called in the thread. Returns at once; told: see `LoopCall`."""
-        self._courier.send(LoopCall(act, told))
+        self._loop_thread.send(LoopCall(act, told))
 
     async def call(self, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call something in the thread, after what was asked for before. Cancelled, it is called
@@ -132,13 +132,13 @@ class Taker:
 
     async def _call(self, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         future: asyncio.Future[T] = self.loop.create_future()
-        self._courier.send(LoopCall(lambda: act(*args, **kwargs), into(future)))
+        self._loop_thread.send(LoopCall(lambda: act(*args, **kwargs), into(future)))
         return await future
 
     def stop(self) -> None:
         """Hand out nothing more; tasks that wait get nothing. Returns at once."""
         self.popper.stop()
-        self._courier.hurry()
+        self._loop_thread.wake()
 
     async def close(self) -> None:
         """Write the acks, and give all other messages back; tasks that wait get none. Can be
@@ -149,30 +149,30 @@ class Taker:
             self._closing = True
             self.popper.stop()
             closing: asyncio.Future[None] = self.loop.create_future()
-            self._courier.send(LoopCall(self.popper.close, into(closing)))
+            self._loop_thread.send(LoopCall(self.popper.close, into(closing)))
             try:
                 await asyncio.shield(closing)
             finally:
-                for want in list(self._wanting):
-                    if not want.future.done():
-                        want.future.set_result([])
-                await self._courier.end()
-        await self._courier.end()
+                for request in list(self._waiting):
+                    if not request.future.done():
+                        request.future.set_result([])
+                await self._loop_thread.end()
+        await self._loop_thread.end()
 
     # --- the thread's side ----------------------------------------------------------------------
 
-    def _work(self, jobs: list[Want | LoopCall]) -> bool:
-        told: list[Told] = []
+    def _work(self, jobs: list[TakeRequest | LoopCall]) -> bool:
+        told: list[CallOutcome] = []
         for job in jobs:
-            if isinstance(job, Want):
+            if isinstance(job, TakeRequest):
                 self._line.append(job)
                 continue
             result, error = done(job)
             told.append((job, result, error))
         if told:
-            self._courier.post(lambda: tell(told))
-        if any(want.gone for want in self._line):
-            self._line = deque(want for want in self._line if not want.gone)
+            self._loop_thread.post(lambda: tell(told))
+        if any(request.gone for request in self._line):
+            self._line = deque(request for request in self._line if not request.gone)
         if self._line:
             self._pop()
         return bool(self._line)
@@ -181,10 +181,10 @@ class Taker:
         """Pop once for those in line, and answer those that got something or waited long enough."""
         popper, line = self.popper, self._line
         if popper.claims_ahead:
-            most = min(POP_MAX, sum(want.most for want in line))
+            most = min(POP_MAX, sum(request.most for request in line))
         else:  # the first may have to settle its messages before there are any for the next
             most = 1 if line[0].ahead else line[0].most
-        wait = max(0.0, min(LOOK_SECONDS, *(want.left for want in line)))
+        wait = max(0.0, min(LOOK_SECONDS, *(request.left for request in line)))
         try:
             found: Sequence[Delivered] = popper.pop(most, wait)
         except ClosedError:
@@ -196,35 +196,35 @@ class Taker:
         except Exception as exc:
             self._answer([(line.popleft(), exc) for _ in range(len(line))])
             raise
-        answers: list[tuple[Want, list[Message] | Exception]] = []
+        answers: list[tuple[TakeRequest, list[Message] | Exception]] = []
         at = 0
         left = list(found)
         while line and at < len(left):
-            want = line.popleft()
-            share = left[at : at + want.most]
+            request = line.popleft()
+            share = left[at : at + request.most]
             at += len(share)
-            answers.append((want, [Message(each, self._verbs) for each in share]))
+            answers.append((request, [Message(each, self._callbacks) for each in share]))
         stopped = popper.stopped
-        for want in [want for want in line if stopped or want.left <= 0]:
-            line.remove(want)
-            answers.append((want, []))
+        for request in [request for request in line if stopped or request.left <= 0]:
+            line.remove(request)
+            answers.append((request, []))
         if answers:
             self._answer(answers)
 
-    def _answer(self, answers: Sequence[tuple[Want, list[Message] | Exception]]) -> None:
+    def _answer(self, answers: Sequence[tuple[TakeRequest, list[Message] | Exception]]) -> None:
         def back(messages: list[Message]) -> None:
             self.give_back([message.delivered for message in messages])
 
-        self._courier.post(lambda: hand_out(answers, back))
+        self._loop_thread.post(lambda: hand_out(answers, back))
 
 
-def _told_of_release(_result: object, error: BaseException | None) -> None:
+def _log_release(_result: object, error: BaseException | None) -> None:
     if isinstance(error, (ClaimLostError, ClosedError)):
         logger.info("no messages to give back: %s", error)  # others have them, or may
     elif error is not None:
         logger.warning("messages could not be given back, and come when they expire: %s", error)
 
 
-def _told_of_ack(_result: object, error: BaseException | None) -> None:
+def _log_ack(_result: object, error: BaseException | None) -> None:
     if error is not None:
         logger.warning("an ack was not written, so its message comes again: %s", error)

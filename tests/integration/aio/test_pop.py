@@ -87,7 +87,7 @@ def test_what_was_on_its_way_to_a_cancelled_pop_goes_to_others(url: str) -> None
         mine, theirs = queue.popper(), queue.popper()
         popping = asyncio.create_task(mine.pop())
         taker = await mine._opened()
-        while not any(want.future.done() for want in taker._wanting):
+        while not any(want.future.done() for want in taker._waiting):
             await asyncio.sleep(0)
         popping.cancel()  # its messages are there, and the task has not seen them
         await asyncio.wait([popping])

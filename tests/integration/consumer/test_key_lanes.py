@@ -57,7 +57,7 @@ def pass_time(clock: ManualClock, poppers: Iterable[cassq.Popper], *clients: cas
     """A second passes, in which poppers ask for nothing, and housekeepers do their work."""
     clock.advance(1.1)
     for client in clients:
-        client.runtime.online().attendance.maintain()
+        client.runtime.online().presence.maintain()
     for popper in poppers:
         popper.maintain()
 

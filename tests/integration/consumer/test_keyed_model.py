@@ -212,7 +212,7 @@ class KeyedGroup(RuleBasedStateMachine):
     def wait(self, seconds: int) -> None:
         for _ in range(2 * seconds):
             self.clock.advance(0.5)
-            self.client.runtime.online().attendance.maintain()
+            self.client.runtime.online().presence.maintain()
             for member in self.members:
                 member.popper.maintain()
 

@@ -133,7 +133,7 @@ def test_what_waits_in_memory_is_bounded(place: Place) -> None:
     thread = threading.Thread(target=push_all, daemon=True)
     thread.start()
     assert gate.waiting.wait(30)
-    eventually("push_soon waits for room", lambda: pusher._sleepers)
+    eventually("push_soon waits for room", lambda: pusher._waiting_locks)
     assert len(futures) * MIB <= BUFFER_BYTES_MAX
     gate.gate.set()
     joined("the pushing thread", thread)

@@ -45,7 +45,7 @@ def watch(client: cassq.Client, clock: ManualClock) -> list[Action]:
 
 def maintain(client: cassq.Client) -> None:
     """What the client's housekeeper does every second."""
-    client.runtime.online().attendance.maintain()
+    client.runtime.online().presence.maintain()
 
 
 # --- when it goes -------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ def schedules_what_is_due_sooner_late() -> Iterator[None]:
     def runs(piece: Slice, pos: int) -> Iterator[Run]:
         frame, first, last = piece
         at, due_ms = first, frame.due_ms(first) or 0
-        for index in range(first + 1, last if frame.many_dues else first):
+        for index in range(first + 1, last if frame.has_due_times else first):
             next_ms = frame.due_ms(index) or 0
             if next_ms > due_ms:
                 yield frame.base_seq + at, frame.base_seq + index, pos, due_ms

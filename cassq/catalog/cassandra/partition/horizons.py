@@ -75,7 +75,7 @@ class Horizons:
         rounds of plain writes and that read."""
         gone = self._gaps.removed(cover, partition, key)
         if gone:
-            with self._gaps.leaving_the_rest():
+            with self._gaps.ignoring_failures():
                 horizon_us = self.raised(owner_id)
                 self._gaps.cover(cover, partition, gone, listed(), horizon_us)
 

@@ -106,7 +106,7 @@ class TombstoneCompactor:
         self._cover(drop, partition, _ranges(removed, keys, _ENDS[kind]), horizon_us)
 
     @contextmanager
-    def leaving_the_rest(self) -> Iterator[None]:
+    def ignoring_failures(self) -> Iterator[None]:
         """Ends quietly where servers fail: tombstones only cost time, and are covered later."""
         try:
             yield
@@ -125,7 +125,7 @@ class TombstoneCompactor:
         self, drop: str, partition: Any, ranges: Iterable[tuple[Any, Any]], before_us: int
     ) -> None:
         covers: list[Statement] = [(drop, (before_us, *partition, *ends)) for ends in ranges]
-        with self.leaving_the_rest():
+        with self.ignoring_failures():
             self._cql.write_many(covers)
 
 

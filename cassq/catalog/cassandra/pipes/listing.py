@@ -78,7 +78,7 @@ class Listing:
         self._cql.write(DROP_ENTRY, (queue_id, slice_, *entry))
         removed = self._gaps.removed(COVER_ENTRIES, (queue_id, slice_), entry.position)
         if removed:
-            with self._gaps.leaving_the_rest():
+            with self._gaps.ignoring_failures():
                 self._skip(queue_id, slice_, removed)
 
     def forget(self, queue_id: str) -> None:

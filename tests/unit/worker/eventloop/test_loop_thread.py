@@ -1,4 +1,4 @@
-"""Couriers: what is sent in one turn is done together, in order; the end, and closed loops."""
+"""Loop threads: what is sent in one turn is done together, in order; the end, and closed loops."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from cassq.errors import CassqError
 from cassq.worker.eventloop.calls import Calls
-from cassq.worker.eventloop.courier import Courier
+from cassq.worker.eventloop.loop_thread import LoopThread
 from tests.integration.deadlines import DEADLINE_SECONDS, eventually
 
 
@@ -24,11 +24,11 @@ def test_what_is_sent_in_a_turn_is_done_together_and_in_order() -> None:
             batches.append(jobs)
             return False
 
-        courier: Courier[int] = Courier(loop, "test", work, wanted=lambda job: job != 3)
+        thread: LoopThread[int] = LoopThread(loop, "test", work, wanted=lambda job: job != 3)
         for number in range(6):
-            courier.send(number)
-        await courier.end()
-        await courier.end()
+            thread.send(number)
+        await thread.end()
+        await thread.end()
 
     asyncio.run(main())
     assert batches == [[0, 1, 2, 4, 5]]
@@ -42,9 +42,9 @@ def test_it_works_on_while_there_is_more_to_do_and_ends_after_that() -> None:
             left[0] -= 1
             return left[0] > 0
 
-        courier: Courier[int] = Courier(asyncio.get_running_loop(), "test", work)
-        courier.send(0)
-        await courier.end()
+        thread: LoopThread[int] = LoopThread(asyncio.get_running_loop(), "test", work)
+        thread.send(0)
+        await thread.end()
 
     asyncio.run(main())
     assert left == [0]
@@ -53,8 +53,8 @@ def test_it_works_on_while_there_is_more_to_do_and_ends_after_that() -> None:
 def test_one_that_was_sent_nothing_has_no_thread() -> None:
     async def main() -> None:
         before = threading.active_count()
-        courier: Courier[int] = Courier(asyncio.get_running_loop(), "test", lambda _: False)
-        await courier.end()
+        thread: LoopThread[int] = LoopThread(asyncio.get_running_loop(), "test", lambda _: False)
+        await thread.end()
         assert threading.active_count() == before
 
     asyncio.run(main())
@@ -83,24 +83,24 @@ def test_a_loop_that_was_closed_is_noticed_and_everything_put_away(
     caplog: pytest.LogCaptureFixture, fails: bool
 ) -> None:
     caplog.set_level(logging.WARNING, "cassq")
-    put_away = threading.Event()
-    made: list[Courier[int]] = []
+    cleanup = threading.Event()
+    made: list[LoopThread[int]] = []
 
     def put() -> None:
-        put_away.set()
+        cleanup.set()
         if fails:
             raise CassqError("the disk is full")
 
     async def main() -> None:
-        courier: Courier[int] = Courier(
-            asyncio.get_running_loop(), "test", lambda _: False, put_away=put
+        thread: LoopThread[int] = LoopThread(
+            asyncio.get_running_loop(), "test", lambda _: False, cleanup=put
         )
-        made.append(courier)
-        courier.send(0)
+        made.append(thread)
+        thread.send(0)
         await asyncio.sleep(0)
 
     asyncio.run(main())
-    assert put_away.wait(DEADLINE_SECONDS)
+    assert cleanup.wait(DEADLINE_SECONDS)
     eventually(
         "its thread ends",
         lambda: not any(t.name.startswith("cassq-aio-test") for t in threading.enumerate()),
