@@ -69,7 +69,7 @@ def test_the_picture_and_the_archive_are_written(finished: Path) -> None:
 
 
 @pytest.mark.long(reason="the whole example again, for each planted error")
-def test_without_a_kill_nobody_dies(tmp_path: Path) -> None:
+def test_without_a_kill_no_process_dies(tmp_path: Path) -> None:
     done = flights("--no-kill", "--poppers", "1", "--pushers", "1", "--out", tmp_path)
     assert done.returncode == 0, done.stdout
     assert summary(tmp_path)["killed"] == []

@@ -86,7 +86,7 @@ def test_a_dead_letter_may_be_a_copy_that_its_push_could_not_know_of(desk: Desk)
     assert [str(letter.id) for letter in desk.letters()] == [first]
 
 
-def test_a_dead_letter_is_no_second_copy_of_a_push_without_trouble(desk: Desk) -> None:
+def test_a_dead_letter_is_not_a_second_copy_of_a_push_that_succeeded(desk: Desk) -> None:
     pushed_twice(desk, troubled=False)
     with pytest.raises(BrokenPromiseError, match="there twice, for no reason"):
         desk.letters()

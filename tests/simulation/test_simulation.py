@@ -113,7 +113,7 @@ def world_of_receivers(seed: int) -> World:
 
 
 @pytest.mark.parametrize("seed", SEEDS_OF_RECEIVERS)
-def test_what_is_received_is_nobody_else_s_until_its_deadline(seed: int) -> None:
+def test_a_received_message_goes_to_no_other_client_until_its_deadline(seed: int) -> None:
     failure = run_world(world_of_receivers(seed))
     assert failure is None, str(failure)
 

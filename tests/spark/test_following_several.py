@@ -152,7 +152,7 @@ def test_a_named_queue_must_exist(timed: cassq.Client, follow: Follow) -> None:
         followers.latest(start_of(timed), None)
 
 
-def test_a_queue_that_is_read_no_more_keeps_what_was_read_of_it(
+def test_a_queue_that_is_no_longer_read_keeps_what_was_read_of_it(
     timed: cassq.Client, follow: Follow
 ) -> None:
     for name in (A, B):

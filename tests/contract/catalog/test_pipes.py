@@ -124,7 +124,7 @@ def test_a_beat_shows_that_the_owner_is_alive(catalog: Catalog, other: Catalog) 
         assert (found.beat, found.state) == (beats, state)
 
 
-def test_nobody_beats_for_another(catalog: Catalog) -> None:
+def test_only_its_owner_renews_a_pipe(catalog: Catalog) -> None:
     make_queue(catalog)
     add(catalog, "p", owner="me")
     assert not catalog.pipes.beat("p", "you", PipeState.OPEN)

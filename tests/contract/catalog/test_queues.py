@@ -376,7 +376,7 @@ def test_a_lease_is_given_back_by_its_owner_alone(catalog: Catalog, other: Catal
 
 
 @pytest.mark.parametrize("name", ["l", "turn:1"])
-def test_who_has_a_lease_can_be_asked(
+def test_the_holder_of_a_lease_can_be_asked(
     catalog: Catalog, other: Catalog, clock: ManualClock, name: str
 ) -> None:
     assert other.leases.owner(name) is None
@@ -417,7 +417,9 @@ def test_a_jump_of_the_wall_clock_ends_no_lease_and_keeps_none(
 # --- what the poppers of a group share ----------------------------------------------------------
 
 
-def test_a_shared_text_is_swapped_only_by_who_knows_it(catalog: Catalog, other: Catalog) -> None:
+def test_a_shared_text_is_replaced_only_by_a_client_that_knows_it(
+    catalog: Catalog, other: Catalog
+) -> None:
     assert catalog.leases.shared("rate:g") == ""
     assert catalog.leases.swap("rate:g", "", "1 a")
     assert other.leases.shared("rate:g") == "1 a"

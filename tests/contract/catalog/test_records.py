@@ -353,7 +353,7 @@ def test_a_schedule_of_another_with_the_same_name_is_not_taken_for_ours(catalog:
     assert not catalog.records.drop_schedule(TIDY)
 
 
-def test_schedules_are_no_incidents_and_no_notes(catalog: Catalog) -> None:
+def test_schedules_are_neither_incidents_nor_notes(catalog: Catalog) -> None:
     catalog.records.add_schedule(TIDY)
     catalog.records.put_incident(Incident("tidy", 10, 20, "{}"))
     assert [found.key for found in catalog.records.incidents()] == ["tidy"]

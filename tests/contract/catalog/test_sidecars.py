@@ -89,7 +89,7 @@ def test_many_that_note_at_once_all_get_the_same(open_catalog: OpenCatalog) -> N
     assert results[0] in {f"of {number}" for number in range(RACERS)}
 
 
-def test_a_catalog_has_one_identity_for_all_and_for_ever(open_catalog: OpenCatalog) -> None:
+def test_a_catalog_has_one_permanent_identity_for_all_clients(open_catalog: OpenCatalog) -> None:
     results = race(open_catalog, lambda catalog, _: catalog.records.identity())
     assert results[0]
     assert {*results, open_catalog().records.identity()} == {results[0]}

@@ -158,7 +158,7 @@ class Worker:
         pytest.param(1.1, 8, marks=pytest.mark.long(reason="eight tasks of more than a second")),
     ],
 )
-def test_a_worker_waits_for_no_more_round_trips_than_the_docs_say(
+def test_a_worker_waits_for_at_most_the_round_trips_that_the_docs_say(
     client: cassq.Client, counting: CountingCql, work: float, rounds: int, kind: str
 ) -> None:
     worker = Worker(counting)

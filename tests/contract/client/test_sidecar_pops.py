@@ -93,7 +93,7 @@ def test_pipes_that_cannot_be_reached_do_not_fill_the_window(
         assert [m.payload for m in popper.pop(100)] == payloads[there.name][:1]
 
 
-def test_a_pipe_tried_in_vain_is_left_alone_for_ever_longer_up_to_eight_seconds(
+def test_a_pipe_tried_in_vain_is_left_alone_for_longer_each_time_up_to_eight_seconds(
     place: SidecarPlace, client: cassq.Client, clock: ManualClock
 ) -> None:
     queue = client.create_queue("q")

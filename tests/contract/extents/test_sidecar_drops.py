@@ -38,7 +38,7 @@ def test_a_drop_leaves_to_the_sidecars_what_it_does_not_reach(
     assert [sidecar.name for sidecar in place.sidecars if sidecar.replica(PIPE)] == [away.name]
 
 
-def test_what_is_sealed_is_dropped_though_nobody_answers(
+def test_a_sealed_extent_is_dropped_though_no_sidecar_answers(
     place: SidecarPlace, store: SidecarStore
 ) -> None:
     append(store.create(PIPE, "q"), 4)

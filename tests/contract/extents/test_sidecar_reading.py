@@ -238,7 +238,7 @@ def test_the_end_is_reported_by_any_replica_that_answers(
         assert reader.published().seq == number
 
 
-def test_where_nobody_answers_the_end_is_what_was_known(
+def test_without_an_answer_the_end_is_the_last_known_one(
     place: SidecarPlace, store: SidecarStore, clock: ManualClock
 ) -> None:
     """One pipe that is away does not keep a popper from the others."""

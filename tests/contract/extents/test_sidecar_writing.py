@@ -145,7 +145,7 @@ def test_a_writer_without_answers_waits_for_its_patience(
     assert seconds_of(clock, fail) == pytest.approx(place.settings.patience)
 
 
-def test_of_a_single_replica_nobody_is_quicker(tmp_path: Path, clock: ManualClock) -> None:
+def test_a_slow_single_replica_is_waited_for(tmp_path: Path, clock: ManualClock) -> None:
     """It may take its time."""
     place = SidecarPlace(tmp_path, sidecars=1, replicas=1)
     writer = place.open(clock).create(PIPE, "q")
@@ -179,7 +179,7 @@ def test_a_writer_hears_from_any_replica_that_its_turn_is_over(
     assert writer.turn_wanted()
 
 
-def test_a_writer_that_nobody_can_ask_counts_as_idle(
+def test_a_writer_that_cannot_be_asked_counts_as_idle(
     place: SidecarPlace, store: SidecarStore, clock: ManualClock
 ) -> None:
     store.create(PIPE, "q", strict=True)

@@ -132,7 +132,7 @@ def test_a_killed_holders_lock_goes_to_the_next_one(real_locker_place: RealLocks
         assert won(you).token > token > 0
 
 
-def test_of_many_processes_one_at_a_time_is_inside(
+def test_one_of_many_processes_at_a_time_has_the_lock(
     real_locker_place: RealLocks, tmp_path: Path
 ) -> None:
     contenders, turns = 4, 15
@@ -178,7 +178,7 @@ def test_a_holder_gives_up_while_no_server_answers(server_locker_place: ServerLo
 
 
 @pytest.mark.long(reason="sessions of servers run out")
-def test_a_renewal_that_nobody_answers_is_a_loss(server_locker_place: ServerLocks) -> None:
+def test_a_renewal_without_an_answer_is_a_loss(server_locker_place: ServerLocks) -> None:
     lock = won(server_locker_place.open("me"))
     for node in server_locker_place.servers.nodes:
         node.pause()

@@ -261,7 +261,7 @@ def test_a_lock_that_ends_in_the_middle_of_renewing_keeps_nobody_out(
 
 @pytest.mark.parametrize("shared", [False, True], ids=["a locker each", "one locker for all"])
 @pytest.mark.parametrize("wait_ms", [0, 100], ids=["asking", "waiting"])
-def test_of_many_contenders_one_at_a_time_is_inside(
+def test_one_of_many_contenders_at_a_time_has_the_lock(
     any_locker_place: LockerPlace, shared: bool, wait_ms: int
 ) -> None:
     contenders, turns = 6, 10

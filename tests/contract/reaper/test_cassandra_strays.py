@@ -69,7 +69,7 @@ def extents(ports: Ports) -> set[str]:
 
 
 @pytest.mark.parametrize("consistency", ["ap", "cp"])
-def test_a_client_that_dies_while_a_pipe_begins_leaves_nothing_for_ever(
+def test_a_client_that_dies_while_it_creates_a_pipe_leaves_nothing_permanently(
     open_one: Open, clock: ManualClock, consistency: str
 ) -> None:
     ports, _ = open_one()

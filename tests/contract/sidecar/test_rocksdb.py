@@ -242,7 +242,7 @@ KINDS = ["*.sst", "*.log", "MANIFEST-*", "CURRENT", "OPTIONS-*", "marks"]
 @pytest.mark.long(reason="an engine is opened for each bit")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("flushed", [False, True])
-def test_with_any_flipped_bit_it_starts_and_tells_of_damage_or_says_what_to_do(
+def test_with_any_flipped_bit_it_starts_and_reports_damage_or_says_what_to_do(
     place: RocksPlace, kind: str, flushed: bool
 ) -> None:
     """flushed: frames are in tables, and their rows still in the log, which RocksDB then needs."""

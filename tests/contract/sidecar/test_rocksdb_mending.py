@@ -207,7 +207,7 @@ def test_without_room_to_mend_it_the_directory_is_read_until_there_is(
     append(place, ODD, END + 10)
 
 
-def test_a_note_of_a_table_that_is_there_no_more_is_dropped(place: RocksPlace) -> None:
+def test_a_note_of_a_table_that_no_longer_exists_is_dropped(place: RocksPlace) -> None:
     fill(place, PIPE)
     place.engine.close()
     for text in ("7777\n", "nonsense"):
@@ -302,7 +302,7 @@ def test_a_record_that_a_power_cut_tore_is_ignored(place: RocksPlace) -> None:
         place.engine.close()
 
 
-def test_keys_of_frames_are_told_from_those_of_rows() -> None:
+def test_keys_of_frames_differ_from_those_of_rows() -> None:
     for pipe_id in (PIPE, ODD):
         assert is_frame_key(name_of(pipe_id) + seq_bytes(7))
         assert not is_frame_key(name_of(pipe_id))

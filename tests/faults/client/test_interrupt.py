@@ -204,7 +204,7 @@ def test_a_thread_interrupted_in_line_does_not_keep_the_lead(
     assert payloads(drain(queue.popper())) == [b"first", b"last"]
 
 
-def test_an_interrupted_push_soon_is_seen_to_all_the_same(
+def test_an_interrupted_push_soon_is_pushed_nevertheless(
     queue: cassq.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pusher = queue.pusher()

@@ -51,7 +51,7 @@ def most_in_hand(events: Path) -> tuple[int, set[bytes]]:
 
 
 @pytest.mark.waits(reason="the permits of killed processes last for two claim timeouts")
-def test_no_more_are_in_hand_however_many_poppers_are_killed(tmp_path: Path) -> None:
+def test_the_limit_in_hand_holds_however_many_poppers_are_killed(tmp_path: Path) -> None:
     place, events = DirectoryPlace(tmp_path / "data"), tmp_path / "events"
     events.touch()
     with cassq.connect(place.url) as client:

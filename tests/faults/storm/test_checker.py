@@ -484,7 +484,7 @@ def test_the_order_of_a_key_over_pushers_is_kept_on_strict_queues_alone() -> Non
         assert found == (queue == "cp")
 
 
-def test_another_pusher_of_the_same_client_keeps_an_order_of_its_own() -> None:
+def test_another_pusher_of_the_same_client_keeps_its_own_order() -> None:
     tale = right_by_key()
     tale.push("ap", "x:0")
     tale.write("pusher", "pusher", "ap", "opened")

@@ -91,7 +91,7 @@ def test_what_is_wrong_is_reported(said: str) -> None:
     assert any(said in each for each in found), found
 
 
-def test_what_nobody_knows_of_is_reported() -> None:
+def test_an_unexpected_replica_is_reported() -> None:
     assert list(orphans(right())) == []
     (found,) = orphans(replace(right(), held={**right().held, "four": {"p": TOLD}}))
     assert found == "four holds p, which nobody knows of there"
@@ -122,7 +122,7 @@ def test_an_open_pipe_can_do_without_a_sidecar_if_the_others_can_seal_it() -> No
 
 
 @pytest.mark.parametrize("change", [{"damage": "torn"}, {"copying": True}, {"end": 6}])
-def test_a_replica_that_lacks_something_helps_nobody(change: dict[str, Any]) -> None:
+def test_a_replica_that_lacks_something_does_not_count(change: dict[str, Any]) -> None:
     view = without("one", "three")
     assert list(dependants(replaced(view, structs.replace(TOLD, final=-1)), "one")) == []
     assert len(list(dependants(replaced(view, structs.replace(TOLD, **change)), "one"))) == 1

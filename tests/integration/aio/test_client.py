@@ -104,7 +104,7 @@ def test_another_loop_is_refused(url: str) -> None:
     in_loop(url, main)
 
 
-def test_a_forked_child_is_told_to_open_its_own(url: str) -> None:
+def test_a_forked_child_gets_an_error_that_says_to_open_its_own_client(url: str) -> None:
     async def main(client: cassq.aio.Client) -> None:
         queue = await client.create_queue("jobs")
         await queue.push(b"0")

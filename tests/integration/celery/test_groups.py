@@ -120,7 +120,7 @@ def test_a_task_that_is_too_large_fails_its_group_as_it_would_by_itself(place: s
             publish()
 
 
-def test_nobody_waits_for_a_group_where_nobody_waits_for_a_task(disk: HeldDisk) -> None:
+def test_without_confirmation_a_group_does_not_wait_for_the_disk(disk: HeldDisk) -> None:
     app.conf.broker_transport_options = {"confirm_publish": False}
     app.amqp._producer_pool = None
     try:

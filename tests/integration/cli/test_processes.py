@@ -142,7 +142,7 @@ def test_a_reader_that_takes_a_few_lines_leaves_the_others(shell: Shell, lines: 
     assert {message["attempts"] for message in again} == {1}
 
 
-def test_a_reader_that_goes_with_the_last_line_has_had_them_all(shell: Shell) -> None:
+def test_a_reader_that_leaves_at_the_last_line_has_got_them_all(shell: Shell) -> None:
     shell.run("push", "mail", stdin=b"1\n2\n")
     process = shell.start("pop", "mail", "--all", stderr=subprocess.PIPE)
     assert [taken(process).readline() for _ in range(2)] == [b"1\n", b"2\n"]

@@ -111,7 +111,7 @@ def test_bad_use_is_told(
     assert error in cli("task", *words, code=2).err
 
 
-def test_a_message_that_is_no_call_is_not_listed(cli: Cli, client: cassq.Client) -> None:
+def test_a_message_that_is_not_a_call_is_not_listed(cli: Cli, client: cassq.Client) -> None:
     with client.create_queue("mail").pusher() as pusher:
         message_id = pusher.push(b"plain")
     assert cli("task", "list", "--json").json() == []

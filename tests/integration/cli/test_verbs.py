@@ -147,7 +147,7 @@ def test_what_is_not_acked_keeps_its_order_on_a_strict_queue(cli: Cli) -> None:
     assert cli("pop", "strict", "--all").out == b"1\n2\n3\n"
 
 
-def test_bytes_that_are_no_text_are_base64_in_json(cli: Cli) -> None:
+def test_bytes_that_are_not_text_are_base64_in_json(cli: Cli) -> None:
     cli("push", "mail", stdin=b"\xff\x00\n")
     (message,) = cli("pop", "mail", "--json").json_lines()
     assert message["payload_base64"] == "/wA="

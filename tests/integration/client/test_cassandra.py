@@ -228,7 +228,7 @@ def test_a_client_whose_clock_is_wrong_is_warned_of_it(
         assert abs(int(found[1]) - 3600) < 5, "the time is measured, in a round trip"
 
 
-def test_a_stamp_that_asks_for_the_time_waits_for_nobody(
+def test_a_stamp_that_asks_for_the_time_does_not_wait(
     cassandra1: CassandraCluster, tables: Cql
 ) -> None:
     tables.time._ask_at_ms = 0  # as when ten seconds have passed

@@ -24,7 +24,7 @@ def test_a_directory_of_other_files_is_refused_and_left_alone(directory: Path) -
     assert [path.name for path in directory.iterdir()] == ["thesis.tex"]
 
 
-def test_an_empty_directory_and_hidden_files_are_no_obstacle(directory: Path) -> None:
+def test_an_empty_directory_or_one_with_hidden_files_is_accepted(directory: Path) -> None:
     directory.mkdir()
     (directory / ".gitkeep").touch()
     cassq.connect(f"file://{directory}").close()

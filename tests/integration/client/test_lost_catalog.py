@@ -309,7 +309,7 @@ def test_a_client_that_opens_during_a_rebuild_waits_and_finds_it_whole(
     assert found == [["mail"]]
 
 
-def test_a_process_that_was_forked_meanwhile_holds_nobody_up(tmp_path: Path) -> None:
+def test_a_process_forked_meanwhile_delays_no_other(tmp_path: Path) -> None:
     ends = os.pipe()
     clock = WaitingClock()
     with embedded._locked(tmp_path, clock, fcntl.LOCK_EX):

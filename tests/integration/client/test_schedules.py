@@ -269,7 +269,7 @@ def test_an_unfinished_message_in_the_queue_before_counts_for_overlap(
     assert schedule.info().unsettled == ("default", "second")
 
 
-def test_of_two_who_change_it_at_once_neither_change_is_lost(
+def test_of_two_changes_at_the_same_time_neither_is_lost(
     client: cassq.Client, connect: Connect
 ) -> None:
     client.create_queue("jobs")

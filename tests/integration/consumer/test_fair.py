@@ -36,9 +36,7 @@ def taken(popper: cassq.Popper, count: int) -> str:
     return found
 
 
-def test_who_comes_behind_a_backlog_does_not_wait_for_it(
-    fair: cassq.Queue, connect: Connect
-) -> None:
+def test_a_key_behind_a_backlog_does_not_wait_for_it(fair: cassq.Queue, connect: Connect) -> None:
     push(fair, "a" * 3 * lane.ROW_MESSAGES)
     popper = fair.popper("fair")
     in_hand = popper.pop(10)

@@ -102,7 +102,7 @@ def test_it_can_be_turned_off(client: cassq.Client) -> None:
     assert payloads(drain(client.queue(DEAD).popper())) == [b"x"]
 
 
-def test_a_message_given_up_by_its_consumer_dies_all_the_same(
+def test_a_message_given_up_by_its_consumer_becomes_a_dead_letter_anyway(
     client: cassq.Client, frail: cassq.Queue
 ) -> None:
     push(frail, b"x", b"y")

@@ -120,7 +120,7 @@ def test_a_failed_message_holds_its_key_and_no_other(
     assert drained(popper) == [f"{key}2"]
 
 
-def test_a_delayed_message_comes_once_to_who_has_its_lane(
+def test_a_delayed_message_comes_once_to_the_holder_of_its_lane(
     timed: cassq.Client, clock: ManualClock
 ) -> None:
     queue = made(timed)
@@ -179,7 +179,9 @@ def test_poppers_work_side_by_side_for_keys_of_their_own(
     assert keys_of(drained(mine)) == set(pair)
 
 
-def test_who_comes_later_gets_a_fair_share(timed: cassq.Client, clock: ManualClock) -> None:
+def test_a_popper_that_comes_later_gets_a_fair_share(
+    timed: cassq.Client, clock: ManualClock
+) -> None:
     queue = made(timed)
     push(queue, texts_of(*range(20)))
     first, second = queue.popper("keyed"), queue.popper("keyed")
@@ -218,9 +220,7 @@ def test_a_lane_with_messages_in_hand_is_given_up_once_they_are_settled(
     assert {text[1:] for text in found} == {"1"}, "in the order of each key"
 
 
-def test_lanes_that_nobody_works_for_go_to_who_is_busy(
-    timed: cassq.Client, clock: ManualClock
-) -> None:
+def test_unused_lanes_go_to_busy_poppers(timed: cassq.Client, clock: ManualClock) -> None:
     queue = made(timed)
     push(queue, texts_of(*range(9)))
     first, second = queue.popper("keyed"), queue.popper("keyed")
@@ -307,7 +307,7 @@ def test_lanes_that_lapsed_are_taken_over_and_acks_are_refused(
     popper.commit(found)
 
 
-def test_a_receipt_lets_a_key_go_on_whoever_has_its_lane(
+def test_a_receipt_lets_a_key_go_on_whichever_popper_has_its_lane(
     queue: cassq.Queue, connect: Connect
 ) -> None:
     push(queue, texts_of(1, 2))
@@ -365,7 +365,7 @@ def test_an_error_in_one_lane_comes_after_what_others_had(
 
 
 @pytest.mark.parametrize("count", [0, 65, "4", True, 1.5])
-def test_what_is_no_number_of_lanes_is_refused(client: cassq.Client, count: object) -> None:
+def test_an_invalid_number_of_lanes_is_refused(client: cassq.Client, count: object) -> None:
     with pytest.raises(ConfigError, match="key_lanes"):
         client.create_queue("jobs", key_lanes=count)  # type: ignore[arg-type]
 

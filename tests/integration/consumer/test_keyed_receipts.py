@@ -259,7 +259,7 @@ def test_both_may_ack(strict: cassq.Queue, clock: ManualClock) -> None:
 
 
 @pytest.mark.parametrize("end", ["acked", "expired"])
-def test_whoever_has_the_lane_keeps_the_key_busy_until_the_deadline(
+def test_the_key_stays_busy_until_the_deadline_whichever_popper_has_the_lane(
     strict: cassq.Queue, clock: ManualClock, end: str
 ) -> None:
     push(strict, ["a1", "a2", "b1", "b2"])

@@ -130,7 +130,7 @@ def test_on_a_cp_queue_the_order_of_a_key_holds_over_pushers(client: cassq.Clien
     assert by_key(found) == by_key(sent)
 
 
-def test_one_of_a_key_at_a_time_whoever_pushed_it(keyed: cassq.Queue) -> None:
+def test_one_message_of_a_key_at_a_time_whichever_pusher_pushed_it(keyed: cassq.Queue) -> None:
     with keyed.pusher() as first, keyed.pusher() as second:
         for number in range(3):
             first.push(b"first %d" % number, key=b"a")
@@ -530,7 +530,7 @@ def test_delayed_messages_wait_for_their_key_when_they_are_due(
     assert texts(popper.pop(10)) == ["later"]
 
 
-def test_a_delayed_message_in_hand_keeps_its_key_though_its_popper_must_begin_anew(
+def test_a_delayed_message_in_hand_keeps_its_key_when_its_popper_restarts(
     timed: cassq.Client, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After an error of the storage a popper takes the lane again, with what was unsettled."""
@@ -549,7 +549,7 @@ def test_a_delayed_message_in_hand_keeps_its_key_though_its_popper_must_begin_an
     assert drained(popper) == ["later", "a2"]
 
 
-def test_a_message_in_hand_keeps_its_key_from_other_pushers_though_its_popper_must_begin_anew(
+def test_a_message_in_hand_keeps_its_key_from_other_pushers_when_its_popper_restarts(
     timed: cassq.Client, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = timed.create_queue("jobs")

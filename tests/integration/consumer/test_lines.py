@@ -90,7 +90,7 @@ def line_of(worker: Worker) -> list[str]:
     return leases.shared(line_name(group.id)).split()[1:]
 
 
-def test_nobody_is_passed_over(opened: Callable[[], Worker], clock: ManualClock) -> None:
+def test_no_waiting_client_is_passed_over(opened: Callable[[], Worker], clock: ManualClock) -> None:
     """Between two turns of one that always wants the next, each other has one."""
     workers = [opened() for _ in range(4)]
     turns = turns_of(workers, clock, 4)

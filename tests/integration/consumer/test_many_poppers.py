@@ -47,7 +47,7 @@ def test_poppers_in_processes_share_without_overlap(queue: cassq.Queue, url: str
     assert set(found) == set(numbers(2000))
 
 
-def test_a_slow_popper_holds_up_nobody(queue: cassq.Queue) -> None:
+def test_a_slow_popper_delays_no_other(queue: cassq.Queue) -> None:
     push(queue, *numbers(100))
     slow, quick = queue.popper(), queue.popper()
     held = slow.pop(10)

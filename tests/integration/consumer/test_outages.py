@@ -52,7 +52,7 @@ CALLS: dict[str, Act] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_each_call_of_a_popper_has_a_patience_of_its_own(
+def test_each_call_of_a_popper_has_its_own_patience(
     popper: cassq.Popper, life: TimedLife, name: str
 ) -> None:
     """It is told from the one before by its number; else a thread whose call used all of it up

@@ -83,7 +83,7 @@ def test_a_claim_stays_though_a_receipt_settles_a_row_of_it_that_was_just_writte
 
 
 @pytest.mark.parametrize("ending", ["dead", "purge"])
-def test_an_ack_of_unknown_outcome_is_not_told_as_done_if_others_ended_the_messages(
+def test_an_ack_of_unknown_outcome_is_not_reported_as_done_if_others_settled_the_messages(
     queue: cassq.Queue, connect: Connect, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
     push(queue, *numbers(3))
@@ -238,7 +238,7 @@ def test_a_receipt_is_valid_past_the_deadline_until_another_has_the_message(
     queue.settle(receipt).ack()
 
 
-def test_what_is_no_receipt_is_refused(client: cassq.Client, queue: cassq.Queue) -> None:
+def test_an_invalid_receipt_is_refused(client: cassq.Client, queue: cassq.Queue) -> None:
     push(queue, b"x")
     receipt = queue.popper().pop()[0].receipt
     for wrong in ("", "x", receipt[:-1], receipt + "A", receipt.swapcase(), "ü" * 40, 5, None):

@@ -36,7 +36,7 @@ def receiving(connect: Connect) -> Open:
     return open_one
 
 
-def test_what_was_received_is_nobody_else_s_though_its_receiver_is_gone(
+def test_a_received_message_goes_to_no_other_client_though_its_receiver_is_gone(
     queue: cassq.Queue, receiving: Open
 ) -> None:
     push(queue, *numbers(3))

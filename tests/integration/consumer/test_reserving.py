@@ -100,7 +100,7 @@ def test_a_message_in_turn_takes_one_conditional_write(
         assert writes.count == before + 1
 
 
-def test_what_is_reserved_and_not_wanted_any_more_is_given_back(
+def test_a_reserved_message_that_is_no_longer_wanted_is_given_back(
     queue: cassq.Queue, pusher: cassq.Pusher, popper: cassq.Popper, another: cassq.Popper,
     clock: ManualClock,
 ) -> None:  # fmt: skip

@@ -221,7 +221,7 @@ def test_poppers_of_one_client_do_not_keep_another_client_out(
     raise AssertionError("they pass the turn to each other for ever")
 
 
-def test_who_waits_for_a_dead_popper_goes_on_when_its_lock_lapses(
+def test_a_popper_that_waits_for_a_dead_one_goes_on_when_its_lock_lapses(
     opened: Open, clock: ManualClock
 ) -> None:
     popper = jobs(opened(), 5).popper(keep_alive=0)

@@ -85,7 +85,7 @@ def scene(place: Place, clock: ManualClock) -> Iterator[Scene]:
 
 
 @pytest.mark.parametrize("retired", [True, False])
-def test_a_burier_that_stood_still_while_another_buried_writes_nothing_more(
+def test_a_mover_of_dead_letters_that_was_paused_while_another_moved_them_writes_nothing(
     scene: Scene, retired: bool
 ) -> None:
     """Also when the pipe was retired meanwhile, with all that told of the first letter."""

@@ -89,7 +89,7 @@ def test_a_refusal_in_the_middle_ends_a_call_there(links: ConnectionPool) -> Non
     assert reply(links, "a", append("p", 1, [b"2"])).end == 2, "the connection is as good as before"
 
 
-def test_what_follows_a_refusal_is_not_sent_any_more() -> None:
+def test_what_follows_a_refusal_is_not_sent() -> None:
     narrow = Running(window_bytes=1000)
     try:
         with closing(links_to(narrow)) as links:

@@ -72,7 +72,7 @@ def test_bodies_may_be_chunked() -> None:
     run(body)
 
 
-def test_a_client_that_expects_100_is_told_to_go_on() -> None:
+def test_a_client_that_expects_100_gets_it() -> None:
     async def body() -> None:
         async with listened() as gateway:
             client = await gateway.client()
@@ -414,7 +414,7 @@ async def garbage(gateway: Gateway, chance: random.Random, count: int) -> None:
         gateway.clients.clear()
 
 
-def test_garbage_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_garbage_harms_no_other_connection(caplog: pytest.LogCaptureFixture) -> None:
     async def body() -> None:
         async with listened() as gateway:
             await garbage(gateway, random.Random(1), 400)

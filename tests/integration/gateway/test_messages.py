@@ -324,7 +324,7 @@ def test_an_old_handle_deletes_unless_the_message_was_received_again(
 
 
 @pytest.mark.parametrize("handle", ["", "x", "AAAA", "é", "x" * 2000])
-def test_what_is_no_receipt_handle_is_refused(url: str, handle: str) -> None:
+def test_an_invalid_receipt_handle_is_refused(url: str, handle: str) -> None:
     async def main(sqs: Asker) -> None:
         await sqs.create("jobs")
         await sqs.refused("ReceiptHandleIsInvalid", "DeleteMessage", "jobs", ReceiptHandle=handle)
@@ -337,7 +337,7 @@ def test_what_is_no_receipt_handle_is_refused(url: str, handle: str) -> None:
     served(url, main)
 
 
-def test_a_handle_of_another_queue_is_refused_and_hurts_nobody(url: str) -> None:
+def test_a_handle_of_another_queue_is_refused_and_changes_nothing(url: str) -> None:
     async def main(sqs: Asker) -> None:
         for name in ("jobs", "mails"):
             await sqs.create(name)

@@ -353,7 +353,7 @@ def test_each_group_of_a_queue_may_be_a_queue_for_clients(url: str, connect: Con
     assert queue.stats().groups["default"].pending == 1
 
 
-def test_groups_are_no_queues_unless_asked_for(url: str, connect: Connect) -> None:
+def test_groups_are_not_shown_as_queues_unless_asked_for(url: str, connect: Connect) -> None:
     connect().create_queue("jobs").create_group("mail")
 
     async def main(sqs: Asker) -> None:

@@ -126,7 +126,7 @@ def test_hours_and_days_are_made_when_they_are_over_and_once(
     assert days[1].rates["pushed"] > 0
 
 
-def test_hours_that_nobody_made_in_time_are_made_later(
+def test_hours_that_were_not_rolled_up_in_time_are_made_later(
     client: cassq.Client, queue: cassq.Queue
 ) -> None:
     start_ms = begun(client, HOUR_MS, ago=9)
@@ -300,7 +300,7 @@ def test_options_that_do_not_go_together_are_refused(cli: Cli, words: tuple[str,
     assert "error: " in cli("stats", *words, code=2).err
 
 
-def test_a_queue_nobody_looked_at_says_so(cli: Cli, client: cassq.Client) -> None:
+def test_a_queue_without_history_says_so(cli: Cli, client: cassq.Client) -> None:
     client.create_queue("new")
     assert "nothing was recorded" in cli("stats", "new", "--history").out.decode()
 

@@ -312,7 +312,7 @@ def _healthy_after_a_pass(address: str) -> Any:
     return facts if facts["passes"] else None
 
 
-def test_health_is_not_found_where_nobody_knows_of_it(client: cassq.Client) -> None:
+def test_health_is_not_found_where_it_is_not_served(client: cassq.Client) -> None:
     server = client.serve_metrics()
     with pytest.raises(HTTPError) as caught:
         urlopen(f"http://127.0.0.1:{server.port}/health")

@@ -133,7 +133,7 @@ def test_a_pipe_retired_during_a_look_counts_once(client: cassq.Client) -> None:
     assert (stats.pushed, group.pushed, group.waiting, group.committed) == (10, 10, 0, 10)
 
 
-def test_a_queue_that_always_changes_has_statistics_all_the_same(client: cassq.Client) -> None:
+def test_a_queue_that_changes_all_the_time_still_has_statistics(client: cassq.Client) -> None:
     queue = client.create_queue("jobs")
     push(queue, *numbers(10))
     names = iter(numbers(100))

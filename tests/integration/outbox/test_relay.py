@@ -82,7 +82,7 @@ def test_a_row_that_is_committed_late_is_not_missed(client: cassq.Client, postgr
     assert arrived(client) == [b"1", b"2", b"3", b"late"]
 
 
-def test_a_connection_to_postgresql_that_is_cut_is_made_anew(
+def test_a_connection_to_postgresql_that_is_cut_is_opened_again(
     client: cassq.Client, postgres: str
 ) -> None:
     import psycopg
@@ -191,7 +191,7 @@ def test_a_row_of_another_program_that_is_not_a_message_holds_up_those_behind_it
     relay.close()
 
 
-def test_a_queue_that_is_made_anew_gets_the_rest(
+def test_a_queue_that_is_created_again_gets_the_rest(
     client: cassq.Client, relay: Relay, connection: sqlite3.Connection, outbox: cassq.Outbox
 ) -> None:
     outbox.push("jobs", b"old")

@@ -63,7 +63,7 @@ def test_what_lies_below_the_end_is_not_carried_over(
     assert payloads(drain(queue.popper())) == numbers(7)
 
 
-def test_an_append_that_nobody_can_tell_of_is_an_error_on_a_cp_queue(client: cassq.Client) -> None:
+def test_an_append_of_unknown_outcome_is_an_error_on_a_cp_queue(client: cassq.Client) -> None:
     queue = client.create_queue("jobs", consistency="cp")
     with queue.pusher() as pusher:
         pusher.push(b"0")
@@ -75,7 +75,7 @@ def test_an_append_that_nobody_can_tell_of_is_an_error_on_a_cp_queue(client: cas
     assert payloads(drain(queue.popper())) == numbers(3)
 
 
-def test_an_append_that_nobody_can_tell_of_comes_once_more_on_an_ap_queue(
+def test_an_append_of_unknown_outcome_is_repeated_on_an_ap_queue(
     client: cassq.Client,
 ) -> None:
     queue = client.create_queue("jobs")

@@ -93,7 +93,7 @@ def test_what_has_no_room_is_refused_and_the_rest_is_pushed(client: cassq.Client
 
 @pytest.mark.embedded_only(reason="an append fails")
 @pytest.mark.parametrize("more", [{}, {"dedup_id": None, "importance": "low"}])
-def test_of_those_of_which_some_fill_a_pipe_and_the_next_fails_each_learns_its_own(
+def test_when_some_pushes_fill_a_pipe_and_the_next_fails_each_gets_its_own_outcome(
     place: Place, more: dict[str, Any]
 ) -> None:
     """Whether they are appended as one batch, or have more than payloads, headers and keys."""

@@ -51,7 +51,7 @@ def maintain(client: cassq.Client) -> None:
 # --- when it goes -------------------------------------------------------------------------------
 
 
-def test_a_group_that_nobody_ever_polled_goes_when_its_time_since_its_creation_is_over(
+def test_a_group_that_was_never_polled_is_removed_when_its_time_since_creation_is_over(
     timed: cassq.Client, clock: ManualClock, queue: cassq.Queue
 ) -> None:
     clock.advance(EXPIRES - WATCHED - 0.001)
@@ -158,7 +158,7 @@ def test_after_a_pause_of_the_whole_machine_a_live_popper_keeps_its_group(
     assert names(queue) == ["default", "screen"]
 
 
-def test_its_time_begins_anew_when_it_is_created_again_or_changed(
+def test_its_time_starts_again_when_it_is_created_again_or_changed(
     timed: cassq.Client, clock: ManualClock, queue: cassq.Queue
 ) -> None:
     for _ in range(3):
@@ -191,7 +191,7 @@ def test_a_dry_run_removes_nothing(
 # --- what it had --------------------------------------------------------------------------------
 
 
-def test_what_an_expired_group_had_is_counted_and_logged_and_held_back_no_more(
+def test_messages_of_an_expired_group_are_counted_logged_and_no_longer_kept(
     timed: cassq.Client,
     clock: ManualClock,
     queue: cassq.Queue,
@@ -249,7 +249,7 @@ def test_groups_that_expire_at_one_moment_are_each_counted(
     assert queue.expired_groups() == []
 
 
-def test_a_group_created_again_under_its_name_starts_anew(
+def test_a_group_created_again_under_its_name_starts_from_scratch(
     timed: cassq.Client, clock: ManualClock, queue: cassq.Queue
 ) -> None:
     push(queue, *numbers(3))

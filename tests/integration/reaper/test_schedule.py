@@ -102,7 +102,9 @@ def test_the_ticks_come_in_their_order_on_either_kind_of_queue(
     assert ticks_of(queue) == found
 
 
-def test_whoever_reaps_each_tick_is_pushed_once(client: cassq.Client, connect: Connect) -> None:
+def test_each_tick_is_pushed_once_whichever_process_reaps(
+    client: cassq.Client, connect: Connect
+) -> None:
     queue = client.create_queue("jobs")
     client.create_schedule("tidy", "jobs", every=HOUR, missed="all")
     times = due_now(client, count=20)
@@ -258,7 +260,7 @@ def test_a_push_that_was_begun_before_the_schedule_got_another_queue_is_one_mess
 
 
 @pytest.mark.parametrize("act", ["pause", "delete"])
-def test_a_tick_is_not_pushed_any_more_when_the_schedule_was_ended_before_it_was_noted(
+def test_a_tick_is_not_pushed_if_the_schedule_ended_before_the_tick_was_noted(
     place: Place, other: cassq.Client, act: str
 ) -> None:
     queue = other.create_queue("jobs")

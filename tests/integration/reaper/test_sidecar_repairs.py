@@ -150,7 +150,7 @@ def test_flipped_bytes_are_found_by_a_scrub_and_repaired_in_place(start: Start) 
 
 @pytest.mark.long(reason="sidecars that are repaired, waited for")
 @pytest.mark.waits(reason="sidecars tell of themselves every few seconds")
-def test_a_replica_that_somebody_removed_is_copied_anew(start: Start) -> None:
+def test_a_replica_that_was_removed_is_copied_again(start: Start) -> None:
     sidecars = start(3)
     lost, kept = pushed(sidecars, 2)
     assert not any(a.outcome == DONE for a in sidecars.client.reaper.reap(only=("repair",)))

@@ -395,7 +395,7 @@ def test_a_place_that_sidecars_were_started_for_keeps_its_messages_there(
     assert served.runs
 
 
-def test_what_a_url_says_for_clients_is_no_matter(start: Start, tmp_path: Path) -> None:
+def test_options_of_a_url_that_are_for_clients_are_ignored(start: Start, tmp_path: Path) -> None:
     options = "store=sidecar&replicas=2&zone=a&repair_after=60&repair_rate=8M&sidecar_token=x"
     assert start(catalog=f"queues?{options}").health()[0] == 200
 

@@ -276,7 +276,7 @@ def test_requests_that_are_none_end_the_connection(sidecar: Running) -> None:
     assert not sidecar.engine.replicas()
 
 
-def test_half_a_message_and_an_end_harm_nobody(sidecar: Running) -> None:
+def test_half_a_message_and_an_end_harm_no_other_connection(sidecar: Running) -> None:
     whole = b"".join(request_parts(Open("p", 1, "q", False), 2))
     for length in range(1, len(whole)):
         with closing(Raw(sidecar.address)) as raw:

@@ -365,7 +365,7 @@ def test_results_are_kept_if_asked_for(client: cassq.Client, serializer: Any) ->
         handles[3].result()
 
 
-def test_a_result_that_cannot_be_kept_is_told_to_who_waits_and_costs_nothing(
+def test_a_caller_gets_the_error_of_a_result_that_cannot_be_kept_and_it_costs_no_attempt(
     client: cassq.Client, app: App, ran: Ran
 ) -> None:
     @app.task(results=True)
@@ -395,7 +395,7 @@ def test_what_other_groups_did_with_a_call_says_nothing_of_its_result(
     assert handle.result() == 3
 
 
-def test_who_waits_for_a_task_that_will_not_run_any_more_is_told(
+def test_a_caller_that_waits_for_a_task_that_will_never_run_gets_an_error(
     client: cassq.Client, app: App
 ) -> None:
     @app.task(results=True, retries=[])

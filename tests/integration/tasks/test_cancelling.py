@@ -85,7 +85,7 @@ def test_it_is_said_when_it_is_too_late(client: cassq.Client, app: App, ran: Ran
         app.cancel(f"{handle.id.partition(':')[0]}:99")
 
 
-def test_a_call_that_is_to_be_tried_again_is_cancelled(
+def test_a_call_that_waits_for_a_retry_is_cancelled(
     client: cassq.Client, app: App, ran: Ran
 ) -> None:
     note = note_task(app, ran)

@@ -257,7 +257,9 @@ def test_a_cancelled_task_does_not_go_on(client: cassq.Client, app: App, ran: Ra
     assert client.queue("tasks").audit().findings == []
 
 
-def test_code_that_changed_between_steps_is_told(client: cassq.Client, app: App) -> None:
+def test_code_that_changed_between_steps_is_an_error_that_names_both(
+    client: cassq.Client, app: App
+) -> None:
     names = ["charge", "ship"]
 
     @app.task(retries=[0])
@@ -275,7 +277,7 @@ def test_code_that_changed_between_steps_is_told(client: cassq.Client, app: App)
     assert "comes to step 'bill#0' where it came to step 'charge#0'" in letter.death["error"]
 
 
-def test_a_result_of_a_step_that_cannot_be_written_is_told_and_the_step_not_called_again(
+def test_a_step_result_that_cannot_be_written_is_reported_and_the_step_is_not_called_again(
     client: cassq.Client, app: App, ran: Ran
 ) -> None:
     def charge() -> object:
@@ -379,7 +381,7 @@ def test_bad_use_is_told_where_it_is(client: cassq.Client, app: App) -> None:
         handle.signal("")
 
 
-def test_a_task_in_a_cp_queue_is_told_that_it_cannot_sleep(client: cassq.Client) -> None:
+def test_a_task_in_a_cp_queue_gets_an_error_when_it_sleeps(client: cassq.Client) -> None:
     app = App(queues={"tasks": {"consistency": "cp"}})
     app.use(client)
 

@@ -234,7 +234,7 @@ def test_a_process_is_replaced_after_the_tasks_it_may_take(home: Home, queue: ca
     assert sorted(by_process.count(pid) for pid in set(by_process)) == [4, 4, 4]
 
 
-def test_a_changed_source_starts_the_processes_anew_and_a_broken_one_waits(
+def test_a_changed_source_restarts_the_processes_and_a_broken_one_waits(
     home: Home, queue: cassq.Queue
 ) -> None:
     other = home.directory / "texts.py"

@@ -103,7 +103,7 @@ def test_a_handler_that_settles_the_message_itself_is_respected(client: cassq.Cl
     assert worker.facts()["outcomes"] == {"settled": 3, "done": 1}
 
 
-def test_a_message_that_is_lost_is_told_with_the_reason_and_no_traceback(
+def test_a_lost_message_is_logged_with_the_reason_and_without_a_traceback(
     client: cassq.Client, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue = client.create_queue("gone")

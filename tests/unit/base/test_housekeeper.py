@@ -200,7 +200,7 @@ def test_a_task_that_fails_is_reported_and_tried_again_and_the_others_go_on(
         assert [record.levelno for record in caplog.records] == again
 
 
-def test_an_error_that_many_tasks_meet_is_told_once_and_another_quietly(
+def test_an_error_that_many_tasks_meet_is_warned_of_once_and_then_logged_quietly(
     keeper: Housekeeper, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     what = "locked"

@@ -183,7 +183,7 @@ class Shared:
 
 
 @pytest.mark.needs("module:confluent_kafka")
-def test_a_share_group_hands_out_no_more_than_asked_for_and_commits_what_it_handed_out() -> None:
+def test_a_share_group_hands_out_at_most_what_is_asked_for_and_commits_what_it_handed_out() -> None:
     from bench.peers.servers.kafka_share import KafkaSharePeer
 
     peer = KafkaSharePeer(Place(Path(), "q", 100))
@@ -357,7 +357,7 @@ def test_single_pushes_faster_than_the_disk_were_not_synced() -> None:
     assert unsynced(scores, []) == [], "who promises nothing is not held to it"
 
 
-def test_without_a_figure_of_the_disk_nobody_is_accused() -> None:
+def test_without_a_figure_of_the_disk_no_peer_is_called_unsynced() -> None:
     scores = Scores()
     scores.add("single", "sqlite", {"one": 1e9})
     assert unsynced(scores, ["sqlite"]) == []

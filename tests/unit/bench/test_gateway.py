@@ -117,7 +117,7 @@ def test_the_client_reads_answers_and_connects_again_when_it_must() -> None:
 
 
 @pytest.mark.parametrize(("status", "error"), [(400, RefusedError), (503, FailedError)])
-def test_the_client_tells_what_was_refused_from_what_failed(
+def test_the_client_distinguishes_refusals_from_failures(
     status: int, error: type[Exception]
 ) -> None:
     async def ask(connection: RawConnection) -> bytes:

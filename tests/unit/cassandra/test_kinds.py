@@ -29,5 +29,5 @@ def test_a_statement_is_named_after_its_table(text: str, kind: tuple[str, str]) 
     assert kind_of(text) == kind
 
 
-def test_a_read_that_sees_conditional_writes_has_a_kind_of_its_own() -> None:
+def test_a_read_that_sees_conditional_writes_has_its_own_kind() -> None:
     assert kind_of("SELECT a FROM claims", serial=True) == ("serial read", "claims")

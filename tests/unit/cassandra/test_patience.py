@@ -81,7 +81,7 @@ def test_a_step_that_is_not_sent_raises_the_error_of_the_one_before(
     assert not caught.value.outcome_unknown, "nothing was sent"
 
 
-def test_the_next_call_has_patience_of_its_own(
+def test_the_next_call_has_its_own_patience(
     clock: ManualClock, life: TimedLife, patience: FailureBudget
 ) -> None:
     for _ in range(2):

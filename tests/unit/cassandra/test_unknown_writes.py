@@ -49,7 +49,7 @@ def test_an_error_with_a_certain_outcome_is_raised() -> None:
         settled(raising(BackendError("refused")), lambda: True)
 
 
-def test_where_nobody_can_look_the_first_error_comes_out() -> None:
+def test_when_no_replica_can_be_read_the_first_error_is_raised() -> None:
     with pytest.raises(BackendError, match="no answer") as caught:
         settled(raising(no_answer()), raising(BackendError("nobody is there")))
     assert caught.value.outcome_unknown

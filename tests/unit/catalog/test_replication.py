@@ -83,7 +83,7 @@ def test_data_centres_count_together() -> None:
 GOOD = {"commitlog_sync": "batch", "paxos_variant": "v2"}
 
 
-def test_nothing_is_told_of_a_good_keyspace() -> None:
+def test_nothing_is_reported_about_a_good_keyspace() -> None:
     assert advice(status(nodes(3, **GOOD))) == []
 
 
@@ -104,7 +104,7 @@ def test_nothing_is_told_of_a_good_keyspace() -> None:
         ),
     ],
 )
-def test_what_should_change_is_told(
+def test_what_should_change_is_reported(
     servers: list[Node], fields: dict[str, object], says: str
 ) -> None:
     (line,) = advice(status(servers, **fields))

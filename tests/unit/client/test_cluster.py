@@ -178,7 +178,7 @@ def driver_of(contact: Contact) -> PatientCluster:
     return cluster(contact, lambda: 0, Speculation(0, clock.boot_ms), budget)
 
 
-def test_a_node_that_is_gone_is_tried_again_every_few_seconds_for_ever() -> None:
+def test_a_node_that_is_gone_is_tried_again_every_few_seconds_without_end() -> None:
     driver = driver_of(Contact(("127.0.0.1",), "k"))
     pauses = list(islice(driver.reconnection_policy.new_schedule(), 5000))
     assert len(pauses) == 5000, "the driver gives up after 64 tries unless told otherwise"

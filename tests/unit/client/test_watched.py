@@ -74,7 +74,7 @@ def test_what_was_read_before_a_change_does_not_undo_it() -> None:
     assert next(stored, None) is None  # it was read again
 
 
-def test_what_is_known_is_gone_by_while_it_cannot_be_read() -> None:
+def test_the_last_known_row_applies_while_it_cannot_be_read() -> None:
     watched = Watched(row(1), failing(BackendTimeoutError("locked")))
     with pytest.raises(BackendTimeoutError):
         watched.refresh()

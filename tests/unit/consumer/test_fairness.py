@@ -83,7 +83,7 @@ def test_messages_of_one_key_keep_their_order() -> None:
         assert mine == sorted(mine)
 
 
-def test_a_backlog_in_front_does_not_delay_who_comes_later() -> None:
+def test_a_backlog_in_front_does_not_delay_later_keys() -> None:
     tenants = Tenants()
     tenants.push("a" * 10_000)
     assert tenants.take(8) == "a" * 8
@@ -149,7 +149,7 @@ def test_among_noisy_keys_that_with_the_fewest_in_hand_comes_first() -> None:
     assert Counter(tenants.take(40)) == {"a": 20, "b": 20}
 
 
-def test_a_key_is_noisy_no_more_when_its_time_has_passed() -> None:
+def test_a_key_is_no_longer_noisy_when_its_time_has_passed() -> None:
     tenants = Tenants()
     tenants.push("a" * 40)
     tenants.take(40)
@@ -166,7 +166,7 @@ def test_a_key_is_noisy_no_more_when_its_time_has_passed() -> None:
     assert not fair._is_noisy(busy)
 
 
-def test_what_is_put_back_is_in_hand_no_more_and_first_of_its_key() -> None:
+def test_a_message_put_back_is_no_longer_in_hand_and_first_of_its_key() -> None:
     tenants = Tenants()
     tenants.push("aabb")
     entries = tenants.entries(2)

@@ -240,7 +240,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_keys_stay_in_order_and_nobody_waits_for_another_key(
+def test_keys_stay_in_order_and_no_key_waits_for_another(
     steps: list[tuple[str, str | int]],
 ) -> None:
     line, end, hand = KeyLine(), 0, dict[int, Entry]()

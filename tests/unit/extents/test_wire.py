@@ -282,7 +282,7 @@ def test_a_length_that_cannot_be_is_refused(length: int) -> None:
         body_length(length.to_bytes(4, "little"))
 
 
-def test_numbers_that_go_on_for_ever_are_refused() -> None:
+def test_numbers_without_an_end_are_refused() -> None:
     deep = b"\x91" * 2000 + b"\x01"
     with pytest.raises(ProtocolError):
         read_request(deep)

@@ -154,7 +154,7 @@ def test_an_answer_is_xml() -> None:
     assert texts(encoded("PurgeQueue", {}, "r"), "RequestId") == ["r"]
 
 
-def test_sts_says_who_asks() -> None:
+def test_sts_returns_the_caller_s_identity() -> None:
     form = {"Action": "GetCallerIdentity", "Version": "2011-06-15"}
     reply = answer(answering(Recorder()), query_request(form))
     assert reply.status == 200

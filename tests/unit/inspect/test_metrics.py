@@ -63,7 +63,7 @@ def test_a_tally_that_is_over_is_not_lost_nor_kept() -> None:
     assert tallies.totals()["mail", "g"].popped == 100, "reading adds nothing"
 
 
-def test_a_failed_push_counts_what_was_pushed_all_the_same() -> None:
+def test_a_failed_push_counts_what_was_pushed_nevertheless() -> None:
     one = Tally()
     one.push_failed(10, BackendTimeoutError("late", pushed=3))
     one.push_failed(2, ValueError("no"))

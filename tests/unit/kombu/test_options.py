@@ -42,6 +42,6 @@ def test_what_does_not_fit_is_named(given: dict[str, Any], told: str) -> None:
         options_of(given)
 
 
-def test_an_argument_that_is_no_setting_is_named() -> None:
+def test_an_argument_that_is_not_a_setting_is_named() -> None:
     with pytest.raises(ConfigError, match="no setting 'max_deliverys'"):
         settings_of(TransportOptions(), {"x-cassq-max-deliverys": 3})

@@ -122,7 +122,9 @@ def test_what_cannot_be_decoded_is_reported_and_shown_as_bytes(
 
 @needs_protobuf
 @pytest.mark.parametrize("payload", [b"\xff", b"\x0a\x05ab", b"\x4a\x02hi", b"\x0a\x01\xff"])
-def test_bytes_that_are_no_such_message_are_reported(descriptor_set: Path, payload: bytes) -> None:
+def test_bytes_that_are_not_such_a_message_are_reported(
+    descriptor_set: Path, payload: bytes
+) -> None:
     decoded = decoder("protobuf:shop.Order", descriptor_set)(payload)
     assert decoded.error.startswith("not a shop.Order: ")
     assert payload.hex() in decoded.text

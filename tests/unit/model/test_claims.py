@@ -420,7 +420,7 @@ def test_deliveries_count_every_hand_over_and_nothing_else(size: int, limits: li
     assert [row.deliveries for row in rows for _ in range(row.count)] == handed
 
 
-def test_a_buried_claim_is_done_as_a_whole() -> None:
+def test_a_claim_whose_messages_became_dead_letters_is_done_as_a_whole() -> None:
     claim = a_claim(5, 8, acked=RangeSet([(5, 7)]), deliveries=10, failure="{}")
     (row,) = claims.as_dead(claim, versions())
     assert (row.start, row.end, row.state, row.holder, row.acked) == (5, 8, DONE, "", EMPTY)

@@ -174,7 +174,7 @@ def test_a_pusher_keeps_to_the_policy_whatever_is_desired() -> None:
 # --- key lanes ----------------------------------------------------------------------------------
 
 
-def test_a_key_has_the_same_lane_for_ever() -> None:
+def test_a_key_always_has_the_same_lane() -> None:
     """What is in the pipes of a queue was pushed by these numbers."""
     lanes = {key: key_lane_of(key, 8) for key in (b"", b"a", b"user 7", b"\xff" * 40)}
     assert lanes == {b"": 2, b"a": 7, b"user 7": 6, b"\xff" * 40: 0}
@@ -194,7 +194,7 @@ def test_a_pipe_s_lane_is_in_its_owner_s_name(number: int) -> None:
     assert pusher_of(owner) == "a.1"
 
 
-def test_a_pipe_of_nobody_is_in_the_first_lane() -> None:
+def test_a_pipe_without_an_owner_is_in_the_first_lane() -> None:
     assert key_lane_of_pipe("", 4) == 0
 
 

@@ -52,9 +52,7 @@ def test_a_tick_is_pushed_from_its_time_on(now_ms: int, step: Step | None, misse
         ("skip", Step(3 * HOUR_MS, "missed")),
     ],
 )
-def test_of_ticks_that_nobody_pushed_the_policy_says_which_are_made_up_for(
-    missed: Missed, step: Step
-) -> None:
+def test_the_policy_says_which_missed_ticks_are_pushed_later(missed: Missed, step: Step) -> None:
     assert next_step(replace(HOURLY, missed=missed), 3 * HOUR_MS + GRACE_MS + 1) == step
 
 

@@ -148,12 +148,12 @@ def test_a_planted_twin_is_seen() -> None:
         "".join(f"    limit_{each}: int\n" for each in range(8)),
     ],
 )
-def test_few_lines_and_data_are_no_twins(source: str) -> None:
+def test_few_lines_and_data_are_not_twins(source: str) -> None:
     one = f"def one():\n{source}"
     assert twins({"one.py": one, "other.py": one.replace("one", "other")}) == []
 
 
-def test_other_logic_is_no_twin() -> None:
+def test_other_logic_is_not_a_twin() -> None:
     other = LOGIC.replace("found = None", "found = name")
     sources = {"one.py": f"def f(name):{LOGIC}", "other.py": f"def f(name):{other}"}
     assert twins(sources) == []

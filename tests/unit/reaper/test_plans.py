@@ -186,7 +186,9 @@ def test_what_is_free_waits_for_a_popper() -> None:
     ("deliveries", "planned"),
     [(MOST - 1, []), (MOST, [("p:5-6", True)]), (MOST + 1, [("p:5-6", True)])],
 )
-def test_a_spent_message_is_buried(deliveries: int, planned: list[object]) -> None:
+def test_a_message_delivered_too_often_becomes_a_dead_letter(
+    deliveries: int, planned: list[object]
+) -> None:
     assert planned_rollbacks(overdue(a_claim(ClaimState.FREE, deliveries=deliveries))) == planned
 
 
@@ -196,13 +198,13 @@ def test_only_a_message_alone_is_spent() -> None:
     assert planned_rollbacks(overdue(replace(two, acked=RangeSet([(5, 6)])))) == [("p:5-7", True)]
 
 
-def test_a_sick_group_s_messages_are_not_buried_for_their_deliveries() -> None:
+def test_a_sick_group_s_messages_do_not_become_dead_letters_for_their_deliveries() -> None:
     spent = a_claim(ClaimState.FREE, deliveries=MOST)
     assert planned_rollbacks(overdue(spent, sick=("v",))) == []
     assert planned_rollbacks(overdue(spent, sick=("of another",))) == [("p:5-6", True)]
 
 
-def test_a_doomed_message_is_buried_though_the_group_is_sick() -> None:
+def test_a_message_declared_dead_becomes_a_dead_letter_in_a_sick_group_too() -> None:
     doomed = a_claim(ClaimState.FREE, failure='{"doomed": true}')
     assert planned_rollbacks(overdue(doomed, sick=("v",))) == [("p:5-6", True)]
 

@@ -92,7 +92,7 @@ def test_all_placements_are_looked_at_again_when_sidecars_changed(now: str, due:
     assert is_due(a_round(THEN), the_fleet(now)[0]) is due
 
 
-def test_all_placements_are_looked_at_when_nobody_did_so_far() -> None:
+def test_all_placements_are_checked_when_none_were_so_far() -> None:
     assert is_due(None, THEN)
 
 

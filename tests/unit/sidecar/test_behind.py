@@ -88,7 +88,7 @@ class Listing:
 
 
 @pytest.mark.parametrize("older", [False, True])
-def test_a_check_tells_them_apart_as_the_sidecar_says(older: bool) -> None:
+def test_a_check_distinguishes_them_as_the_sidecar_does(older: bool) -> None:
     def extent(name: str, damage: str, *, copying: bool = False) -> ListedExtent:
         return ListedExtent(name, "q", 3, -1, True, 1, 1, damage, copying)
 
@@ -129,7 +129,9 @@ def test_a_sidecar_that_does_not_answer_is_not_shown_as_alive() -> None:
     assert (found["alive"], found["error"]) == (False, "it refused the connection")
 
 
-def test_nothing_is_said_to_be_well_if_nobody_answered(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_reported_as_healthy_without_an_answer(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     _show_inspection(Inspection(extents=3, silent={"a": "it timed out"}))
     assert "well" not in capsys.readouterr().out
     _show_inspection(Inspection(extents=3))

@@ -74,7 +74,7 @@ def packed(*array: object) -> bytes:
     return msgspec.msgpack.encode(list(array))
 
 
-def test_a_large_message_that_is_no_frame_is_not_unpacked() -> None:
+def test_a_large_message_that_is_not_a_frame_is_not_unpacked() -> None:
     many = packed(OPS[Ends], 7, [0] * REQUEST_BYTES_MAX, 0)
     with pytest.raises(ProtocolError, match="not an Append"):
         read_request(many)

@@ -56,7 +56,7 @@ def test_each_commit_log_sync_has_its_own_line_alone(sync: str, expected: set[st
     assert {key for key in content if key.startswith("commitlog_sync_")} == expected
 
 
-def test_without_authentication_anybody_may_and_with_it_nobody_without_a_password() -> None:
+def test_authentication_is_off_unless_asked_for() -> None:
     assert "authenticator" not in cassandra_yaml()
     content = cassandra_yaml(authentication=True)
     assert content["authenticator"] == "PasswordAuthenticator"

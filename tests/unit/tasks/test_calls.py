@@ -97,7 +97,7 @@ def test_what_msgpack_cannot_hold_is_refused_with_its_place(value: object) -> No
         json.dumps({"task": "t", "kwargs": []}).encode(),
     ],
 )
-def test_what_is_no_call_is_told_as_such(payload: bytes) -> None:
+def test_a_message_that_is_not_a_call_is_reported(payload: bytes) -> None:
     with pytest.raises(NotACallError):
         decode(payload)
 
