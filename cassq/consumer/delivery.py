@@ -222,7 +222,7 @@ class Delivery:
             raise ClaimLostError(pipe_id=self.pipe_id)
         if self._has_given(seqs):
             raise ClaimLostError(
-                "the message was given back, or settled by its receipt, already",
+                "the message was already given back, or settled by its receipt",
                 hint="unless it was acked, it is, or will be, delivered again",
             )
 

@@ -54,7 +54,7 @@ def check_queue(queue: QueueRow) -> None:
     if queue.policy.strict:
         raise ConfigError(
             f"queue {queue.name!r} is cp: its messages are in one order, but this write fills pipes"
-            " in parallel, which have no common order",
+            " in parallel, and they have no common order",
             hint="write to an ap queue, or push from one process with cassq's own pusher",
         )
     if queue.policy.push_paused:

@@ -118,7 +118,7 @@ def check_exposure(listen: str, *, token: bool, tls: bool, ca: bool, insecure: b
         )
     if not (token or ca):
         raise ConfigError(
-            f"anyone could connect at {host}: TLS alone keeps nobody out",
+            f"anyone could connect at {host}: TLS alone does not authenticate clients",
             hint="give --token-file, or --ca for certificates of clients",
         )
 

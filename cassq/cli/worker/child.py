@@ -136,7 +136,7 @@ def _concurrency(handler: AnyHandler, orders: dict[str, Any]) -> int | None:
     threads, tasks = orders["threads"], orders["tasks"]
     if is_async(handler) and threads is not None:
         raise UsageError(
-            f"{orders['handler']!r} is an async function, which runs in no thread: --threads",
+            f"{orders['handler']!r} is an async function, for which there is no --threads",
             hint="--async says how many of its tasks run at the same time",
         )
     if not is_async(handler) and tasks is not None:

@@ -63,7 +63,7 @@ class SegmentHold(Hold):
         missing = [] if all(map(out.__contains__, seqs)) else [s for s in seqs if s not in out]
         if self._delivery.lost or not all(seq in settled for seq in missing):
             raise ClaimLostError(
-                "the message was given back, or taken away, already",
+                "the message was already given back or taken away",
                 hint="unless it was acked, it is, or will be, delivered again",
                 pipe_id=self._delivery.pipe_id,
             )

@@ -189,7 +189,7 @@ def _pack(
     if staged != counts or counts.keys() != set(pipe_ids):
         raise BackendError(
             f"the pack of pipe {pipe_ids[0]} and others has other messages than their archive",
-            hint="is another run at work there? The archive is as it was",
+            hint="is another run working there? The archive is unchanged",
             retryable=False,
         )
     target = packs / f"{PACK}{pipe_ids[0]}"

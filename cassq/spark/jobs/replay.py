@@ -129,7 +129,7 @@ def check(choice: Choice, write_id: str, rate: float | None, now_ms: int) -> Non
     """Raise ConfigError for arguments that are invalid, or with which a replay could not be done
     once. Pure."""
     if not write_id:
-        raise ConfigError("a replay needs a writeId, with which it is done only once")
+        raise ConfigError("a replay needs a writeId, so that it is done only once")
     if choice.since is not None:
         time_ms("since", choice.since)
     until_ms = None if choice.until is None else time_ms("until", choice.until)

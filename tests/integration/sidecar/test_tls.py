@@ -260,7 +260,7 @@ def test_a_sidecar_that_would_not_copy_from_one_like_itself_says_so(
         ("10.0.0.1:1", True, False, False, False, "readable on the network"),
         ("10.0.0.1:1", True, False, False, True, ""),
         ("db.example:1", False, False, False, False, "anyone"),
-        ("10.0.0.1:1", False, True, False, False, "TLS alone keeps nobody out"),
+        ("10.0.0.1:1", False, True, False, False, "TLS alone does not authenticate clients"),
         ("10.0.0.1:1", True, True, False, False, ""),
         ("10.0.0.1:1", False, True, True, False, ""),
         ("nonsense", False, False, False, False, "is not the address"),

@@ -350,7 +350,7 @@ def test_an_async_function_that_blocks_its_loop_past_the_limit_is_killed(
 @pytest.mark.parametrize(
     ("handler", "option", "says"),
     [
-        ("tasks:handle_async", "--threads", "is an async function, which runs in no thread"),
+        ("tasks:handle_async", "--threads", "an async function, for which there is no --threads"),
         ("tasks:handle", "--async", "is not an async function: --async"),
     ],
 )
