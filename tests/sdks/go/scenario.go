@@ -137,6 +137,64 @@ func main() {
 	letter := receive(dead, 30, 1, 20)[0]
 	expect(*letter.MessageId == poison, "letter", letter)
 
+	// A task moves dead letters to a queue at a rate, until it is cancelled; the next one moves the
+	// rest.
+	source := aws.String(attributes["QueueArn"])
+	destination := aws.String(must(client.GetQueueAttributes(ctx, &sqs.GetQueueAttributesInput{
+		QueueUrl: url, AttributeNames: []types.QueueAttributeName{"QueueArn"},
+	})).Attributes["QueueArn"])
+	var letters []types.SendMessageBatchRequestEntry
+	for n := range 10 {
+		letters = append(letters, types.SendMessageBatchRequestEntry{
+			Id:          aws.String(strconv.Itoa(n)),
+			MessageBody: aws.String(fmt.Sprintf("letter %d", n)),
+		})
+	}
+	for range 2 {
+		must(client.SendMessageBatch(ctx, &sqs.SendMessageBatchInput{
+			QueueUrl: dead, Entries: letters,
+		}))
+	}
+	tasks := func() []types.ListMessageMoveTasksResultEntry {
+		return must(client.ListMessageMoveTasks(ctx, &sqs.ListMessageMoveTasksInput{
+			SourceArn: source, MaxResults: aws.Int32(10),
+		})).Results
+	}
+	ended := func(status string) []types.ListMessageMoveTasksResultEntry {
+		for {
+			listed := tasks()
+			now := *listed[0].Status
+			if now != "RUNNING" && now != "CANCELLING" {
+				expect(now == status, "end of a task", listed)
+				return listed
+			}
+		}
+	}
+	handle := must(client.StartMessageMoveTask(ctx, &sqs.StartMessageMoveTaskInput{
+		SourceArn: source, DestinationArn: destination, MaxNumberOfMessagesPerSecond: aws.Int32(1),
+	})).TaskHandle
+	running := tasks()[0]
+	expect(*running.Status == "RUNNING" && *running.TaskHandle == *handle, "task", running)
+	expect(*running.DestinationArn == *destination, "destination", running)
+	expect(*running.MaxNumberOfMessagesPerSecond == 1, "rate", running)
+	cancelled := must(client.CancelMessageMoveTask(ctx, &sqs.CancelMessageMoveTaskInput{
+		TaskHandle: handle,
+	}))
+	expect(cancelled.ApproximateNumberOfMessagesMoved < 20, "cancelled", cancelled)
+	first := ended("CANCELLED")[0].ApproximateNumberOfMessagesMoved
+	must(client.StartMessageMoveTask(ctx, &sqs.StartMessageMoveTaskInput{
+		SourceArn: source, DestinationArn: destination,
+	}))
+	second := ended("COMPLETED")
+	expect(len(second) == 2, "tasks", second)
+	expect(first+second[0].ApproximateNumberOfMessagesMoved == 20, "moved", second)
+	back := map[string]bool{}
+	for len(back) < 20 {
+		for _, message := range receive(url, 30, 10, 20) {
+			back[*message.MessageId] = true
+		}
+	}
+
 	// Of a FIFO queue the first message of each group comes, and a duplicate is answered as the first.
 	fifo := must(client.CreateQueue(ctx, &sqs.CreateQueueInput{
 		QueueName: aws.String("sdk-go.fifo"),

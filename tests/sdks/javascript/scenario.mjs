@@ -1,7 +1,7 @@
 // The scenario with @aws-sdk/client-sqs, and sqs-consumer on top of it.
 
 import assert from "node:assert/strict";
-import { SQS, QueueDoesNotExist } from "@aws-sdk/client-sqs";
+import { SQS, QueueDoesNotExist, UnsupportedOperation } from "@aws-sdk/client-sqs";
 import { Consumer } from "sqs-consumer";
 
 const sqs = new SQS({});
@@ -122,6 +122,49 @@ for (let n = 0; n < 2; n++) {
 assert.equal((await sqs.receiveMessage({ QueueUrl, WaitTimeSeconds: 1 })).Messages, undefined);
 const [letter] = (await sqs.receiveMessage({ QueueUrl: dead, WaitTimeSeconds: 20 })).Messages;
 assert.equal(letter.MessageId, poison.MessageId);
+
+// A task moves dead letters to a queue at a rate, until it is cancelled; the next one moves the rest.
+const there = (await sqs.getQueueAttributes({ QueueUrl, AttributeNames: ["QueueArn"] }))
+  .Attributes.QueueArn;
+const letters = [...Array(10).keys()].map((n) => ({ Id: `${n}`, MessageBody: `letter ${n}` }));
+for (let n = 0; n < 2; n++) {
+  await sqs.sendMessageBatch({ QueueUrl: dead, Entries: letters });
+}
+const move = { SourceArn: arn, DestinationArn: there };
+const tasks = async () =>
+  (await sqs.listMessageMoveTasks({ SourceArn: arn, MaxResults: 10 })).Results;
+const ended = async (status) => {
+  let listed;
+  do listed = await tasks();
+  while (["RUNNING", "CANCELLING"].includes(listed[0].Status));
+  assert.equal(listed[0].Status, status);
+  return listed;
+};
+const { TaskHandle } = await sqs.startMessageMoveTask({ ...move, MaxNumberOfMessagesPerSecond: 1 });
+const [running] = await tasks();
+assert.equal(running.Status, "RUNNING");
+assert.equal(running.TaskHandle, TaskHandle);
+assert.equal(running.DestinationArn, there);
+assert.equal(running.MaxNumberOfMessagesPerSecond, 1);
+await assert.rejects(sqs.startMessageMoveTask(move), UnsupportedOperation);
+const cancelled = await sqs.cancelMessageMoveTask({ TaskHandle });
+assert(cancelled.ApproximateNumberOfMessagesMoved < 20);
+await ended("CANCELLED");
+await sqs.startMessageMoveTask(move);
+const moved = (await ended("COMPLETED")).map((each) => each.ApproximateNumberOfMessagesMoved);
+assert.equal(moved.length, 2);
+assert.equal(moved[0] + moved[1], 20);
+const back = [];
+while (back.length < 20) {
+  const answer = await sqs.receiveMessage({
+    QueueUrl,
+    MaxNumberOfMessages: 10,
+    WaitTimeSeconds: 20,
+  });
+  back.push(...answer.Messages);
+}
+assert.equal(new Set(back.map((each) => each.MessageId)).size, 20);
+assert.equal(new Set(back.map((each) => each.Body)).size, 10);
 
 // Of a FIFO queue the first message of each group comes, and a duplicate is answered as the first.
 const fifo = (

@@ -1,9 +1,12 @@
 //! The scenario with aws-sdk-sqs.
 
+use std::collections::HashSet;
+
 use aws_sdk_sqs::primitives::Blob;
 use aws_sdk_sqs::types::{
-    DeleteMessageBatchRequestEntry, Message, MessageAttributeValue, MessageSystemAttributeName,
-    QueueAttributeName, SendMessageBatchRequestEntry,
+    DeleteMessageBatchRequestEntry, ListMessageMoveTasksResultEntry, Message,
+    MessageAttributeValue, MessageSystemAttributeName, QueueAttributeName,
+    SendMessageBatchRequestEntry,
 };
 use aws_sdk_sqs::{Client, Error};
 
@@ -34,6 +37,27 @@ async fn show(client: &Client, url: &str, message: &Message) -> Result<(), Error
 fn count(message: &Message) -> &str {
     let name = MessageSystemAttributeName::ApproximateReceiveCount;
     &message.attributes().unwrap()[&name]
+}
+
+async fn tasks(client: &Client, arn: &str) -> Result<Vec<ListMessageMoveTasksResultEntry>, Error> {
+    let answer = client.list_message_move_tasks().source_arn(arn).max_results(10).send().await?;
+    Ok(answer.results.unwrap_or_default())
+}
+
+/// The tasks, once the last one has ended this way.
+async fn ended(
+    client: &Client,
+    arn: &str,
+    status: &str,
+) -> Result<Vec<ListMessageMoveTasksResultEntry>, Error> {
+    loop {
+        let listed = tasks(client, arn).await?;
+        let now = listed[0].status().unwrap();
+        if now != "RUNNING" && now != "CANCELLING" {
+            assert_eq!(now, status);
+            return Ok(listed);
+        }
+    }
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -148,6 +172,45 @@ async fn main() -> Result<(), Error> {
     assert!(receive(&client, url, 1, 1).await?.is_empty());
     let letter = &receive(&client, dead, 1, 20).await?[0];
     assert_eq!(letter.message_id(), poison.message_id());
+
+    // A task moves dead letters to a queue at a rate, until it is cancelled; the next one moves the
+    // rest.
+    let known = client
+        .get_queue_attributes()
+        .queue_url(url)
+        .attribute_names(name.clone())
+        .send()
+        .await?;
+    let there = &known.attributes().unwrap()[&name];
+    for _ in 0..2 {
+        let letters = (0..10).map(|n| {
+            let letter = SendMessageBatchRequestEntry::builder().id(n.to_string());
+            letter.message_body(format!("letter {n}")).build().unwrap()
+        });
+        let batch = client.send_message_batch().queue_url(dead);
+        batch.set_entries(Some(letters.collect())).send().await?;
+    }
+    let start = client.start_message_move_task().source_arn(arn).destination_arn(there);
+    let started = start.clone().max_number_of_messages_per_second(1).send().await?;
+    let running = &tasks(&client, arn).await?[0];
+    assert_eq!(running.status(), Some("RUNNING"));
+    assert_eq!(running.task_handle(), started.task_handle());
+    assert_eq!(running.destination_arn(), Some(there.as_str()));
+    assert_eq!(running.max_number_of_messages_per_second(), Some(1));
+    let handle = started.task_handle().unwrap();
+    let cancelled = client.cancel_message_move_task().task_handle(handle).send().await?;
+    assert!(cancelled.approximate_number_of_messages_moved() < 20);
+    let before = ended(&client, arn, "CANCELLED").await?[0].approximate_number_of_messages_moved();
+    start.send().await?;
+    let listed = ended(&client, arn, "COMPLETED").await?;
+    assert_eq!(listed.len(), 2);
+    assert_eq!(before + listed[0].approximate_number_of_messages_moved(), 20);
+    let mut back = HashSet::new();
+    while back.len() < 20 {
+        for message in receive(&client, url, 10, 20).await? {
+            back.insert(message.message_id().unwrap().to_owned());
+        }
+    }
 
     // Of a FIFO queue the first message of each group comes, and a duplicate is answered as the
     // first.

@@ -1,13 +1,16 @@
 // The scenario with the AWS SDK for Java, version 2.
 
 import java.util.ArrayList;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.stream.IntStream;
 import java.util.stream.Stream;
 import software.amazon.awssdk.core.SdkBytes;
 import software.amazon.awssdk.services.sqs.SqsClient;
 import software.amazon.awssdk.services.sqs.model.DeleteMessageBatchRequestEntry;
+import software.amazon.awssdk.services.sqs.model.ListMessageMoveTasksResultEntry;
 import software.amazon.awssdk.services.sqs.model.Message;
 import software.amazon.awssdk.services.sqs.model.MessageAttributeValue;
 import software.amazon.awssdk.services.sqs.model.MessageSystemAttributeName;
@@ -45,6 +48,22 @@ public class Scenario {
 
     static MessageAttributeValue value(String kind, String text) {
         return MessageAttributeValue.builder().dataType(kind).stringValue(text).build();
+    }
+
+    static List<ListMessageMoveTasksResultEntry> tasks(String arn) {
+        return SQS.listMessageMoveTasks(r -> r.sourceArn(arn).maxResults(10)).results();
+    }
+
+    /** The tasks, once the last one has ended this way. */
+    static List<ListMessageMoveTasksResultEntry> ended(String arn, String status) {
+        while (true) {
+            var listed = tasks(arn);
+            String now = listed.get(0).status();
+            if (!now.equals("RUNNING") && !now.equals("CANCELLING")) {
+                expect(now.equals(status), listed);
+                return listed;
+            }
+        }
     }
 
     public static void main(String[] arguments) {
@@ -113,6 +132,40 @@ public class Scenario {
         expect(receive(url, 1, 1).isEmpty(), "the poison comes again");
         Message letter = receive(dead, 1, 20).get(0);
         expect(letter.messageId().equals(poison), letter);
+
+        // A task moves dead letters to a queue at a rate, until it is cancelled; the next one moves
+        // the rest.
+        String there = SQS.getQueueAttributes(r -> r.queueUrl(url)
+                .attributeNames(QueueAttributeName.QUEUE_ARN))
+                .attributes().get(QueueAttributeName.QUEUE_ARN);
+        List<SendMessageBatchRequestEntry> letters = IntStream.range(0, 10)
+                .mapToObj(n -> SendMessageBatchRequestEntry.builder()
+                        .id("" + n)
+                        .messageBody("letter " + n)
+                        .build())
+                .toList();
+        for (int n = 0; n < 2; n++) {
+            SQS.sendMessageBatch(r -> r.queueUrl(dead).entries(letters));
+        }
+        String handle = SQS.startMessageMoveTask(r -> r.sourceArn(arn)
+                .destinationArn(there)
+                .maxNumberOfMessagesPerSecond(1)).taskHandle();
+        var running = tasks(arn).get(0);
+        expect(running.status().equals("RUNNING"), running);
+        expect(running.taskHandle().equals(handle), running);
+        expect(running.destinationArn().equals(there), running);
+        expect(running.maxNumberOfMessagesPerSecond() == 1, running);
+        var cancelled = SQS.cancelMessageMoveTask(r -> r.taskHandle(handle));
+        expect(cancelled.approximateNumberOfMessagesMoved() < 20, cancelled);
+        long before = ended(arn, "CANCELLED").get(0).approximateNumberOfMessagesMoved();
+        SQS.startMessageMoveTask(r -> r.sourceArn(arn).destinationArn(there));
+        var listed = ended(arn, "COMPLETED");
+        expect(listed.size() == 2, listed);
+        expect(before + listed.get(0).approximateNumberOfMessagesMoved() == 20, listed);
+        Set<String> back = new HashSet<>();
+        while (back.size() < 20) {
+            receive(url, 10, 20).forEach(each -> back.add(each.messageId()));
+        }
 
         // Of a FIFO queue the first message of each group comes, and a duplicate is answered as the
         // first.
