@@ -1,13 +1,16 @@
-"""Translates errors of the operating system to cassq's, with hints on what to do."""
+"""Translates errors of the operating system to cassq's, with hints on what to do; and frees what
+errors hold that were dealt with."""
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from cassq.errors import BackendError, BackendUnavailableError, StorageFullError
 
+Error = TypeVar("Error", bound=BaseException)
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -35,3 +38,20 @@ def explained(exc: OSError, what: str) -> BackendError:
             f"{what}: {exc.strerror}", hint="raise the limit of open files (ulimit -n)"
         )
     return BackendUnavailableError(f"{what}: {exc.strerror or exc}", outcome_unknown=True)
+
+
+def untraced(error: Error) -> Error:
+    """The error, without its traceback and those of the errors behind it.
+
+    The frames of a traceback, and of all that called them, hold what was worked on, and often the
+    error itself: all of that would stay until the garbage collector comes, which may be seldom.
+    """
+    left: list[BaseException | None] = [error]
+    known: set[int] = set()
+    while left:
+        each = left.pop()
+        if each is not None and id(each) not in known:
+            known.add(id(each))
+            each.__traceback__ = None
+            left += (each.__cause__, each.__context__)
+    return error

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from cassq.base.os_errors import untraced
 from cassq.errors import BackendError, QueueFullError, UsageError
 from cassq.gateway.actions.contents import SIZE_MAX, Content, content_of
 from cassq.gateway.actions.faults import fault
@@ -107,6 +108,7 @@ async def send_message_batch(host: Host, request: Request) -> Answer:
             outcomes.done.append({"Id": entry["Id"], **sent(terms, content, result)})
         elif isinstance(result, Exception):
             outcomes.fail(entry, _failure(result))
+            untraced(result)
     if not outcomes.done:
         for result in results:
             if isinstance(result, Exception):

@@ -14,6 +14,7 @@ import time
 from urllib.parse import unquote
 
 from cassq.base.clock import Clock
+from cassq.base.os_errors import untraced
 from cassq.gateway.errors import ActionError
 from cassq.gateway.plain.formats import bad
 from cassq.gateway.plain.request import PlainAnswer, PlainError, PlainRequest
@@ -96,6 +97,7 @@ class PlainAnswering:
             return refused(bad(exc.message))
         except Exception as exc:
             logger.error("%s /v1/%s: %s", method, "/".join(path), type(exc).__name__, exc_info=exc)
+            untraced(exc)
             return refused(PlainError(500, "failed", "the request failed; the log has more"))
 
     def _caller(self, request: HttpRequest) -> Caller:

@@ -17,6 +17,7 @@ from typing import Any
 
 import orjson
 
+from cassq.base.os_errors import untraced
 from cassq.client.queue import Queue
 from cassq.consumer.receiving import RECEIVE_MAX
 from cassq.errors import (
@@ -65,9 +66,12 @@ class PlainService:
         try:
             return await _handler(request)(self.host, request)
         except PlainError as exc:
-            return refused(exc)
+            answer = refused(exc)
+            untraced(exc)
         except CassqError as exc:
-            return refused(error_of(exc))
+            answer = refused(error_of(exc))
+            untraced(exc)
+        return answer
 
     def nothing(self, request: PlainRequest) -> PlainAnswer:
         """The answer to a wait for messages that is ended."""
@@ -221,6 +225,7 @@ def _pushed(outcomes: Sequence[str | Exception]) -> PlainAnswer:
             error = error_of(outcome)
             first = first or error
             errors.append({"at": at, **error.as_dict()})
+            untraced(outcome)
         elif isinstance(outcome, Exception):
             raise outcome
     if first is None:

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
 from cassq.base.clock import Clock
+from cassq.base.os_errors import untraced
 from cassq.base.rare_log import RareLog
 from cassq.errors import BackendError, QueueFullError
 from cassq.gateway.errors import ActionError
@@ -112,8 +113,10 @@ class Answering:
             outcome = DONE
         except ActionError as exc:
             reply, outcome = _refusal(call, exc), REFUSED if exc.sender else FAILED
+            untraced(exc)
         except Exception as exc:
             reply, outcome = _refusal(call, self._failure(request, call, exc)), FAILED
+            untraced(exc)
         finally:
             self._counts.ended(call.action or OTHER, outcome, time.perf_counter() - began)
         return reply

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import json
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,18 @@ from botocore.config import Config
 from cassq.aio import Connecting
 from cassq.base.clock import SystemClock
 from cassq.gateway.actions.service import service_of
+from cassq.gateway.plain.answering import PlainAnswering
+from cassq.gateway.plain.service import PlainService
+from cassq.gateway.request import Request
 from cassq.gateway.wire.answering import Answering
+from cassq.gateway.wire.http import HttpRequest
 from cassq.gateway.wire.listening import Listener, listening_sockets
+from cassq.producer.pusher import Push
 from tests.faults.extents.disks import SickDisk
 from tests.integration.aio.loops import until
 from tests.integration.deadlines import DEADLINE_SECONDS
 from tests.integration.stage import client_on
-from tests.unit.gateway.wired import counts, json_request
+from tests.unit.gateway.wired import counts, http_request, json_request, query_request
 
 EVER = 1 << 30
 URL = "http://localhost/000000000000/jobs"
@@ -39,7 +45,8 @@ async def answered(directory: Path, disk: SickDisk) -> AsyncIterator[Answering]:
     connecting = Connecting(lambda: client_on(directory, disk, lock_wait=LOCK_SECONDS))
     async with asyncio.timeout(DEADLINE_SECONDS), service_of(connecting) as service:
         await service.host.client.create_queue("jobs", claim_timeout=600.0)
-        yield Answering(service, counts(), SystemClock())
+        plain = PlainAnswering(PlainService(service.host), counts(), SystemClock(), None)
+        yield Answering(service, counts(), SystemClock(), plain=plain)
 
 
 async def ask(front: Answering, action: str, **parameters: Any) -> tuple[int, dict[str, Any]]:
@@ -113,6 +120,65 @@ def test_while_the_catalog_is_busy_receives_and_deletes_are_503(
     asyncio.run(main())
     assert "DeleteMessage failed" in caplog.text
     assert "Traceback" not in caplog.text
+
+
+def request_of(action: str, **parameters: Any) -> HttpRequest:
+    return json_request(action, json.dumps({"QueueUrl": URL, **parameters}).encode())
+
+
+def entries_of(*delays: int) -> dict[str, Any]:
+    """A batch of messages, some of which are delayed."""
+    return {
+        "Entries": [
+            {"Id": str(at), "MessageBody": "x", "DelaySeconds": delay}
+            for at, delay in enumerate(delays)
+        ]
+    }
+
+
+@contextmanager
+def garbage_kept() -> Iterator[list[Any]]:
+    """What the garbage collector would have had to find in a block; whole at its end."""
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    found: list[Any] = []
+    try:
+        yield found
+        gc.collect()
+        found += gc.garbage
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+
+
+def test_nothing_of_a_request_that_failed_is_left_for_the_garbage_collector(
+    directory: Path,
+) -> None:
+    """It comes seldom in a gateway, and requests are large."""
+    line = json.dumps({"payload": "x"}).encode() + b"\n"
+    requests: list[Callable[[], HttpRequest]] = [
+        lambda: request_of("SendMessage", MessageBody="x"),
+        lambda: request_of("SendMessage", MessageBody="x", DelaySeconds=5),
+        lambda: request_of("SendMessageBatch", **entries_of(0, 0, 0)),
+        lambda: request_of("SendMessageBatch", **entries_of(0, 5, 901)),
+        lambda: query_request({"Action": "SendMessage", "QueueUrl": URL, "MessageBody": "x"}),
+        lambda: http_request("POST", "http://localhost/v1/queues/jobs/messages", {}, line * 3),
+    ]
+
+    async def main() -> list[Any]:
+        disk = SickDisk()
+        async with answered(directory, disk) as front:
+            assert await sent(front, "before") == 200
+            with full(disk), garbage_kept() as garbage:
+                for request in requests:
+                    replies = await asyncio.gather(*(front(request()) for _ in range(5)))
+                    assert {reply.status for reply in replies} == {503}
+            return garbage
+
+    garbage = asyncio.run(main())
+    assert [each for each in garbage if isinstance(each, (HttpRequest, Request, Push))] == []
 
 
 def test_boto3_asks_again_until_the_disk_has_room(

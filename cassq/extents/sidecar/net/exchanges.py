@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from cassq.base.clock import Stopwatch
+from cassq.base.os_errors import untraced
 from cassq.errors import BackendError, BackendTimeoutError, BackendUnavailableError
 from cassq.extents.protocol.messages import RefusedError
 from cassq.extents.protocol.wire import ProtocolError, reply_of
@@ -181,7 +182,7 @@ class Exchange:
         self._use(following)
 
     def _end(self, error: BackendError) -> None:
-        self.error = error
+        self.error = untraced(error)
         if self.connection is not None:
             self.connection.close()
             self.connection = None
