@@ -162,8 +162,6 @@ class Cql:
             names = self._data_centres()
             self._cluster.shutdown()
             raise unconnected(exc, contact, names) from exc
-        # How long `prepare` waits, which takes no timeout of its own.
-        self._session._default_timeout = contact.timeout
         self._session.client_protocol_handler = Encoder
         self._consistency = CONSISTENCIES[contact.consistency]
         self._serial = SERIALS[contact.serial]
@@ -546,7 +544,9 @@ class Cql:
     def _prepare(self, text: str, qualified: str) -> PreparedStatement:
         tries = self.tries()
         while True:
-            self._patience.timeout(self.contact.timeout)
+            # The driver's `prepare` takes no timeout. Two threads may set theirs at once, and wait
+            # for as long as the other: each is the client's timeout at most.
+            self._session._default_timeout = self._patience.timeout(self.contact.timeout)
             try:
                 prepared = self._session.prepare(qualified)
             except Exception as exc:
