@@ -231,15 +231,18 @@ def test_what_a_purge_takes_from_poppers_is_purged_and_nothing_else(seed: int) -
 
 
 def world_of_priorities(seed: int) -> World:
-    """Some in which all that can happen does, and some calm ones with strict priorities."""
+    """Some in which all that can happen does, and some calm ones, where priorities are strict or
+    the least urgent has its share."""
     rng = random.Random(f"priorities {seed}")
     if seed % 3:
         scenario = with_desk(draw_scenario(rng), rng)
         scenario = with_writers(scenario, rng) if seed % 2 else scenario
         return World(seed, with_priorities(scenario, rng))
     scenario = with_priorities(replace(draw_calm(rng), delayed=0.2), rng)
-    policy = {name: each | {"priority_share": 0} for name, each in scenario.policy.items()}
-    return World(seed, replace(scenario, policy=policy, switches=1000))
+    share = 2 * (seed % 2)
+    policy = {name: each | {"priority_share": share} for name, each in scenario.policy.items()}
+    messages = 200 if share else scenario.messages
+    return World(seed, replace(scenario, policy=policy, switches=1000, messages=messages))
 
 
 @pytest.mark.parametrize("seed", SEEDS_OF_PRIORITIES)

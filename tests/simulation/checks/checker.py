@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cassq.consumer.delivery import Message
@@ -249,34 +249,62 @@ class Checker(Lookout):
                 raise BrokenPromiseError(f"{group.name} has {out}, and may have {concurrency}")
 
     def _check_priorities(self, batch: Sequence[Delivery]) -> None:
-        """Where nothing fails, and priorities are strict, nothing new passes what is more urgent
-        and was there, and known, when it was claimed."""
+        """Where nothing fails, nothing new passes what is more urgent and was there, and known,
+        when it was claimed; or, unless priorities are strict, a popper passes what is least urgent
+        in fewer claims than its share."""
         group, scenario = batch[0].group, self._world.scenario
-        shares = scenario.policy.get(group.queue, {}).get("priority_share", 16)
-        if shares or not (scenario.priorities and self._world.calm) or group.is_letters:
+        share = scenario.policy.get(group.queue, {}).get("priority_share", 16)
+        if not (scenario.priorities and self._world.calm) or group.is_letters:
             return
+        new = [each for each in batch if each.attempts == 1 and not each.sent.due_ms]
         if group.exclusive or group.keyed:
             return
+        if share:
+            self._check_share(batch, new, share)
+            return
+        known_ms = max((self._known_ms(each) for each in new), default=0)
+        waiting = list(self._known_waiting(group, known_ms))
+        for each, other in itertools.product(new, waiting):
+            if other.priority > each.sent.priority and other.acked_ms <= self._known_ms(each):
+                raise BrokenPromiseError(
+                    f"{each.place}, of priority {each.sent.priority}, came to {group.name} before"
+                    f" {other.id}, of priority {other.priority}"
+                )
+
+    def _check_share(self, batch: Sequence[Delivery], new: Sequence[Delivery], share: int) -> None:
+        """Of `share` claims of a popper one is of the least priority that waits."""
+        group, popper = batch[0].group, batch[0].popper
+        known_ms = min(self._known_ms(each) for each in batch)
+        least = min((sent.priority for sent in self._known_waiting(group, known_ms)), default=None)
+        holders = {each.message._delivery.holder for each in new} - group.holders
+        group.holders |= holders
+        if least is None or min(each.sent.priority for each in batch) <= least:
+            group.passed[popper] = 0
+        elif holders:  # otherwise all was claimed ahead, or had come due
+            group.passed[popper] += 1
+        if group.passed[popper] >= share:
+            raise BrokenPromiseError(
+                f"{group.passed[popper]} claims for {group.name} passed what is of priority {least}"
+                f" with a share of {share}"
+            )
+
+    def _known_ms(self, delivery: Delivery) -> int:
+        """The boot time until which all that was pushed was known when a message was claimed."""
         offset_ms = self.catalog_ms() - self._world.scheduler.clock.boot_ms()
+        return delivery.message._delivery.claimed_ms - offset_ms - LISTED_MS
+
+    def _known_waiting(self, group: GroupView, known_ms: int) -> Iterator[Sent]:
+        """Messages that wait, and were known then; none that was delayed."""
         chains: dict[str, int] = dict(
             self._rows("SELECT pipe_id, chain_seq FROM cursors WHERE group_id = ?", (group.id,))
         )
-        for new in batch:
-            if new.attempts > 1 or new.sent.due_ms:
+        for sent in self.acked[group.queue]:
+            place = place_of(sent.id)
+            if sent.due_ms or sent.acked_ms > known_ms or place in group.deliveries:
                 continue
-            known_ms = new.message._delivery.claimed_ms - offset_ms - LISTED_MS
-            for other in self.acked[group.queue]:
-                place = place_of(other.id)
-                urgent = other.priority > new.sent.priority and not other.due_ms
-                if not urgent or other.acked_ms > known_ms or place in group.deliveries:
-                    continue
-                if chains.get(place[0], 0) > place[1] or self._is_gone(group, place):
-                    continue
-                if group.is_owed(other, place):
-                    raise BrokenPromiseError(
-                        f"{new.place}, of priority {new.sent.priority}, came to {group.name} before"
-                        f" {other.id}, of priority {other.priority}"
-                    )
+            if chains.get(place[0], 0) <= place[1] and not self._is_gone(group, place):
+                if group.is_owed(sent, place):
+                    yield sent
 
     def _check_key(self, new: Delivery, batch: Sequence[Delivery]) -> None:
         """Nothing of its key that was pushed before, by the same pusher or on a cp queue, is

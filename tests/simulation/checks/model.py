@@ -123,6 +123,10 @@ class GroupView:
     forgotten: dict[Place, int] = field(default_factory=lambda: defaultdict(int))
     frontier: int = 0
     came_ms: list[int] = field(default_factory=list)  # when each delivery was handed out: boot time
+    # By popper, how many claims in a row were of greater priorities than the least that waited; and
+    # the holders of its claims.
+    passed: dict[object, int] = field(default_factory=lambda: defaultdict(int))
+    holders: set[str] = field(default_factory=set)
     # Boot times: since when somebody has claims of it, and since when, before that, nobody had.
     held_ms: int | None = None
     quiet_ms: int = 0

@@ -79,6 +79,12 @@ KEYS: dict[str, Any] = {"keys": 3, "clumsiness": 0.9, "catalog_lost": False, "cu
 LANES: dict[str, Any] = KEYS | {
     "policy": {"key_lanes": 3}, "roles": {"popper": 3}, "crash_rate": 0.0, "switches": 500,
 }  # fmt: skip
+LANES_IN_HAND: dict[str, Any] = LANES | {
+    "policy": {"key_lanes": 3, "claim_timeout": 5.0}, "keys": 8, "messages": 400, "switches": 2000,
+    "roles": {"pusher": 1, "popper": 2, "founder": 0, "visitor": 0}, "groups": {"ap": []},
+    "popping_threads": 3, "delayed": 0.0, "poison": 0.0, "pause_rate": 0.0, "fault_rate": 0.0,
+    "jump_rate": 0.0,
+}  # fmt: skip
 HELD: dict[str, Any] = KEYS | POISON | {"holding": True, "delayed": 0.0}
 KEYS_BY_RECEIPT: dict[str, Any] = KEYS | RECEIPTS | {
     "keys": 2, "switches": 1000, "roles": {"popper": 2, "founder": 0, "visitor": 0},
@@ -89,6 +95,9 @@ LIMITS: dict[str, Any] = {
     "catalog_lost": False, "cuts": 0, "pause_rate": 0.0,
 }  # fmt: skip
 URGENT: dict[str, Any] = {"priorities": 0.8, "catalog_lost": False}
+SHARED: dict[str, Any] = {
+    "priorities": 0.5, "delayed": 0.0, "policy": {"priority_share": 2}, "messages": 400,
+}  # fmt: skip
 STRICT: dict[str, Any] = {"priorities": 0.8, "delayed": 0.0, "policy": {"priority_share": 0}}
 RESERVES: dict[str, Any] = {
     "reserving": True, "singly": True, "waiting": 0.9, "delayed": 0.0, "clumsiness": 0.5,
@@ -171,6 +180,10 @@ PLANTS = [
           LANES, ["ap"], patch=keys.pushes_to_any_lane),
     Plant("lane-of-others", "a lane's popper claims from the pipes of all lanes", 20,
           LANES, ["ap"], patch=keys.works_for_all_lanes),
+    Plant("lane-shared", "a popper begins to work for a lane without its lock", 20,
+          KEYS | {"roles": {"popper": 2}}, ["ap"], patch=keys.begins_without_the_lock),
+    Plant("drain-skipped", "a lane is given up with messages in hand", 40,
+          LANES_IN_HAND, ["ap"], patch=keys.gives_lanes_up_at_once),
     Plant("key-let-go-while-dated", "a key goes on while its message has a deadline of its own", 60,
           KEYS_BY_RECEIPT, ["ap"], patch=keys.lets_keys_go_on_while_dated),
     Plant("receipt-of-an-earlier-keyed-delivery", "a receipt outlives a release", 60,
@@ -189,6 +202,8 @@ PLANTS = [
           URGENT | {"clumsiness": 0.9}, ["ap"], patch=priorities.takes_without_priority),
     Plant("priority-passed", "pipes are claimed from by their age alone", 40,
           STRICT, patch=priorities.goes_by_age_alone, calm=True),
+    Plant("share-forgotten", "what is least urgent starves behind the rest", 40,
+          SHARED, patch=priorities.never_begins_at_the_least, calm=True),
     Plant("turn-behind-a-nack", "a turn goes on behind what its popper gave back", 20,
           {"turns": True, "clumsiness": 0.9, "roles": {"popper": 2}}, ["cp"],
           patch=wrong.goes_on_behind_a_nack),
@@ -197,6 +212,9 @@ PLANTS = [
           {"catalog_part": wrong.SucceedsUnsealed}, wrong.passes_turns_unsealed),
     Plant("retire-pending", "a pipe is retired with claims pending", 20,
           {"roles": {"reaper": 2}, "clumsiness": 0.9}, ["ap"], patch=wrong.retires_what_is_claimed),
+    Plant("retire-pending-of-keys", "a pipe is retired with claims of a keyed group pending", 20,
+          KEYS | {"roles": {"reaper": 2}}, ["ap"],
+          patch=wrong.retires_what_a_keyed_group_claimed),
     Plant("retire-other-group", "a pipe is retired when one group is done", 40,
           {"roles": {"reaper": 2}, "switches": 500}, patch=wrong.retires_for_one_group),
     Plant("popper-shared", "threads that share a popper are in it at the same time", 40,

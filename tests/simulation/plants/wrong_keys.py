@@ -14,10 +14,12 @@ from cassq.consumer.keyed.elsewhere import ReceiptFollower
 from cassq.consumer.keyed.holding import HeldKeyNotices
 from cassq.consumer.keyed.keys import KeyLine
 from cassq.consumer.keyed.lane import Lane
+from cassq.consumer.keyed.lanes import Lanes
 from cassq.consumer.keyed.segment_hold import SegmentHold
 from cassq.consumer.keyed.segments import Entry, Segment
 from cassq.consumer.keyed.take_over import FencedPipe, TakeOver
 from cassq.consumer.settling import Settler
+from cassq.locks.port import Lock
 from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model import claims
 from cassq.model.priorities import Level
@@ -137,3 +139,39 @@ def forgets_what_is_dated_at_a_take_over() -> AbstractContextManager[Any]:
         return [segment for segment in found if not claims.is_dated(segment.row)]
 
     return patch.object(TakeOver, "unsettled", wrong)
+
+
+class AlwaysHeld(Lock):
+    """A lock that everybody has."""
+
+    def held(self) -> bool:
+        return True
+
+    def renew(self, ttl_ms: int) -> bool:
+        return True
+
+    def release(self) -> None:
+        """Nobody waits for it."""
+
+
+def begins_without_the_lock() -> AbstractContextManager[Any]:
+    """A popper works for a lane though another one has its lock."""
+    begin = Lane._begin
+
+    def wrong(self: Lane, now_ms: int) -> bool:
+        self._lock = self._lock or AlwaysHeld()
+        return begin(self, now_ms)
+
+    return patch.object(Lane, "_begin", wrong)
+
+
+def gives_lanes_up_at_once() -> AbstractContextManager[Any]:
+    """A popper that is asked for a lane does not wait until its consumers have settled what they
+    have of it."""
+    drain = Lanes._drain
+
+    def wrong(self: Lanes, lane: Lane, now_ms: int) -> None:
+        lane.leave({})
+        drain(self, lane, now_ms)
+
+    return patch.object(Lanes, "_drain", wrong)

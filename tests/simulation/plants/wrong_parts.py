@@ -425,6 +425,14 @@ def retires_what_is_claimed() -> Iterator[None]:
 
 
 @contextmanager
+def retires_what_a_keyed_group_claimed() -> Iterator[None]:
+    """The same of groups in the order of keys alone."""
+    keyed = """CASE WHEN g.policy LIKE '%"order": "key"%' THEN c.chain_seq ELSE c.ack_seq END"""
+    with _retires_by("c.ack_seq", keyed):
+        yield
+
+
+@contextmanager
 def retires_for_one_group() -> Iterator[None]:
     """One group has acked it all: enough."""
     with _retires_by("WHERE g.queue_id", "WHERE g.name = 'default' AND g.queue_id"):

@@ -8,6 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 from cassq.consumer.claiming.candidates import CandidatePipes
+from cassq.consumer.claiming.claimer import Claimer
 from cassq.lifecycle.retries import DeadLetters
 from cassq.message.batches import Batch
 from cassq.model import claims
@@ -46,3 +47,8 @@ def goes_by_age_alone() -> AbstractContextManager[Any]:
         return found
 
     return patch.object(CandidatePipes, "refresh", wrong)
+
+
+def never_begins_at_the_least() -> AbstractContextManager[Any]:
+    """Every claim begins at the greatest priority, whatever the queue's `priority_share`."""
+    return patch.object(Claimer, "least_is_next", lambda _self: False)
