@@ -27,6 +27,7 @@ from cassq.base.arguments import check_text
 from cassq.catalog.port import Catalog, limit_names
 from cassq.errors import CorruptionError, MessageNotFoundError, UsageError
 from cassq.extents.port import ExtentMissingError, ExtentReader
+from cassq.inspect.held_keys import HeldKey, delivered, delivered_of, held_by_letter
 from cassq.inspect.peeking import to_wall
 from cassq.inspect.whereabouts import FrameContent, MessageState, MessageStep, Times, said, step_of
 from cassq.lifecycle.dead_keys import held_by_letters
@@ -35,6 +36,7 @@ from cassq.lifecycle.sealing import live_pipe, seen_end
 from cassq.message.frames import Place
 from cassq.message.importance import importance_of
 from cassq.message.message_ids import from_uuid
+from cassq.model.ledger import UNFINISHED
 from cassq.model.queues import dead_letter_name, is_dead_letter_name, origin_of, rules_of
 from cassq.model.rows import (
     Claim,
@@ -248,7 +250,7 @@ class _Tracer:
         removals = catalog.claims.removed(group.id, pipe_id)
         near = _near(spot, [cursor] if cursor else [], claim)
         content = _content(self._ports, pipe, spot, near)
-        return MessageState(
+        there = MessageState(
             queue,
             group,
             pipe_id,
@@ -263,16 +265,27 @@ class _Tracer:
             success_ms=catalog.records.success_ms(group.id),
             shared=self._shared(queue, group),
             above=_above(catalog, group, pipe),
-            held_by=self._holder(queue, group, content),
         )
+        return replace(there, held_by=self._holders(there))
 
-    def _holder(self, queue: QueueRow, group: GroupRow, content: FrameContent | None) -> str:
-        """The id of a dead letter that holds the key of a message. Cost: reads those of a group
-        whose keys they hold."""
-        if content is None or content.key is None:
-            return ""
-        held = held_by_letters(self._ports, queue.name, group).get(content.key, [])
-        return next((letter.id for letter in held if letter.id != self._id), "")
+    def _holders(self, there: MessageState) -> tuple[HeldKey, ...]:
+        """What holds the key of a message: a dead letter, or others of it that were delivered and
+        are not settled, as many as may be at once. Cost: reads the dead letters of a group whose
+        keys they hold; and of a group in which messages wait for others of their key, the messages
+        that were delivered."""
+        group, claim = there.group, there.claim
+        key = there.content.key if there.content is not None else None
+        if key is None or there.fate(self._times.now_ms) not in UNFINISHED:
+            return ()
+        letters = held_by_letters(self._ports, there.queue.name, group).get(key, [])
+        for letter in letters:
+            if letter.id != self._id:
+                return (held_by_letter(letter),)
+        most = group.policy.limit_per_key or int(group.policy.order == "key")
+        if not most or (claim is not None and there.seq in delivered(claim)):
+            return ()
+        found = delivered_of(self._ports, group, key, most)
+        return tuple(found) if len(found) == most else ()
 
     def _shared(self, queue: QueueRow, group: GroupRow) -> tuple[str, str]:
         """What the group's poppers share of its limits. Cost: two reads if it has any."""

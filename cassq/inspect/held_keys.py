@@ -7,17 +7,21 @@ from collections import Counter
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from operator import attrgetter
 from typing import Any
 
 from cassq.errors import UsageError
 from cassq.inspect.peeking import READ_MESSAGES, PeekedMessages, moment, to_wall, walk
-from cassq.lifecycle.dead_keys import held_by_letters
+from cassq.lifecycle.dead_keys import HoldingLetter, held_by_letters
 from cassq.lifecycle.ports import Ports
-from cassq.model.claims import consumer_of
-from cassq.model.ledger import UNFINISHED
-from cassq.model.rows import ClaimState, GroupRow
+from cassq.message.ranges import EMPTY, RangeSet
+from cassq.model.claims import consumer_of, in_hand, is_moving
+from cassq.model.ledger import UNFINISHED, Fate
+from cassq.model.rows import Claim, ClaimState, GroupRow
 
 FAILED, IN_HAND, DEAD = "failed", "in hand", "dead"
+
+_LEFT = attrgetter("left")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +70,9 @@ def held_keys(ports: Ports, queue: str, group: GroupRow, limit: int) -> list[Hel
     now_ms = ports.catalog.now_ms()
     to_wall_ms = to_wall(ports, now_ms)
     dead = held_by_letters(ports, queue, group)
-    found = {
-        key: HeldKey(
-            *(key, letter.id, DEAD, letter.deliveries, None), error=letter.error, place=letter.place
-        )
-        for key, (letter, *_) in dead.items()
-    }
+    found = {key: held_by_letter(letter) for key, (letter, *_) in dead.items()}
     behind: Counter[bytes] = Counter()
-    with closing(walk(ports, group, now_ms, UNFINISHED, READ_MESSAGES, claimed=True)) as seen:
+    with closing(walk(ports, group, now_ms, UNFINISHED, READ_MESSAGES, claimed=_LEFT)) as seen:
         for part in seen:
             for index in range(part.first, part.last):
                 key = part.frame.key_at(index)
@@ -90,14 +89,43 @@ def held_keys(ports: Ports, queue: str, group: GroupRow, limit: int) -> list[Hel
     return keys[:limit]
 
 
+def held_by_letter(letter: HoldingLetter) -> HeldKey:
+    """What a dead letter holds; `behind` is not counted."""
+    about = (letter.key, letter.id, DEAD, letter.deliveries, None)
+    return HeldKey(*about, error=letter.error, place=letter.place)
+
+
+def delivered_of(ports: Ports, group: GroupRow, key: bytes, most: int) -> list[HeldKey]:
+    """At most `most` messages of a key that a consumer has, and in a group in the order of keys the
+    one that failed and is not settled; `behind` is not counted. Cost: reads the messages of the
+    group that were delivered, until these are found."""
+    now_ms = ports.catalog.now_ms()
+    to_wall_ms, found = to_wall(ports, now_ms), list[HeldKey]()
+    states = UNFINISHED if group.policy.order == "key" else (Fate.PENDING,)
+    with closing(walk(ports, group, now_ms, states, READ_MESSAGES, claimed=delivered)) as seen:
+        for part in seen:
+            for index in range(part.first, part.last):
+                if part.frame.key_at(index) == key:
+                    held = _held(part, index, key, to_wall_ms)
+                    found += [] if held is None else [held]
+                    if len(found) >= most:
+                        return found
+    return found
+
+
+def delivered(row: Claim) -> RangeSet:
+    """The messages of a row that were delivered, and not settled."""
+    return in_hand(row) if row.state is ClaimState.HELD else row.left if row.deliveries else EMPTY
+
+
 def _held(part: PeekedMessages, index: int, key: bytes, to_wall_ms: int) -> HeldKey | None:
     """What the message says of its key, if it was delivered."""
     row, seq = part.part.row, part.frame.base_seq + index
-    if row is None or not row.deliveries:
+    if row is None or not row.deliveries or is_moving(row):
         return None
     if row.state is ClaimState.FREE:
         state, holder = FAILED, ""
-    elif row.tried is not None and seq in row.tried:
+    elif row.tried is None or seq in row.tried:
         state, holder = IN_HAND, consumer_of(row.holder)
     else:
         return None

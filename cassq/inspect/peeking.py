@@ -13,9 +13,10 @@ from cassq.errors import CorruptionError, UsageError
 from cassq.extents.port import ExtentMissingError, ExtentReader
 from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.retries import letter_groups
-from cassq.message.frames import Frame
+from cassq.message.frames import Frame, Place
+from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model.ledger import UNFINISHED, Fate, Unfinished, unfinished
-from cassq.model.rows import GroupRow, PipeRow, QueueRow
+from cassq.model.rows import Claim, GroupRow, PipeRow, QueueRow
 
 logger: logging.Logger = logging.getLogger("cassq")
 
@@ -121,11 +122,12 @@ def walk(
     states: Collection[Fate],
     limit: int,
     *,
-    claimed: bool = False,
+    claimed: Callable[[Claim], RangeSet] | None = None,
 ) -> Generator[PeekedMessages]:
     """What a group has not committed and may be in one of the states: the greatest priority first,
-    then the oldest pipe. claimed: only what was claimed at least once. A pipe that cannot be read
-    is skipped. Cost: the live pipes and the claims; frames as the caller iterates."""
+    then the oldest pipe. claimed: only what was claimed at least once, and of each row these seqs.
+    A pipe that cannot be read is skipped. Cost: the live pipes and the claims; frames as the caller
+    iterates."""
     cursors = {cursor.pipe_id: cursor for cursor in ports.catalog.claims.cursors(group.id)}
     pipes = ports.catalog.pipes.live(group.queue_id)
     for pipe in sorted(pipes, key=lambda pipe: pipe.priority, reverse=True):
@@ -141,10 +143,11 @@ def walk(
                 rows = ports.catalog.claims.rows(group.id, pipe.id) if cursor else []
                 timed = pipe.timer_ms is not None
                 for part in unfinished(cursor, rows, end_seq, now_ms, timed=timed):
-                    if claimed and part.row is None:
-                        continue
+                    seqs = part.seqs
+                    if claimed is not None:
+                        seqs = EMPTY if part.row is None else claimed(part.row)
                     if part.fate in states or _undecided(pipe, part):
-                        yield from _read(reader, pipe, part, limit)
+                        yield from _read(reader, pipe, part, seqs, limit)
             finally:
                 reader.close()
         except (ExtentMissingError, CorruptionError) as exc:
@@ -157,14 +160,17 @@ def _undecided(pipe: PipeRow, part: Unfinished) -> bool:
 
 
 def _read(
-    reader: ExtentReader, pipe: PipeRow, part: Unfinished, limit: int
+    reader: ExtentReader, pipe: PipeRow, part: Unfinished, seqs: RangeSet, limit: int
 ) -> Iterator[PeekedMessages]:
-    for place, end_seq in part.runs:
+    pos = part.start.pos
+    for start, end_seq in seqs.ranges:
+        place = Place(start, pos)
         while place.seq < end_seq:
             slices = reader.read(place, end_seq, min(limit, READ_MESSAGES), PEEK_BYTES)
             for frame, first, last in slices:
                 yield PeekedMessages(pipe, frame, first, last, part)
             place = reader.place_after(place, slices)
+        pos = place.pos
 
 
 # --- one message ----------------------------------------------------------------------------

@@ -7,11 +7,12 @@ into words.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from cassq.inspect.held_keys import DEAD, FAILED, HeldKey
 from cassq.lifecycle.retries import death_of
 from cassq.model.claims import consumer_of, hold_ends_ms, is_doomed, is_moving, is_sick, is_spent
 from cassq.model.ledger import UNFINISHED, Fate, GroupView, fates, tally_retired
@@ -50,6 +51,7 @@ ENDS = {
     Fate.MERGED: "merged back",
     Fate.LOST: "damaged and given up",
 }
+TURN = "It waits for its turn, or for an earlier message of its key to be settled."
 STAYS = "It stays among the dead letters until it is merged back, purged, or popped from there."
 
 
@@ -113,7 +115,8 @@ class MessageState:
     """The state of a message at one place, for a group. pipe: None if it was retired; `retired`
     then has its totals. success_ms: when the group last succeeded, 0 for never. shared: what the
     group's poppers share of its limits, of the rate and the permits. above: greater priorities that
-    are used, the greatest first. held_by: the id of a dead letter that holds its key."""
+    are used, the greatest first. held_by: what holds its key: a dead letter, or messages of it that
+    were delivered, as many as may be at once."""
 
     queue: QueueRow
     group: GroupRow
@@ -130,7 +133,7 @@ class MessageState:
     success_ms: int = 0
     shared: tuple[str, str] = ("", "")
     above: tuple[int, ...] = ()
-    held_by: str = ""
+    held_by: Sequence[HeldKey] = ()
 
     def fate(self, now_ms: int) -> Fate | None:
         """Its fate for the group; None: there is no such message. One that was never claimed counts
@@ -236,16 +239,43 @@ def _unclaimed(there: MessageState, times: Times) -> dict[str, Any]:
         text = [f"It is delivered after the {before:,} {noun} in its pipe."]
     else:
         text = ["It is the next message of its pipe to be delivered."]
-    text += _held(there)
-    return {"state": "waiting", "next": (*text, *_before(there), *_limits(there, times))}
+    text += [*_held(there, times), *_key_rules(there), *_before(there)]
+    return {"state": "waiting", "next": (*text, *_limits(there, times))}
 
 
-def _held(there: MessageState) -> tuple[str, ...]:
+def _held(there: MessageState, times: Times) -> tuple[str, ...]:
     """What holds its key."""
     if not there.held_by:
         return ()
-    text = f"Its key is held by the dead letter {there.held_by}: it waits until that is merged back"
-    return (f"{text} or purged, or the key is released (cassq group release-key).",)
+    held, most = there.held_by[0], len(there.held_by)
+    if held.state == DEAD:
+        text = f"Its key is held by the dead letter {held.message_id}: it waits until that is"
+        return (f"{text} merged back or purged, or the key is released (cassq group release-key).",)
+    due_at = held.due_at or times.moment(times.now_ms)
+    if held.state == FAILED:
+        soon = due_at <= times.moment(times.now_ms)
+        again = "soon" if soon else f"at {said(due_at)} or later"
+        text = f"Its key is held by message {held.message_id}, which failed, and is delivered again"
+        until = "it waits until that is settled, or given up (cassq group release-key --give-up)."
+        return (f"{text} {again}: {until}",)
+    if there.group.policy.order == "key":
+        text = f"Its key is held by message {held.message_id}, which consumer {held.holder} has"
+        return (f"{text} until {said(due_at)} at least: it waits until that is settled.",)
+    text = f"Consumers have {counted(most, 'message')} of its key, as many as they may at once"
+    first = f"it waits for one of these; the first is {held.message_id}, of {held.holder}."
+    return (f"{text} (limit_per_key): {first}",)
+
+
+def _key_rules(there: MessageState) -> tuple[str, ...]:
+    """What else may delay it, as it has a key."""
+    policy, text = there.group.policy, list[str]()
+    if there.content is None or there.content.key is None:
+        return ()
+    if policy.rate_per_key is not None:
+        text.append(f"A key gets at most {policy.rate_per_key} (rate_per_key).")
+    if policy.fair:
+        text.append("The key with the smallest share of what is in hand comes first (fair).")
+    return tuple(text)
 
 
 def _before(there: MessageState) -> tuple[str, ...]:
@@ -274,7 +304,7 @@ def _free(there: MessageState, claim: Claim, fate: Fate, times: Times) -> dict[s
         text = f"It is delivered {again}in its turn, behind what was waiting when it came back."
         if claim.due_ms == 0:
             text = f"It is delivered {again}to the next popper that asks."
-        kept = (*kept, *_held(there), *_before(there))
+        kept = (*kept, *_held(there, times), *_key_rules(there), *_before(there))
     common = {**_of_claim(claim, times), "state": str(fate)}
     if fate is Fate.DELAYED:
         common |= {"due_at": times.moment(claim.due_ms)}
@@ -316,9 +346,10 @@ def _pending(there: MessageState, claim: Claim, times: Times) -> dict[str, Any]:
         untried = replace(claim, deliveries=claim.deliveries - 1)
         text = [
             f"Consumer {consumer} claimed it ahead, until {until}, and has not handed it out.",
-            "It waits for its turn, or for an earlier message of its key to be settled.",
+            *(_held(there, times) or (TURN,)),
+            *_key_rules(there),
+            *_stops(there, times),
         ]
-        text += _held(there)
         common = _of_claim(untried, times)
         return {**common, "state": "pending", "holder": consumer, "next": tuple(text)}
     now = f"Consumer {consumer} has it until {until}: delivery {claim.deliveries} of"
@@ -355,11 +386,8 @@ def _intent(there: MessageState) -> tuple[str, ...]:
 
 def _limits(there: MessageState, times: Times) -> list[str]:
     """What keeps it from being delivered."""
-    text, policy = [], there.queue.policy
-    if policy.pop_paused:
-        text.append("The queue is paused: nothing is delivered until it is resumed.")
-    text += _group_limits(there, times)
-    limit_ms = policy.age_limit_ms
+    text = _stops(there, times)
+    limit_ms = there.queue.policy.age_limit_ms
     if limit_ms is not None and there.content is not None and there.pipe is not None:
         since_ms = there.content.due_ms
         if since_ms is None:
@@ -368,9 +396,11 @@ def _limits(there: MessageState, times: Times) -> list[str]:
     return text
 
 
-def _group_limits(there: MessageState, times: Times) -> list[str]:
-    """Which limits of its group are used up now."""
+def _stops(there: MessageState, times: Times) -> list[str]:
+    """What keeps its group from getting anything now."""
     rules, text = rules_of(there.queue.policy, there.group.policy), []
+    if there.queue.policy.pop_paused:
+        text.append("The queue is paused: nothing is delivered until it is resumed.")
     permits = permits_of(there.shared[1], times.now_ms)
     used = sum(count for count, _ in permits.values())
     if rules.concurrency is not None and used >= rules.concurrency:

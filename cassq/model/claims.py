@@ -341,6 +341,13 @@ def is_delivery(claim: Claim, seq: int, holder: str) -> bool:
     return same and seq not in claim.acked
 
 
+def in_hand(claim: Claim) -> RangeSet:
+    """The messages of a held claim that consumers have."""
+    if claim.state is not ClaimState.HELD or is_moving(claim):
+        return EMPTY
+    return claim.left if claim.tried is None else claim.tried - claim.acked
+
+
 def is_spent(claim: Claim, max_deliveries: int) -> bool:
     """Whether only one message of the claim is left, and it was delivered as often as allowed."""
     return claim.left_count == 1 and claim.deliveries >= max_deliveries

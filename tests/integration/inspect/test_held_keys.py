@@ -14,6 +14,7 @@ from cassq.alerts.watch import run
 from cassq.base.clock import ManualClock
 from cassq.cli.main import main
 from cassq.errors import UsageError
+from cassq.gateway.lane_receiver import LaneReceiver
 from cassq.inspect.metrics import queue_metrics
 from cassq.inspect.stats import STUCK_SECONDS
 from tests.integration.stage import Connect, alone
@@ -82,6 +83,81 @@ def test_an_explanation_says_which_dead_letter_holds_the_key(holding: cassq.Queu
     text = "\n".join(holding.explain(behind.id).sentences())
     assert f"Its key is held by the dead letter {letter.id}" in text
     assert "Its key is held" not in "\n".join(holding.explain(letter.id).sentences())
+
+
+def explained(queue: cassq.Queue, payload: bytes, number: int = 0) -> str:
+    """What is said of a message that waits in the group "keyed"."""
+    found = [each for each in queue.peek(group="keyed") if each.payload == payload]
+    return "\n".join(queue.explain(found[number].id).sentences())
+
+
+def test_an_explanation_says_which_failed_message_holds_the_key(queue: cassq.Queue) -> None:
+    queue.create_group("keyed", order="key")
+    push(queue, "aaab")
+    popper = queue.popper("keyed")
+    first, other = popper.pop(2)
+    first.nack(delay=600)
+    popper.flush()
+    for number in (1, 2):
+        text = explained(queue, b"a", number)
+        assert f"Its key is held by message {first.id}, which failed, and is delivered" in text
+        assert "release-key --give-up" in text
+    assert "Its key is held" not in explained(queue, b"a"), "nothing holds up the one that holds"
+    assert "Its key is held" not in explained(queue, b"b")
+    other.ack()
+    popper.close()
+    assert f"held by message {first.id}" in explained(queue, b"a", 1), "though nobody claims it"
+
+
+def test_an_explanation_says_who_has_the_message_that_holds_the_key(queue: cassq.Queue) -> None:
+    queue.create_group("keyed", order="key", rate_per_key="10/s", fair=True)
+    push(queue, "aa")
+    popper = queue.popper("keyed")
+    (first,) = popper.pop(1, wait=60)
+    push(queue, "b")
+    text = explained(queue, b"a", 1)
+    assert f"Its key is held by message {first.id}, which consumer {popper.name} has until" in text
+    assert "A key gets at most 10/s (rate_per_key)." in text
+    assert "Its key is held" not in explained(queue, b"b")
+    assert "(fair)" in explained(queue, b"b")
+    popper.commit([first])
+    assert "Its key is held" not in explained(queue, b"a")
+
+
+def test_what_a_receiver_has_holds_its_key_too(client: cassq.Client, queue: cassq.Queue) -> None:
+    queue.create_group("keyed", order="key")
+    push(queue, "aa")
+    (group,) = (g for g in client.ports.catalog.queues.groups(queue.row.id) if g.name == "keyed")
+    receiver = LaneReceiver(client.runtime, queue, group, lambda: 0)
+    (first,) = receiver.receive(1, 60_000)
+    (held,) = queue.held_keys("keyed")
+    assert (held.state, held.message_id, held.behind) == ("in hand", first.id, 1)
+    text = explained(queue, b"a", 1)
+    assert f"Its key is held by message {first.id}, which consumer {held.holder} has until" in text
+    receiver.close()
+
+
+def test_an_explanation_says_that_a_key_has_as_many_in_hand_as_it_may(queue: cassq.Queue) -> None:
+    queue.create_group("keyed", limit_per_key=2)
+    push(queue, "aaa")
+    popper = queue.popper("keyed")
+    first, _ = popper.pop(2)
+    text = explained(queue, b"a", 2)
+    assert "Consumers have 2 messages of its key, as many as they may at once" in text
+    assert first.id in text
+    first.ack()
+    popper.flush()
+    assert "Consumers have" not in explained(queue, b"a", 1)
+
+
+def test_an_explanation_says_what_else_stops_a_claimed_message(queue: cassq.Queue) -> None:
+    queue.create_group("keyed", order="key", concurrency=1)
+    push(queue, "ab")
+    popper = queue.popper("keyed")
+    assert len(popper.pop(1)) == 1
+    assert "concurrency is 1" in explained(queue, b"b")
+    queue.pause()
+    assert "The queue is paused" in explained(queue, b"b")
 
 
 def test_an_alert_says_that_keys_are_held_until_they_are_released(

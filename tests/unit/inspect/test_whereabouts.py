@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from cassq.inspect.held_keys import FAILED, HeldKey
 from cassq.inspect.whereabouts import FrameContent, MessageState, Times, step_of
 from cassq.message.frames import Place
 from cassq.message.ranges import RangeSet
@@ -112,6 +114,19 @@ def test_what_is_among_the_dead_letters_is_dead(there: MessageState, said: str) 
     step = step_of(replace(there, queue=queue), NOW)
     assert step.state == "dead"
     assert step.next[0].startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("due_at", "said"),
+    [(90.0, "is delivered again soon:"), (130.0, "again at 1970-01-01 00:02:10 UTC or later:")],
+)
+def test_what_waits_behind_a_failed_message_says_when_that_comes_again(
+    due_at: float, said: str
+) -> None:
+    failed = HeldKey(b"k", "p:3", FAILED, 1, datetime.fromtimestamp(due_at, UTC))
+    there = replace(SIGHT, seq=9, claim=None, held_by=(failed,))
+    (found,) = (text for text in step_of(there, NOW).next if "p:3" in text)
+    assert said in found
 
 
 def test_what_is_spared_is_delivered_again() -> None:
