@@ -10,7 +10,7 @@ Kinds of findings:
 - lost: damaged messages were given up within the last hour (`cassq pipe skip`)
 - held_keys: dead letters hold keys of a group made with `on_dead="hold"`
 - stuck_keys: messages that have failed for more than a quarter of an hour hold keys of a group made
-  with `order="key"`
+  with `order="key"`; or others wait for one of their key that has been in hand for that long
 - failed: there are dead letters; one finding for each importance among them
 
 Findings about sidecars are in `cassq.alerts.sidecars`.
@@ -22,6 +22,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cassq.inspect.held_keys import HeldKey
 from cassq.inspect.stats import STUCK_SECONDS, GroupStats
 from cassq.message.importance import NORMAL
 from cassq.model.queues import QueuePolicy, is_dead_letter_name
@@ -54,6 +55,7 @@ class Snapshot:
     lost: int = 0  # messages given up within the last hour
     letters: Mapping[str, int] = field(default_factory=dict)  # importance → dead letters seen
     letters_depth: int = 0  # dead letters in all
+    worst: HeldKey | None = None  # of the keys held for too long, that with most messages behind
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,12 +171,21 @@ def _held_keys(seen: Snapshot) -> Finding | None:
 
 
 def _stuck_keys(seen: Snapshot) -> Finding | None:
-    stuck = seen.stats.stuck_keys
-    if not stuck:
-        return None
-    span = _span(STUCK_SECONDS)
-    text = f"{_messages(stuck)} failed for more than {span}, and later ones of their keys wait"
-    return _finding(seen, "stuck_keys", text, stuck=stuck)
+    stuck, kept, worst = seen.stats.stuck_keys, seen.stats.stuck_in_hand, seen.worst
+    behind = worst.behind if worst is not None else 0
+    if not stuck and not behind:
+        return None  # a long task, for which nothing waits
+    parts = [f"{_messages(stuck)} failed"] if stuck else []
+    parts += [f"{_messages(kept)} {'was' if kept == 1 else 'were'} in hand"] if kept else []
+    text = f"{' and '.join(parts)} for more than {_span(STUCK_SECONDS)}, and later ones of their"
+    text = f"{text} keys wait"
+    values: dict[str, Any] = {"stuck": stuck, "in_hand": kept}
+    if worst is not None and behind:
+        key = worst.as_dict()["key"]
+        text += f"; most of them, at least {behind:,}, wait for message {worst.message_id}"
+        text += f" of key {key!r}" + (f", which {worst.holder} has" if worst.holder else "")
+        values |= {"key": key, "message_id": worst.message_id, "behind": behind}
+    return _finding(seen, "stuck_keys", text, **values)
 
 
 def _failed(seen: Snapshot) -> list[Finding]:

@@ -24,9 +24,10 @@ from cassq.alerts.rules import GROWTH_SECONDS, Finding, Snapshot
 from cassq.alerts.sidecars import sidecar_findings
 from cassq.alerts.targets import AlertTarget
 from cassq.errors import CassqError
+from cassq.inspect.held_keys import worst_stuck
 from cassq.inspect.peeking import unfinished_headers
 from cassq.inspect.placements.rounds import last_round
-from cassq.inspect.stats import GroupStats, group_stats, queue_stats
+from cassq.inspect.stats import STUCK_SECONDS, GroupStats, group_stats, queue_stats
 from cassq.lifecycle.damage import NOTED_MS
 from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.retries import letter_groups
@@ -69,7 +70,8 @@ def run(
     and what failed.
 
     Of several concurrent passes exactly one sends an incident. Cost: the statistics of each queue;
-    the headers of the oldest 1,000 dead letters of each group; two synced writes for each incident
+    the headers of the oldest 1,000 dead letters of each group; where messages hold their keys for
+    too long, at most 11,000 of the claimed ones; two synced writes for each incident
     that changes; for sending, at most the longest limit of a target.
     """
     if not targets:
@@ -210,6 +212,7 @@ def _snapshot(
     grown = 0
     if policy.alert_dead_growth is not None:
         grown = _grown(ports, group, stats.dead, now_ms, marks)
+    stuck = stats.stuck_keys or stats.stuck_in_hand
     letters, depth = _letters(ports, queue, group) if stats.dead else ({}, 0)
     return Snapshot(
         queue=queue.name,
@@ -225,6 +228,7 @@ def _snapshot(
         lost=_lost(ports, group, now_ms) if stats.lost else 0,
         letters=letters,
         letters_depth=depth,
+        worst=worst_stuck(ports, group, now_ms - STUCK_SECONDS * 1000) if stuck else None,
     )
 
 

@@ -1,25 +1,40 @@
-"""Which keys of a keyed group are held up, by what, and how much waits behind. Writes nothing."""
+"""Which keys of a keyed group are held up, by what, for how long, and how much waits behind.
+
+A row does not say since when a message is in hand. So once in five minutes, with the samples of the
+history, it is noted which messages are, and since when each was seen so: a message that is in hand
+now, for the same delivery, has been so for that long at least. Nothing else is written here.
+"""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from operator import attrgetter
 from typing import Any
 
+from cassq.catalog.port import Catalog
 from cassq.errors import UsageError
 from cassq.inspect.peeking import READ_MESSAGES, PeekedMessages, moment, to_wall, walk
 from cassq.lifecycle.dead_keys import HoldingLetter, held_by_letters
 from cassq.lifecycle.ports import Ports
 from cassq.message.ranges import EMPTY, RangeSet
-from cassq.model.claims import consumer_of, in_hand, is_moving
+from cassq.model.claims import consumer_of, first_failure_ms, in_hand, is_moving
 from cassq.model.ledger import UNFINISHED, Fate
-from cassq.model.rows import Claim, ClaimState, GroupRow
+from cassq.model.queues import GroupPolicy
+from cassq.model.rows import Claim, ClaimState, GroupRow, Sample
 
 FAILED, IN_HAND, DEAD = "failed", "in hand", "dead"
+# How often it is noted which messages are in hand, and how many of them at most: those that were
+# seen first.
+NOTED_MS = 300_000
+NOTED_MAX = 1000
+# How many stuck messages, and how many claimed ones, are read to find the key with most behind.
+STUCK_READ_MAX = 1000
+BEHIND_READ_MAX = 10_000
 
 _LEFT = attrgetter("left")
 
@@ -140,3 +155,121 @@ def _held(part: PeekedMessages, index: int, key: bytes, to_wall_ms: int) -> Held
         failure.get("error", ""),
         place=(part.pipe.id, seq),
     )
+
+
+# --- for how long ---------------------------------------------------------------------------------
+
+# Since when messages were seen in hand, in catalog time, by (pipe, seq, deliveries).
+_Since = dict[tuple[str, int, int], int]
+
+
+def waits_in_hand(policy: GroupPolicy) -> bool:
+    """Whether no message of a key is delivered while another of it is in hand."""
+    return (policy.limit_per_key or int(policy.order == "key")) == 1
+
+
+def note_of(ports: Ports, group: GroupRow, now_ms: int) -> Sample | None:
+    """What to note of the messages in hand; None if that was noted less than five minutes ago, or
+    there are none. Cost: a read; once in five minutes the claims of the group in live pipes."""
+    catalog, at_ms = ports.catalog, now_ms - now_ms % NOTED_MS
+    before = catalog.records.samples(_subject(group.id), NOTED_MS, at_ms - NOTED_MS)
+    if before and before[-1].at_ms >= at_ms:
+        return None
+    known, found = _since(before), _Since()
+    for cursor in catalog.claims.cursors(group.id):
+        if cursor.ack.seq < cursor.chain.seq:
+            for row in catalog.claims.rows(group.id, cursor.pipe_id):
+                for seq in _in_hand_now(row, now_ms):
+                    place = row.pipe_id, seq, row.deliveries
+                    found[place] = known.get(place, now_ms)
+    kept = sorted(found.items(), key=lambda each: each[1])[:NOTED_MAX]
+    data = json.dumps([[*place, since_ms] for place, since_ms in kept], separators=(",", ":"))
+    return Sample(_subject(group.id), NOTED_MS, at_ms, data) if kept else None
+
+
+def long_in_hand(
+    catalog: Catalog, group_id: str, rows: Iterable[Claim], now_ms: int, before_ms: int
+) -> int:
+    """How many messages of these rows are in hand, and were so before that time. Cost: a read if
+    any are in hand."""
+    hands = [row for row in rows if _in_hand_now(row, now_ms)]
+    known = _noted(catalog, group_id, now_ms, before_ms) if hands else {}
+    return sum(len(_kept(row, known, now_ms)) for row in hands) if known else 0
+
+
+def failed_before(row: Claim, before_ms: int) -> bool:
+    """Whether the messages of a row first failed before then, and are not settled."""
+    failed = row.failure and row.state is not ClaimState.DONE
+    return bool(failed) and 0 < first_failure_ms(row) <= before_ms
+
+
+def worst_stuck(ports: Ports, group: GroupRow, before_ms: int) -> HeldKey | None:
+    """Of the keys that a message holds which first failed, or was in hand, before that time, the
+    one with most messages behind. None: none could be read. Cost: reads at most `STUCK_READ_MAX`
+    such messages, and `BEHIND_READ_MAX` claimed ones."""
+    catalog, now_ms = ports.catalog, ports.catalog.now_ms()
+    found: dict[bytes, HeldKey] = {}
+    behind: Counter[bytes] = Counter()
+
+    known = _noted(catalog, group.id, now_ms, before_ms)
+
+    def stuck(row: Claim) -> RangeSet:
+        if group.policy.order == "key" and failed_before(row, before_ms):
+            return delivered(row)
+        return RangeSet.of(sorted(_kept(row, known, now_ms)))
+
+    to_wall_ms = to_wall(ports, now_ms)
+    for part, index, key in _keys(ports, group, stuck, STUCK_READ_MAX):
+        held = _held(part, index, key, to_wall_ms)
+        if held is not None:
+            found.setdefault(key, held)
+    if not found:
+        return None
+    behind.update(key for _, _, key in _keys(ports, group, _LEFT, BEHIND_READ_MAX) if key in found)
+    keys = [replace(held, behind=max(0, behind[key] - 1)) for key, held in found.items()]
+    return max(keys, key=lambda held: held.behind)
+
+
+def _keys(
+    ports: Ports, group: GroupRow, claimed: Callable[[Claim], RangeSet], most: int
+) -> Iterator[tuple[PeekedMessages, int, bytes]]:
+    """The keys of at most `most` claimed messages that have one, and where they are."""
+    now_ms, left = ports.catalog.now_ms(), most
+    with closing(walk(ports, group, now_ms, UNFINISHED, READ_MESSAGES, claimed=claimed)) as seen:
+        for part in seen:
+            for index in range(part.first, min(part.last, part.first + left)):
+                key = part.frame.key_at(index)
+                if key is not None:
+                    yield part, index, key
+            left -= part.last - part.first
+            if left <= 0:
+                return
+
+
+def _in_hand_now(row: Claim, now_ms: int) -> RangeSet:
+    return in_hand(row) if row.due_ms > now_ms else EMPTY
+
+
+def _noted(catalog: Catalog, group_id: str, now_ms: int, before_ms: int) -> _Since:
+    """What was seen in hand before that time, if somebody looked within the last ten minutes."""
+    notes = catalog.records.samples(_subject(group_id), NOTED_MS, now_ms - 2 * NOTED_MS)
+    return {place: since for place, since in _since(notes).items() if since <= before_ms}
+
+
+def _kept(row: Claim, known: _Since, now_ms: int) -> list[int]:
+    """The messages of a row that are in hand, for a delivery that is `known`."""
+    hand = _in_hand_now(row, now_ms)
+    if not hand:
+        return []
+    own = (row.pipe_id, row.deliveries)
+    return [seq for pipe_id, seq, times in known if (pipe_id, times) == own and seq in hand]
+
+
+def _since(notes: Sequence[Sample]) -> _Since:
+    """What the last note says."""
+    last = json.loads(notes[-1].data) if notes else []
+    return {(pipe_id, seq, deliveries): since for pipe_id, seq, deliveries, since in last}
+
+
+def _subject(group_id: str) -> str:
+    return f"hand:{group_id}"

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from cassq.base.arguments import check_seconds, check_zone
 from cassq.catalog.port import Catalog
 from cassq.errors import UsageError
+from cassq.inspect.held_keys import NOTED_MS, note_of, waits_in_hand
 from cassq.inspect.stats import GroupStats, QueueStats, queue_stats
 from cassq.lifecycle.ports import Ports
 from cassq.model.rows import GroupRow, QueueRow, Sample
@@ -235,8 +236,10 @@ def _of_queues(ports: Ports, queues: Sequence[QueueRow], now_ms: int) -> list[No
     for queue in queues:
         if catalog.records.samples(queue.id, MINUTE_MS, minute_ms):
             continue
-        ids = {group.name: group.id for group in catalog.queues.groups(queue.id)}
-        fresh = sampled(queue_stats(ports, queue), ids, queue.id, now_ms)
+        groups = catalog.queues.groups(queue.id)
+        ids = {group.name: group.id for group in groups}
+        stats = queue_stats(ports, queue)
+        fresh = [*_in_hand(ports, stats, groups, now_ms), *sampled(stats, ids, queue.id, now_ms)]
         noted.append(Noted(queue.name, "minute", fresh))
         hours: list[Sample] = []
         days: list[Sample] = []
@@ -247,6 +250,17 @@ def _of_queues(ports: Ports, queues: Sequence[QueueRow], now_ms: int) -> list[No
         noted += [Noted(queue.name, "hour", hours)] if hours else []
         noted += [Noted(queue.name, "day", days)] if days else []
     return noted
+
+
+def _in_hand(
+    ports: Ports, stats: QueueStats, groups: Iterable[GroupRow], now_ms: int
+) -> list[Sample]:
+    """What to note of the messages that are in hand, and hold their keys."""
+    busy = [
+        each for each in groups if each.name in stats.groups and stats.groups[each.name].pending
+    ]
+    notes = [note_of(ports, each, now_ms) for each in busy if waits_in_hand(each.policy)]
+    return [note for note in notes if note is not None]
 
 
 def _ended(
@@ -273,6 +287,7 @@ def apply(ports: Ports, noted: Sequence[Noted], now_ms: int) -> None:
     if any(one.step == "hour" for one in noted):
         for step_ms, kept_ms in KEPT_MS.items():
             catalog.records.forget_samples(step_ms, now_ms - kept_ms)
+        catalog.records.forget_samples(NOTED_MS, now_ms - 2 * HOUR_MS)
 
 
 # --- looking back ------------------------------------------------------------------------------

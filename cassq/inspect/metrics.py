@@ -245,6 +245,12 @@ def _key_metrics(groups: Sequence[tuple[dict[str, str], GroupStats]]) -> list[Me
             "Messages that failed for more than 15 minutes, whose keys wait for them.",
             [(labels, group.stuck_keys) for labels, group in groups],
         ),
+        Metric(
+            "cassq_group_stuck_in_hand",
+            GAUGE,
+            "Messages in hand for more than 15 minutes, whose keys wait for them.",
+            [(labels, group.stuck_in_hand) for labels, group in groups],
+        ),
     ]
 
 

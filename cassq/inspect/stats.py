@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 from cassq.catalog.port import Catalog
 from cassq.errors import CorruptionError
 from cassq.extents.port import ExtentMissingError, Slice
+from cassq.inspect.held_keys import failed_before, long_in_hand, waits_in_hand
 from cassq.lifecycle.dead_keys import held_by_letters
 from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.sealing import seen_end
 from cassq.message.frames import Place
-from cassq.model.claims import first_failure_ms
 from cassq.model.ledger import Account, Fate, GroupView, tally, tally_retired, unfinished
 from cassq.model.rows import (
     Claim,
-    ClaimState,
     Cursor,
     GroupRow,
     PipeRow,
@@ -69,6 +68,9 @@ class GroupStats:
     # How many messages that failed first more than `STUCK_SECONDS` ago hold their keys, in a group
     # made with order="key".
     stuck_keys: int = 0
+    # How many messages have been in hand for more than `STUCK_SECONDS`, in a group in which others
+    # of their keys wait meanwhile.
+    stuck_in_hand: int = 0
     # Number of deliveries → how many waiting or pending messages have had that many.
     deliveries: dict[int, int] = field(default_factory=dict)
     # Priority → how many messages of it are waiting, the greatest first; empty while all have 0.
@@ -132,8 +134,9 @@ def view_of(catalog: Catalog, group_id: str, pipe_id: str, cursor: Cursor | None
 
 def queue_stats(ports: Ports, queue: QueueRow) -> QueueStats:
     """The statistics of a queue. Cost: its live pipes, and the open claims of each group,
-    however many pipes were retired, and the dead letters of groups whose keys they hold; up to five
-    times that while pipes are being retired."""
+    however many pipes were retired, and the dead letters of groups whose keys they hold; a read
+    more of groups in which messages in hand hold their keys; up to five times that while pipes are
+    being retired."""
     return _steady(ports, queue, lambda: _look(ports, queue))
 
 
@@ -198,12 +201,12 @@ def _look(ports: Ports, queue: QueueRow) -> QueueStats:
         cursors = {cursor.pipe_id: cursor for cursor in catalog.claims.cursors(group.id)}
         for_it = [pipe for pipe in pipes if pipe.is_for(group.id)]
         ages: list[float] = []
+        rows: list[Claim] = []
         for pipe in for_it:
             view = view_of(catalog, group.id, pipe.id, cursors.get(pipe.id))
             timed = pipe.timer_ms is not None
             mine.add(tally(view, now_ms).up_to(ends[pipe.id], timed=timed), pipe.priority)
-            if group.policy.order == "key":
-                mine.stuck_keys += _stuck(view.rows, now_ms - STUCK_SECONDS * 1000)
+            rows += view.rows
             if pipe.timer_ms is not None and pipe.timer_ms <= now_ms:
                 ages += _ages_due(ports, pipe.id, ends[pipe.id], view, now_ms)
         if group.id in retired:
@@ -212,13 +215,20 @@ def _look(ports: Ports, queue: QueueRow) -> QueueStats:
         ages += _ages_pushed(ports, at_once, cursors, ends)
         mine.oldest_age = max(ages, default=None)
         mine.held_keys = len(held_by_letters(ports, queue.name, group))
+        _count_stuck(catalog, mine, group, rows, now_ms)
     return stats
 
 
-def _stuck(rows: Iterable[Claim], before_ms: int) -> int:
-    """How many messages failed first before then, and are not settled."""
-    failed = [row for row in rows if row.failure and row.state is not ClaimState.DONE]
-    return sum(row.left_count for row in failed if 0 < first_failure_ms(row) <= before_ms)
+def _count_stuck(
+    catalog: Catalog, stats: GroupStats, group: GroupRow, rows: Sequence[Claim], now_ms: int
+) -> None:
+    """Count the messages that have held their keys for too long. Cost: a read in a group in which
+    messages in hand hold their keys."""
+    before_ms = now_ms - STUCK_SECONDS * 1000
+    if group.policy.order == "key":
+        stats.stuck_keys = sum(row.left_count for row in rows if failed_before(row, before_ms))
+    if waits_in_hand(group.policy):
+        stats.stuck_in_hand = long_in_hand(catalog, group.id, rows, now_ms, before_ms)
 
 
 def _ages_pushed(

@@ -269,7 +269,7 @@ def _trouble_lines(stats: QueueStats) -> list[str]:
 
 
 def _held_lines(stats: QueueStats) -> list[str]:
-    """How many keys of its groups dead letters hold, or messages that go on failing."""
+    """How many keys of its groups dead letters hold, or messages that go on failing, or in hand."""
     lines: list[str] = []
     for name, group in stats.groups.items():
         listed = f"`cassq group keys {stats.name} {name}` lists them"
@@ -279,6 +279,13 @@ def _held_lines(stats: QueueStats) -> list[str]:
         if group.stuck_keys:
             failed = f"{output.messages(group.stuck_keys)} of group {name} failed for more than"
             lines.append(f"{failed} {STUCK_SECONDS // 60} minutes, and hold their keys; {listed}")
+        if group.stuck_in_hand:
+            kept = output.messages(group.stuck_in_hand)
+            was = "has" if group.stuck_in_hand == 1 else "have"
+            lines.append(
+                f"{kept} of group {name} {was} been in hand for more than"
+                f" {STUCK_SECONDS // 60} minutes; {listed}"
+            )
     return ["", *lines] if lines else []
 
 

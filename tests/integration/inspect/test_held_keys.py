@@ -15,6 +15,8 @@ from cassq.base.clock import ManualClock
 from cassq.cli.main import main
 from cassq.errors import UsageError
 from cassq.gateway.lane_receiver import LaneReceiver
+from cassq.inspect.held_keys import NOTED_MS
+from cassq.inspect.history import roll_up
 from cassq.inspect.metrics import queue_metrics
 from cassq.inspect.stats import STUCK_SECONDS
 from tests.integration.stage import Connect, alone
@@ -209,6 +211,70 @@ def test_a_key_that_goes_on_failing_is_shown_and_released(
     assert queue.release_key("keyed", b"a", give_up=True) == 1
     assert queue.stats().groups["keyed"].stuck_keys == 0
     assert "stuck_keys recovered" in sent()
+
+
+def pass_time(
+    clock: ManualClock, popper: cassq.Popper, client: cassq.Client, queue: cassq.Queue, seconds: int
+) -> None:
+    """Let time pass, in which the popper keeps what it has, and samples are taken."""
+    for _ in range(seconds // 10):
+        clock.advance(10)
+        popper.tend()
+        roll_up(client.ports, [queue.row], client.ports.catalog.now_ms())
+
+
+def test_a_message_that_stays_in_hand_is_shown_and_its_key_named(
+    timed: cassq.Client, clock: ManualClock
+) -> None:
+    queue = timed.create_queue("jobs")
+    queue.create_group("keyed", order="key")
+    push(queue, "aabbbc")
+    popper = queue.popper("keyed")
+    messages = {message.key: message for message in popper.pop(3)}
+    queues, log = [queue.row], AlertTarget("log")
+
+    def sent() -> list[str]:
+        found = [each for each in run(timed.ports, queues, [log]) if "stuck_keys" in each.subject]
+        return [f"{each.subject} {each.detail}" for each in found]
+
+    def stuck() -> int:
+        return queue.stats().groups["keyed"].stuck_in_hand
+
+    pass_time(clock, popper, timed, queue, STUCK_SECONDS - 10)
+    assert (stuck(), sent()) == (0, [])
+    pass_time(clock, popper, timed, queue, NOTED_MS // 1000 + 10)
+    assert stuck() == 3
+    (metric,) = (m for m in queue_metrics([queue.stats()]) if m.name == "cassq_group_stuck_in_hand")
+    assert [value for labels, value in metric.values if "keyed" in labels.values()] == [3]
+    (text,) = sent()
+    assert text.startswith("stuck_keys raised")
+    assert "3 messages were in hand for more than 15 minutes" in text
+    assert f"at least 2, wait for message {messages[b'b'].id} of key 'b'" in text
+    assert popper.name in text
+    popper.commit([messages[b"a"], messages[b"b"]])
+    assert stuck() == 1
+    (text,) = sent()
+    assert text.startswith("stuck_keys recovered"), "nothing waits for the third"
+    popper.commit([messages[b"c"]])
+    again = [*popper.pop(1), *popper.pop(1)]
+    assert stuck() == 0
+    pass_time(clock, popper, timed, queue, 60)
+    assert (len(again), stuck()) == (2, 0), "others of the keys are in hand since now"
+
+
+def test_a_message_that_was_delivered_again_is_not_in_hand_since_before(
+    timed: cassq.Client, clock: ManualClock
+) -> None:
+    queue = timed.create_queue("jobs", sick_check=False)
+    queue.create_group("keyed", order="key")
+    push(queue, "aa")
+    popper = queue.popper("keyed")
+    (message,) = popper.pop(1)
+    pass_time(clock, popper, timed, queue, STUCK_SECONDS)
+    popper.rollback([message])
+    assert len(popper.pop(1)) == 1
+    pass_time(clock, popper, timed, queue, NOTED_MS // 1000 + 10)
+    assert queue.stats().groups["keyed"].stuck_in_hand == 0
 
 
 def test_the_command_gives_a_failed_message_up(url: str, queue: cassq.Queue) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from cassq.alerts.rules import IMPORTANCES_MAX, OTHER, Snapshot, bounded, findings
 from cassq.errors import ConfigError
+from cassq.inspect.held_keys import HeldKey
 from cassq.inspect.stats import GroupStats
 from cassq.model.queues import QueuePolicy, changed
 
@@ -24,6 +25,33 @@ def snapshot(policy: QueuePolicy = OFF, **fields: Any) -> Snapshot:
 
 def kinds(seen: Snapshot) -> list[str]:
     return [finding.kind for finding in findings(seen, NOW_MS)]
+
+
+# --- keys held for too long -------------------------------------------------------------------
+
+WORST = HeldKey(b"k", "p:3", "in hand", 1, None, "me", behind=1200)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"stuck_keys": 2}, "2 messages failed for more than 15 minutes, and later ones of their"),
+        ({"stuck_in_hand": 1, "worst": WORST}, "1 message was in hand for more than 15 minutes,"),
+        ({"stuck_in_hand": 2, "worst": WORST}, "2 messages were in hand for more than 15 minutes"),
+        ({"stuck_keys": 1, "stuck_in_hand": 1, "worst": WORST}, "1 message failed and 1 message"),
+        ({"stuck_in_hand": 1, "worst": WORST}, "1,200, wait for message p:3 of key 'k', which me"),
+    ],
+)
+def test_keys_that_are_held_for_too_long_are_reported(fields: dict[str, Any], said: str) -> None:
+    (finding,) = findings(snapshot(**fields), NOW_MS)
+    assert finding.kind == "stuck_keys"
+    assert said in finding.message
+    assert finding.values["stuck"] == fields.get("stuck_keys", 0)
+
+
+@pytest.mark.parametrize("worst", [None, replace(WORST, behind=0)])
+def test_a_message_in_hand_that_nothing_waits_for_is_not_reported(worst: HeldKey | None) -> None:
+    assert kinds(snapshot(stuck_in_hand=1, worst=worst)) == []
 
 
 # --- no consumer ------------------------------------------------------------------------------
