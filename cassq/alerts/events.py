@@ -30,7 +30,7 @@ def event_maker(to_wall_ms: int) -> Callable[[Finding, int, int, int], dict[str,
             "id": f"{finding.key}:{since_ms}:{state}",
             "source": f"/cassq/{finding.queue.lstrip('/') or 'sidecars'}",
             "type": f"cassq.alert.{finding.kind}.{state}",
-            "subject": finding.group,
+            "subject": finding.group or finding.values.get("schedule", ""),
             "time": _moment(at_ms + to_wall_ms),
             "datacontenttype": "application/json",
             "data": {
@@ -50,8 +50,12 @@ def event_maker(to_wall_ms: int) -> Callable[[Finding, int, int, int], dict[str,
 
 
 def _where(finding: Finding) -> str:
-    """The prefix that names queue and group; messages about sidecars name them themselves."""
-    return f"queue {finding.queue}, group {finding.group}: " if finding.queue else ""
+    """The prefix that names queue and group; messages about schedules and sidecars name those
+    themselves."""
+    if not finding.queue:
+        return ""
+    group = f", group {finding.group}" if finding.group else ""
+    return f"queue {finding.queue}{group}: "
 
 
 def encoded(event: dict[str, Any]) -> bytes:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
-from cassq.alerts.rules import Finding, Snapshot, found_in
+from cassq.alerts.rules import LATE_SCHEDULE, Finding, Snapshot, found_in
 from cassq.model.rows import Incident
 
 EPISODES_MAX = 20
@@ -106,12 +106,19 @@ class IncidentStep(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AlertView:
-    """The observations of one pass. gone: ids of groups that no longer exist. sidecars: findings
-    about sidecars; None if they were not checked."""
+    """The observations of one pass. gone: ids of groups that no longer exist. sidecars, schedules:
+    findings about these; None if they were not checked."""
 
     snapshots: Sequence[Snapshot]
     gone: Collection[str] = ()
     sidecars: Sequence[Finding] | None = None
+    schedules: Sequence[Finding] | None = None
+
+    def looked_for(self, finding: Finding, looked_at: Collection[str]) -> bool:
+        """Whether a problem would have been found. looked_at: ids of groups."""
+        if finding.kind == LATE_SCHEDULE:
+            return self.schedules is not None
+        return finding.group_id in looked_at if finding.queue_id else self.sidecars is not None
 
 
 def plan(
@@ -128,7 +135,8 @@ def plan(
     """
     rows = {row.key: row for row in incidents}
     found = found_in(view.snapshots, now_ms)
-    found |= {finding.key: finding for finding in view.sidecars or ()}
+    beside = (*(view.sidecars or ()), *(view.schedules or ()))
+    found |= {finding.key: finding for finding in beside}
     looked_at = {snapshot.group_id for snapshot in view.snapshots} | set(view.gone)
     steps = []
     for key in sorted({*rows, *found}):
@@ -142,11 +150,7 @@ def plan(
             continue
         if before.claim_ms > now_ms:
             continue
-        subject = before.finding
-        if subject.queue_id:
-            over = finding is None and subject.group_id in looked_at
-        else:
-            over = finding is None and view.sidecars is not None
+        over = finding is None and view.looked_for(before.finding, looked_at)
         step = _step(row, before, finding, over, targets, make_event, now_ms, claim_ms)
         if step is not None:
             steps.append(step)

@@ -13,7 +13,8 @@ Kinds of findings:
   with `order="key"`; or others wait for one of their key that has been in hand for that long
 - failed: there are dead letters; one finding for each importance among them
 
-Findings about sidecars are in `cassq.alerts.sidecars`.
+Findings about schedules are in `cassq.alerts.schedules`, and those about sidecars in
+`cassq.alerts.sidecars`.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ from cassq.message.importance import NORMAL
 from cassq.model.queues import QueuePolicy, is_dead_letter_name
 from cassq.plurals import counted
 
+LATE_SCHEDULE = "late_schedule"
 KINDS = (
     *("no_consumer", "oldest_age", "dead_growth", "stalled", "lost", "failed"),
-    *("held_keys", "stuck_keys"),
+    *("held_keys", "stuck_keys", LATE_SCHEDULE),
     *("sidecar_unreachable", "sidecar_damaged", "under_replicated"),
 )
 OTHER = "other"
@@ -60,9 +62,10 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A problem of a group or a sidecar. values: its numbers.
+    """A problem of a group, a schedule or a sidecar. values: its numbers.
 
-    For sidecars, queue and queue_id are empty, and group is the sidecar's name or empty.
+    For schedules, group is empty, and group_id is the schedule's. For sidecars, queue and queue_id
+    are empty, and group is the sidecar's name or empty.
     """
 
     kind: str

@@ -20,7 +20,8 @@ from cassq.alerts.incidents import (
     plan,
     settled,
 )
-from cassq.alerts.rules import GROWTH_SECONDS, Finding, Snapshot
+from cassq.alerts.rules import GROWTH_SECONDS, LATE_SCHEDULE, Finding, Snapshot
+from cassq.alerts.schedules import late, schedule_findings
 from cassq.alerts.sidecars import sidecar_findings
 from cassq.alerts.targets import AlertTarget
 from cassq.errors import CassqError
@@ -64,10 +65,11 @@ def run(
     targets: Sequence[AlertTarget],
     *,
     sidecars: bool = False,
+    schedules: bool = False,
     dry_run: bool = False,
 ) -> list[AlertReport]:
-    """Run one alert pass over these queues, and on request over the sidecars; return what was sent
-    and what failed.
+    """Run one alert pass over these queues, and on request over the sidecars and all schedules;
+    return what was sent and what failed.
 
     Of several concurrent passes exactly one sends an incident. Cost: the statistics of each queue;
     the headers of the oldest 1,000 dead letters of each group; where messages hold their keys for
@@ -76,7 +78,7 @@ def run(
     """
     if not targets:
         return []
-    looked = look(ports, queues, sidecars=sidecars)
+    looked = look(ports, queues, sidecars=sidecars, schedules=schedules)
     steps = decide(looked, targets, looked.now_ms)
     if dry_run:
         return looked.failures + planned(steps)
@@ -95,7 +97,9 @@ class Observations:
     failures: list[AlertReport]
 
 
-def look(ports: Ports, queues: Iterable[QueueRow], *, sidecars: bool = False) -> Observations:
+def look(
+    ports: Ports, queues: Iterable[QueueRow], *, sidecars: bool = False, schedules: bool = False
+) -> Observations:
     """Read the state of these queues; nothing is written. Cost: see `run`."""
     now_ms = ports.catalog.now_ms()
     failures: list[AlertReport] = []
@@ -104,7 +108,12 @@ def look(ports: Ports, queues: Iterable[QueueRow], *, sidecars: bool = False) ->
     incidents = ports.catalog.records.incidents()
     looked_at = {snapshot.group_id for snapshot in snapshots}
     gone = _gone(ports, incidents, looked_at)
-    view = AlertView(snapshots, gone, _of_sidecars(ports) if sidecars else None)
+    view = AlertView(
+        snapshots,
+        gone,
+        _of_sidecars(ports) if sidecars else None,
+        _of_schedules(ports) if schedules else None,
+    )
     return Observations(view, incidents, now_ms, ports.clock.wall_ms() - now_ms, marks, failures)
 
 
@@ -275,12 +284,23 @@ def _of_sidecars(ports: Ports) -> list[Finding] | None:
     return sidecar_findings(upkeep.fleet(), last_round(ports.catalog))
 
 
+def _of_schedules(ports: Ports) -> list[Finding]:
+    """The problems of schedules. Cost: a read, and one for the queues of those that are late."""
+    rows, now_ms = ports.catalog.records.schedules(), ports.catalog.wall_ms()
+    wanted = list(dict.fromkeys(row.queue_id for row in late(rows, now_ms)))
+    found = ports.catalog.queues.by_ids(wanted) if wanted else []
+    queues = {row.id: row for row in found if row is not None and not row.deleted}
+    return schedule_findings(rows, queues, now_ms)
+
+
 def _gone(ports: Ports, incidents: Iterable[Incident], looked_at: set[str]) -> set[str]:
     """Groups with incidents that no longer exist. Cost: two reads for each group not looked at."""
     gone = set()
     for row in incidents:
         finding = load(row.data).finding
         if not finding.queue_id or finding.group_id in looked_at or finding.group_id in gone:
+            continue
+        if finding.kind == LATE_SCHEDULE:
             continue
         queue = ports.catalog.queues.by_id(finding.queue_id)
         ids = {g.id for g in ports.catalog.queues.groups(finding.queue_id)}

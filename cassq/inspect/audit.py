@@ -45,10 +45,12 @@ from cassq.model.rows import (
     RetiredSum,
     summed,
 )
+from cassq.model.schedules import GRACE_MS, ScheduleRow, due_tick_ms, iso_time, late_ms
 from cassq.plurals import counted
 
 WALK_MESSAGES = 65_536
 MENDED = "`cassq reap` repairs this without loss"
+FINISHED = "`cassq reap` goes on with it"
 FORWARD = "`cassq pipe show` shows what skipping it costs"
 WALK_BYTES = 8 * 1024 * 1024
 # How often rows that others keep changing are read before a fault in them is reported; and the
@@ -233,12 +235,42 @@ def added_up(
     for group in groups:
         if group.id in there:
             _add_group(audit, group, live, retired)
+    for finding in _unfinished_ticks(ports, queue):
+        audit.find(finding)
     audit.expired_groups = expired_groups(catalog, queue.id)
     for expired in audit.expired_groups:
         if sum(expired.counts.values()) != expired.pushed:
             parts = _terms(expired.counts)
             audit.find(f"expired group {expired.name}: {parts} is not pushed {expired.pushed}")
     return audit
+
+
+def _unfinished_ticks(ports: Ports, queue: QueueRow) -> list[str]:
+    """The ticks of schedules whose push was begun and not finished, as long as nobody goes on with
+    them. Cost: a read of the schedules, up to LOOKS_MAX times if there are any."""
+    left = _begun_ticks(ports, queue)
+    for look in range(1, LOOKS_MAX):
+        if not left:
+            break
+        ports.clock.sleep(PAUSE_SECONDS * 2 ** (look - 1))
+        now = _begun_ticks(ports, queue)
+        left = [row for row in left if row in now]
+    return [
+        f"schedule {row.name}: the tick of {iso_time(due_tick_ms(row))} was begun and not finished,"
+        f" more than a minute after its time; {FINISHED}"
+        for row in left
+    ]
+
+
+def _begun_ticks(ports: Ports, queue: QueueRow) -> list[ScheduleRow]:
+    now_ms = ports.catalog.wall_ms()
+    return [
+        row
+        for row in ports.catalog.records.schedules()
+        if queue.id in (row.queue_id, row.firing_queue_id)
+        and row.firing is not None
+        and late_ms(row, now_ms) > GRACE_MS
+    ]
 
 
 def _counts(catalog: Catalog, each: Examined, retired: Mapping[str, int]) -> bool:

@@ -15,6 +15,7 @@ from cassq.base.counters import LATENCY_SECONDS, Latencies, Requests, Tallies, T
 from cassq.errors import CassqError
 from cassq.inspect.stats import GroupStats, QueueStats, queue_stats
 from cassq.lifecycle.ports import Ports
+from cassq.model.schedules import ScheduleRow, late_ms
 
 logger: logging.Logger = logging.getLogger("cassq")
 
@@ -75,7 +76,8 @@ class Meter:
         self._queues = queues
 
     def read(self) -> list[Metric | Histogram]:
-        """The metrics now. Cost: the same as `queue_stats` for each queue, if they are reported."""
+        """The metrics now. Cost: if depths are reported, the same as `queue_stats` for each queue,
+        and a read of the schedules."""
         metrics: list[Metric | Histogram] = [*client_metrics(self._tallies.totals())]
         if self._requests is not None:
             metrics += request_metrics(self._requests)
@@ -91,6 +93,8 @@ class Meter:
                 ports.life.check()
                 rows = ports.catalog.queues.listed()
                 metrics += queue_metrics([queue_stats(ports, row) for row in rows])
+                schedules = ports.catalog.records.schedules()
+                metrics += schedule_metrics(schedules, ports.catalog.wall_ms())
             except CassqError as exc:
                 logger.warning("the metrics do not include the depths of queues: %s", exc)
                 readable = False
@@ -305,3 +309,27 @@ def queue_metrics(found: Iterable[QueueStats]) -> list[Metric]:
     ]
     metrics += _of_each(_DEPTHS, "cassq_group_{}_messages", GAUGE, groups)
     return metrics + _of_each(_TOTALS, "cassq_group_{}_messages_total", COUNTER, groups)
+
+
+def schedule_metrics(rows: Iterable[ScheduleRow], now_ms: int) -> list[Metric]:
+    """How late the schedules of each queue that has any are at the wall time `now_ms`, and how many
+    of them are paused."""
+    late: dict[str, float] = {}
+    paused: dict[str, int] = {}
+    for row in rows:
+        late[row.queue] = max(late.get(row.queue, 0.0), late_ms(row, now_ms) / 1000)
+        paused[row.queue] = paused.get(row.queue, 0) + row.paused
+    return [
+        Metric(
+            "cassq_schedule_late_seconds",
+            GAUGE,
+            "Age of the oldest tick that is due and was not pushed; 0 if there is none.",
+            [({QUEUE: queue}, seconds) for queue, seconds in late.items()],
+        ),
+        Metric(
+            "cassq_schedule_paused",
+            GAUGE,
+            "Schedules that are paused.",
+            [({QUEUE: queue}, count) for queue, count in paused.items()],
+        ),
+    ]

@@ -126,6 +126,17 @@ def next_step(row: ScheduleRow, now_ms: int) -> Step | None:
     return Step(latest_ms, "missed" if row.missed == "skip" else None)
 
 
+def due_tick_ms(row: ScheduleRow) -> int:
+    """The earliest tick that was neither pushed nor skipped, whether it is due or not."""
+    return row.next_ms if row.firing is None else row.firing.tick_ms
+
+
+def late_ms(row: ScheduleRow, now_ms: int) -> int:
+    """For how long the next tick of a schedule is due at the wall time `now_ms`; 0: it is not, or
+    the schedule is paused."""
+    return 0 if row.paused else max(0, now_ms - due_tick_ms(row))
+
+
 def fired(row: ScheduleRow, place: TickPlace) -> ScheduleRow:
     """The row when the message of a tick is there: for the next tick."""
     return replace(_past(row, place.tick_ms), firing=None, firing_queue_id="", last=place)

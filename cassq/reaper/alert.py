@@ -1,4 +1,5 @@
-"""The alert pass: notifies people that a queue or a sidecar needs attention; see `cassq.alerts`.
+"""The alert pass: notifies people that a queue, a schedule or a sidecar needs attention; see
+`cassq.alerts`.
 
 With very many queues, a pass checks as many as its time allows, and the next one continues.
 """
@@ -19,7 +20,8 @@ _AT_ONCE = 50
 
 
 class Alert(Pass):
-    """Checks queues that hold anything, their dead-letter queues, and queues with incidents.
+    """Checks queues that hold anything, their dead-letter queues, and queues with incidents; with
+    all queues also schedules and sidecars.
 
     targets: called at each pass; if it returns none, nothing is checked.
     """
@@ -47,13 +49,13 @@ class Alert(Pass):
         clock = self._ports.clock
         until_ms = clock.boot_ms() + self._patience() * 1000
         reports: list[Action] = []
-        sidecars = scope.ids is None and self._ports.upkeep is not None
-        while left or sidecars:
+        everything = scope.ids is None  # the first time also what belongs to no group
+        while left or everything:
             queues, left = self._rows(left[:_AT_ONCE]), left[_AT_ONCE:]
-            found = watch.run(
-                self._ports, queues, self._targets(), sidecars=sidecars, dry_run=dry_run
-            )
-            sidecars = False
+            sidecars = everything and self._ports.upkeep is not None
+            beside = {"sidecars": sidecars, "schedules": everything, "dry_run": dry_run}
+            found = watch.run(self._ports, queues, self._targets(), **beside)
+            everything = False
             reports += [Action(o.verb, o.subject, o.queue, o.outcome, o.detail) for o in found]
             if scope.ids is None and clock.boot_ms() >= until_ms:
                 break

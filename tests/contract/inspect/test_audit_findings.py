@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 import cassq
 from cassq.base.clock import ManualClock
 from cassq.client.backends.embedded import CATALOG
+from cassq.model.schedules import TickPlace
 from tests.integration.stage import client_on, numbers, push
 
 
@@ -98,3 +100,28 @@ def test_a_dead_letter_that_is_not_where_its_move_says_is_reported(
     change(tmp_path, f"UPDATE moves SET dest_seq = {dest_seq} WHERE seq = 0")
     (finding,) = queue.audit().findings
     assert "is not in the dead letters" in finding
+
+
+def test_a_tick_whose_push_was_left_is_reported_until_somebody_finishes_it(
+    client: cassq.Client, clock: ManualClock
+) -> None:
+    queue = client.create_queue("jobs")
+    push(queue, *numbers(1))
+    client.create_schedule("tidy", "jobs", every=3600)
+    records = client.ports.catalog.records
+    (row,) = records.schedules()
+    clock.advance(3600)
+    (pipe,) = client.ports.catalog.pipes.live(queue.row.id)
+    left = replace(row, firing=TickPlace(row.next_ms, pipe.id, 1))
+    assert records.change_schedule(row, left)
+    clock.advance(60)
+    assert queue.audit().findings == []
+    clock.advance(1)
+    (finding,) = queue.audit().findings
+    assert finding.startswith("schedule tidy: the tick of 2023-11-14T23:13:20Z was begun and not")
+    assert client.create_queue("other").audit().findings == []
+    client.schedule("tidy").pause()
+    assert queue.audit().findings == [], "it waits for the end of the pause"
+    client.schedule("tidy").resume()
+    client.reaper.reap(only=("schedule",))
+    assert queue.audit().findings == []

@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 
 import cassq
+from cassq.alerts.schedules import LATE_SECONDS
+from cassq.alerts.targets import AlertTarget
 from cassq.base.clock import ManualClock
+from cassq.base.counters import Tallies
 from cassq.errors import BackendError
+from cassq.inspect.metrics import Meter
 from cassq.lifecycle.sealing import seal_pipe
 from cassq.message.frames import Place as At
 from cassq.model.schedules import ScheduleRow, TickPlace
@@ -134,6 +138,33 @@ def test_clients_with_a_popper_push_ticks_in_passing(client: cassq.Client) -> No
     with queue.popper() as popper:
         found = popper.pop(1, wait=60)
     assert payloads(found) == [b"now"]
+
+
+def test_a_tick_that_is_not_pushed_raises_an_alert_until_it_is(
+    timed: cassq.Client, jobs: cassq.Queue, clock: ManualClock
+) -> None:
+    hourly(timed)
+    jobs.pause(pop=False)
+    clock.advance(HOUR + LATE_SECONDS)
+    timed.reaper.targets = [AlertTarget("log")]
+    tick(timed)
+
+    def sent() -> list[str]:
+        return [action.subject for action in timed.reaper.reap(only=("alert",))]
+
+    assert sent() == ["late_schedule raised"]
+    timed.reaper.reap([jobs.row], only=("alert",))
+    assert sent() == []
+    (late, paused) = (
+        metric.values
+        for metric in Meter(lambda: timed.ports, None, Tallies(), dict, queues=True).read()
+        if metric.name.startswith("cassq_schedule")
+    )
+    assert [value for _, value in late] == [LATE_SECONDS]
+    assert [value for _, value in paused] == [0]
+    jobs.resume()
+    assert tick(timed) == ["1 tick pushed"]
+    assert sent() == ["late_schedule recovered"]
 
 
 # --- other processes in between -----------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from dataclasses import replace
 
 from cassq.base.counters import COUNTS, LATENCY_SECONDS, Latencies, Tallies, Tally
 from cassq.errors import BackendTimeoutError, ClaimLostError
@@ -14,9 +15,11 @@ from cassq.inspect.metrics import (
     client_metrics,
     queue_metrics,
     request_latency,
+    schedule_metrics,
 )
 from cassq.inspect.prometheus import as_text
 from cassq.inspect.stats import GroupStats, QueueStats
+from cassq.model.schedules import ScheduleRow, TickPlace
 
 QUEUE = "messaging_destination_name"
 GROUP = "messaging_consumer_group_name"
@@ -163,11 +166,24 @@ def test_depths_are_reported_by_queue_and_group() -> None:
     assert states == {"open", "sealed"}
 
 
+def test_schedules_are_reported_by_queue() -> None:
+    row = ScheduleRow("s", "tidy", "q", "mail", "@every 1h", "UTC", 0, next_ms=1000)
+    rows = [row, replace(row, next_ms=4000), replace(row, paused=True)]
+    rows += [replace(row, queue="other", firing=TickPlace(500, "p", 0))]
+    metrics = schedule_metrics(rows, 3500)
+    assert values(metrics, "cassq_schedule_late_seconds") == [
+        ({QUEUE: "mail"}, 2.5),
+        ({QUEUE: "other"}, 3.0),
+    ]
+    assert values(metrics, "cassq_schedule_paused") == [({QUEUE: "mail"}, 1), ({QUEUE: "other"}, 0)]
+
+
 def test_metrics_are_named_by_the_rules_of_prometheus() -> None:
     one = tally("g")
     one.failures["pop", "X"] = 1
     metrics = client_metrics({("mail", ""): Tally(), ("mail", "g"): one})
     metrics += queue_metrics([QueueStats("mail", "ap", groups={"g": GroupStats()})])
+    metrics += schedule_metrics([], 0)
     names = [metric.name for metric in metrics]
     assert len(names) == len(set(names))
     for metric in metrics:
