@@ -258,6 +258,25 @@ def _key_metrics(groups: Sequence[tuple[dict[str, str], GroupStats]]) -> list[Me
     ]
 
 
+def _permit_metrics(groups: Sequence[tuple[dict[str, str], GroupStats]]) -> list[Metric]:
+    """How much of their concurrency groups use that have such a limit."""
+    limited = [(labels, group) for labels, group in groups if group.concurrency is not None]
+    return [
+        Metric(
+            "cassq_group_permits",
+            GAUGE,
+            "Messages that consumers have or are about to take, of groups with concurrency.",
+            [(labels, group.permits or 0) for labels, group in limited],
+        ),
+        Metric(
+            "cassq_group_concurrency",
+            GAUGE,
+            "How many messages consumers may have at once, of groups with concurrency.",
+            [(labels, group.concurrency or 0) for labels, group in limited],
+        ),
+    ]
+
+
 def queue_metrics(found: Iterable[QueueStats]) -> list[Metric]:
     """The depths and totals of queues and their groups."""
     found = list(found)
@@ -294,6 +313,7 @@ def queue_metrics(found: Iterable[QueueStats]) -> list[Metric]:
             ages,
         ),
         *_key_metrics(groups),
+        *_permit_metrics(groups),
         Metric(
             "cassq_group_open_messages",
             GAUGE,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
-from cassq.catalog.port import Catalog
+from cassq.catalog.port import Catalog, limit_names
 from cassq.errors import CorruptionError
 from cassq.extents.port import ExtentMissingError, Slice
 from cassq.inspect.held_keys import failed_before, long_in_hand, waits_in_hand
@@ -15,6 +15,8 @@ from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.sealing import seen_end
 from cassq.message.frames import Place
 from cassq.model.ledger import Account, Fate, GroupView, tally, tally_retired, unfinished
+from cassq.model.limits import permits_of
+from cassq.model.queues import rules_of
 from cassq.model.rows import (
     Claim,
     Cursor,
@@ -71,6 +73,10 @@ class GroupStats:
     # How many messages have been in hand for more than `STUCK_SECONDS`, in a group in which others
     # of their keys wait meanwhile.
     stuck_in_hand: int = 0
+    # How many messages its consumers have, or are about to take, of as many as `concurrency` allows
+    # over all poppers; both None without that limit.
+    permits: int | None = None
+    concurrency: int | None = None
     # Number of deliveries → how many waiting or pending messages have had that many.
     deliveries: dict[int, int] = field(default_factory=dict)
     # Priority → how many messages of it are waiting, the greatest first; empty while all have 0.
@@ -135,8 +141,8 @@ def view_of(catalog: Catalog, group_id: str, pipe_id: str, cursor: Cursor | None
 def queue_stats(ports: Ports, queue: QueueRow) -> QueueStats:
     """The statistics of a queue. Cost: its live pipes, and the open claims of each group,
     however many pipes were retired, and the dead letters of groups whose keys they hold; a read
-    more of groups in which messages in hand hold their keys; up to five times that while pipes are
-    being retired."""
+    more of groups in which messages in hand hold their keys, or with `concurrency`; up to five
+    times that while pipes are being retired."""
     return _steady(ports, queue, lambda: _look(ports, queue))
 
 
@@ -216,7 +222,17 @@ def _look(ports: Ports, queue: QueueRow) -> QueueStats:
         mine.oldest_age = max(ages, default=None)
         mine.held_keys = len(held_by_letters(ports, queue.name, group))
         _count_stuck(catalog, mine, group, rows, now_ms)
+        mine.concurrency = rules_of(queue.policy, group.policy).concurrency
+        if mine.concurrency is not None:
+            mine.permits = permits_in_use(catalog, group)
     return stats
+
+
+def permits_in_use(catalog: Catalog, group: GroupRow) -> int:
+    """How many messages the poppers of a group may have in hand now, of those that its concurrency
+    allows. Cost: a read."""
+    text = catalog.leases.shared(limit_names(group.id)[1])
+    return sum(count for count, _ in permits_of(text, catalog.now_ms()).values())
 
 
 def _count_stuck(

@@ -220,7 +220,8 @@ def _lines(found: list[QueueReport], queue: str | None) -> list[str]:
         lines += ["", f"pipes: {pipes}; consistency: {stats.consistency}", ""]
         lines += output.table_lines(RATE_HEADERS, _rate_rows(rates))
         lines += _priority_lines(stats) + _delivery_lines(stats)
-        lines += _trouble_lines(stats) + _held_lines(stats) + _expired_lines(stats)
+        lines += _trouble_lines(stats) + _limit_lines(stats) + _held_lines(stats)
+        lines += _expired_lines(stats)
     return lines
 
 
@@ -266,6 +267,17 @@ def _trouble_lines(stats: QueueStats) -> list[str]:
         headers = ("REQUESTS", "OF ALL QUEUES, IN THE LAST 2 DAYS")
         lines += ["", *output.table_lines(headers, asked)]
     return lines
+
+
+def _limit_lines(stats: QueueStats) -> list[str]:
+    """How much of their concurrency its groups use."""
+    lines = [
+        f"consumers of group {name} have {group.permits or 0:,} of the {group.concurrency:,}"
+        " messages that they may have at once (concurrency)"
+        for name, group in stats.groups.items()
+        if group.concurrency is not None
+    ]
+    return ["", *lines] if lines else []
 
 
 def _held_lines(stats: QueueStats) -> list[str]:

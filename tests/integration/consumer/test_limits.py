@@ -7,13 +7,18 @@ import sys
 import threading
 from collections import Counter
 from itertools import pairwise
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 import cassq
 from cassq.base.clock import ManualClock
 from cassq.catalog.port import limit_names
+from cassq.cli.main import main
 from cassq.errors import BackendTimeoutError, ConfigError
+from cassq.inspect.metrics import queue_metrics
+from cassq.model.limits import slots_of
 from tests.integration.places import Place
 from tests.integration.stage import Connect
 from tests.integration.timed import clock, timed
@@ -253,6 +258,31 @@ def test_poppers_together_never_get_more_than_the_rate(
     assert len(times) >= 0.9 * 300
 
 
+def test_a_popper_that_is_paused_in_a_pop_exceeds_the_rate_by_that_pop_at_most(
+    timed: cassq.Client, place: Place, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped after it has claimed, and before its consumer has the messages, it cannot know that
+    their time is over."""
+    rate, count = "100/s", 100
+    queue = timed.create_queue("jobs", rate=rate)
+    push(queue, 1000)
+    paused, second = queue.popper(), cassq.Client(place.url, place.open(clock), clock)
+    claim, times = timed.ports.catalog.claims.claim, list[int]()
+
+    def claim_and_stop(*args: Any, **settings: Any) -> bool:
+        done = claim(*args, **settings)
+        monkeypatch.undo()
+        with second:
+            times.extend(taken_at(clock, [second.queue("jobs").popper()], 2000, 100))
+        return done
+
+    monkeypatch.setattr(timed.ports.catalog.claims, "claim", claim_and_stop)
+    late = len(paused.pop(100))
+    assert 0 < late <= slots_of(rate).most <= 0.03 * count + 1
+    last_second = sum(at_ms >= 1000 for at_ms in times)
+    assert last_second <= count, "without it"
+
+
 def test_slow_rates_are_kept_by_poppers_that_come_and_go(
     timed: cassq.Client, clock: ManualClock
 ) -> None:
@@ -308,6 +338,27 @@ def test_retries_and_keys_count_as_well(timed: cassq.Client, clock: ManualClock)
 
 
 # --- how one sees it ----------------------------------------------------------------------------
+
+
+def test_the_permits_in_use_are_shown(url: str, queue: cassq.Queue) -> None:
+    queue.update(concurrency=3)
+    queue.create_group("other", concurrency=1)
+    push(queue, 5)
+    popper = queue.popper()
+    messages = popper.pop(2)
+    stats = queue.stats()
+    shown = {name: (group.permits, group.concurrency) for name, group in stats.groups.items()}
+    assert shown == {"default": (2, 3), "other": (0, 1)}
+    metrics = {metric.name: metric.values for metric in queue_metrics([stats])}
+    assert sorted(count for _, count in metrics["cassq_group_permits"]) == [0, 2]
+    assert sorted(count for _, count in metrics["cassq_group_concurrency"]) == [1, 3]
+    text = CliRunner().invoke(main, ["stats", "jobs", "--url", url]).stdout
+    assert "consumers of group default have 2 of the 3 messages that they may have at once" in text
+    popper.commit(messages)
+    popper.close()
+    assert queue.stats().groups["default"].permits == 0
+    queue.update(concurrency=None)
+    assert queue.stats().groups["default"].permits is None
 
 
 def test_what_waits_for_a_limit_is_explained_and_counted(
