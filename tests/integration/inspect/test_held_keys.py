@@ -219,7 +219,7 @@ def pass_time(
     """Let time pass, in which the popper keeps what it has, and samples are taken."""
     for _ in range(seconds // 10):
         clock.advance(10)
-        popper.tend()
+        popper.maintain()
         roll_up(client.ports, [queue.row], client.ports.catalog.now_ms())
 
 
