@@ -19,6 +19,7 @@ from cassq.inspect.metrics import (
     Histogram,
     Meter,
     queue_metrics,
+    schedule_metrics,
 )
 from cassq.lifecycle.ports import Ports
 
@@ -41,7 +42,7 @@ def unreachable() -> Ports:
 def metrics_made() -> set[str]:
     """The names of all metrics."""
     made = Meter(unreachable, Requests(), Tallies(), dict, queues=True).read()
-    names = {metric.name for metric in [*made, *queue_metrics([])]}
+    names = {metric.name for metric in [*made, *queue_metrics([]), *schedule_metrics([], 0)]}
     for histogram in made:
         if isinstance(histogram, Histogram):
             names |= {histogram.name + end for end in OF_HISTOGRAMS}
