@@ -22,16 +22,17 @@ from typing import Any, NamedTuple
 from cassq.catalog.cover import fault
 from cassq.catalog.port import Catalog
 from cassq.errors import CorruptionError
-from cassq.extents.port import ExtentMissingError, ExtentReader
+from cassq.extents.port import ExtentMissingError, ExtentReader, Slice
 from cassq.inspect.expired_groups import ExpiredGroup, expired_groups
-from cassq.inspect.stats import LEDGER, GroupStats, view_of
+from cassq.inspect.stats import LEDGER, GroupStats, permits_in_use, view_of
 from cassq.lifecycle.damage import excused
 from cassq.lifecycle.moves import slices_of
 from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.sealing import known_end, live_pipe, sealed_end
 from cassq.message.frames import Place
 from cassq.message.ranges import EMPTY, RangeSet
-from cassq.model.ledger import Account, GroupView, faults, tally, tally_retired
+from cassq.model.ledger import Account, GroupView, faults, named, tally, tally_retired
+from cassq.model.queues import rules_of
 from cassq.model.rows import (
     SUMMED,
     ClaimState,
@@ -45,6 +46,7 @@ from cassq.model.rows import (
     RetiredSum,
     summed,
 )
+from cassq.model.scaling import key_lane_of, key_lane_of_pipe
 from cassq.model.schedules import GRACE_MS, ScheduleRow, due_tick_ms, iso_time, late_ms
 from cassq.plurals import counted
 
@@ -84,13 +86,15 @@ class Audit:
 
 class Walked(NamedTuple):
     """How many messages of a pipe were read, and the bytes of the frames that begin among them.
-    finding: says if not all could be read; cause: why, which readers of later ranges meet too."""
+    finding: says if not all could be read; cause: why, which readers of later ranges meet too.
+    astray: the seqs of messages whose keys belong to another key lane than the pipe."""
 
     pipe_id: str
     messages: int
     size_bytes: int
     finding: str = ""
     cause: str = ""
+    astray: RangeSet = EMPTY
 
 
 class Standing(NamedTuple):
@@ -124,7 +128,7 @@ def audit_queue(ports: Ports, queue: QueueRow) -> Audit:
     found: list[Examined] = []
     for pipe in pipes:
         stood = standing(ports, groups, cursors, pipe)
-        walk = walk_through(ports, pipe.id, Place(0, 0), stood.end)
+        walk = walk_through(ports, pipe.id, Place(0, 0), stood.end, queue.policy.key_lanes)
         found.append(examined(stood, [walk]))
     return added_up(ports, queue, groups, found)
 
@@ -212,6 +216,13 @@ def examined(stood: Standing, walks: Sequence[Walked]) -> Examined:
     """A pipe that was read in parts. For one damage, only the first finding counts."""
     causes = {walk.cause: walk.finding for walk in reversed(walks) if walk.finding}
     findings = [*stood.findings, *chain(*stood.astray.values()), *reversed(causes.values())]
+    astray = RangeSet.joined([EMPTY, *(walk.astray for walk in walks)])
+    if astray:
+        count, pipe_id = counted(len(astray), "message"), stood.pipe.id
+        findings.append(
+            f"pipe {pipe_id} has {count} whose keys belong to other key lanes, which are not in"
+            f" order with the others of their keys: {named(astray)}"
+        )
     messages = sum(walk.messages for walk in walks)
     return Examined(stood, messages, sum(walk.size_bytes for walk in walks), findings)
 
@@ -231,10 +242,11 @@ def added_up(
     for each in live:
         for finding in each.findings:
             audit.find(finding)
-    there = {group.id for group in catalog.queues.groups(queue.id)}
+    there = {group.id: group for group in catalog.queues.groups(queue.id)}
     for group in groups:
         if group.id in there:
             _add_group(audit, group, live, retired)
+            _check_permits(audit, catalog, queue, there[group.id])
     for finding in _unfinished_ticks(ports, queue):
         audit.find(finding)
     audit.expired_groups = expired_groups(catalog, queue.id)
@@ -305,6 +317,22 @@ def _add_group(
         audit.find(f"group {group.name}: {_terms(parts)} is not pushed {stats.pushed}")
 
 
+def _check_permits(audit: Audit, catalog: Catalog, queue: QueueRow, group: GroupRow) -> None:
+    """Check that poppers do not have more permits than there are. Cost: two reads in a group with
+    `concurrency`."""
+    if rules_of(queue.policy, group.policy).concurrency is None:
+        return
+    now = catalog.queues.by_id(queue.id)  # as its limit may have been changed during the audit
+    most = rules_of((now or queue).policy, group.policy).concurrency
+    stats = audit.groups[group.name]
+    stats.concurrency, stats.permits = most, permits_in_use(catalog, group)
+    if most is not None and stats.permits > most:
+        audit.find(
+            f"group {group.name}: consumers may have {counted(stats.permits, 'message')} at once,"
+            f" but concurrency is {most}; if it was lowered, they may finish what they had"
+        )
+
+
 def _terms(parts: Mapping[str, int]) -> str:
     return " + ".join(f"{name} {count}" for name, count in parts.items())
 
@@ -346,10 +374,13 @@ def _lies_between(
 # --- what the frames say --------------------------------------------------------------------------
 
 
-def walk_through(ports: Ports, pipe_id: str, start: Place, end_seq: int) -> Walked:
+def walk_through(ports: Ports, pipe_id: str, start: Place, end_seq: int, key_lanes: int) -> Walked:
     """Read every frame of a pipe from `start` to `end_seq`. Damage, or a missing extent, is
-    reported and ends the walk, except for what was given up as lost and nobody waits for. Cost:
-    damaged parts are read again, see `ExtentReader.after_damage`."""
+    reported and ends the walk, except for what was given up as lost and nobody waits for.
+    key_lanes: of the queue. Cost: damaged parts are read again, see `ExtentReader.after_damage`; a
+    read if there are several key lanes."""
+    pipe = ports.catalog.pipes.by_id(pipe_id) if key_lanes > 1 else None
+    lane = None if pipe is None else (key_lane_of_pipe(pipe.owner, key_lanes), key_lanes)
     try:
         reader = ports.store.reader(pipe_id)
     except (ExtentMissingError, CorruptionError) as exc:
@@ -358,20 +389,27 @@ def walk_through(ports: Ports, pipe_id: str, start: Place, end_seq: int) -> Walk
             return Walked(pipe_id, end_seq - start.seq, 0)
         return Walked(pipe_id, 0, 0, exc.message, exc.message)
     try:
-        walked = read_through(reader, pipe_id, start, end_seq)
+        walked = read_through(reader, pipe_id, start, end_seq, lane)
         if walked.finding and (known := excused(ports, pipe_id)):
-            walked = read_through(reader, pipe_id, start, end_seq, known)
+            walked = read_through(reader, pipe_id, start, end_seq, lane, known)
         return walked
     finally:
         reader.close()
 
 
 def read_through(
-    reader: ExtentReader, pipe_id: str, start: Place, end_seq: int, known: RangeSet = EMPTY
+    reader: ExtentReader,
+    pipe_id: str,
+    start: Place,
+    end_seq: int,
+    lane: tuple[int, int] | None,
+    known: RangeSet = EMPTY,
 ) -> Walked:
     """Read every frame of a pipe from `start` to `end_seq`; verify each checksum, and that seqs
-    have no gap. Damage, or a missing extent, is reported and ends the walk, except in `known`."""
+    have no gap. Damage, or a missing extent, is reported and ends the walk, except in `known`.
+    lane: its key lane, and how many there are; None: messages of others are not looked for."""
     place, size, finding, cause = start, 0, "", ""
+    astray: list[int] = []
     try:
         while place.seq < end_seq:
             try:
@@ -383,13 +421,26 @@ def read_through(
                 place = after
                 continue
             size += sum(each.frame.size for each in slices if each.first == 0)
+            astray += [] if lane is None else _astray(slices, *lane)
             place = reader.place_after(place, slices)
     except ExtentMissingError as exc:
         finding = cause = exc.message
     except CorruptionError as exc:
         cause = exc.message
         finding = f"pipe {pipe_id} is damaged after seq {place.seq}: {cause}; {FORWARD}"
-    return Walked(pipe_id, place.seq - start.seq, size, finding, cause)
+    messages = place.seq - start.seq
+    return Walked(pipe_id, messages, size, finding, cause, RangeSet.of(astray))
+
+
+def _astray(slices: Iterable[Slice], lane: int, key_lanes: int) -> list[int]:
+    """The seqs of messages whose keys belong to another lane."""
+    return [
+        frame.base_seq + index
+        for frame, first, last in slices
+        if frame.keys
+        for index in range(first, last)
+        if (key := frame.keys[index]) is not None and key_lane_of(key, key_lanes) != lane
+    ]
 
 
 def _behind(reader: ExtentReader, place: Place, end_seq: int, known: RangeSet) -> Place | None:

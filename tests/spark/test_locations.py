@@ -133,7 +133,7 @@ def test_a_writer_refuses_other_queues_before_it_takes_a_row(
     "task",
     [
         lambda location: audit_tasks.standings(location, [], []),
-        lambda location: audit_tasks.walks(location, []),
+        lambda location: audit_tasks.walks(location, 1, []),
         lambda location: rollup_rows.rows(location, 0, []),
     ],
 )

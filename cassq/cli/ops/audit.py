@@ -31,8 +31,10 @@ def audit(ctx: click.Context, queues: tuple[str, ...]) -> None:
     pending + committed + dead + expired + purged + merged + lost + skipped, where lost counts
     damaged messages that `cassq pipe skip` gave up, and skipped those that were pushed before the
     group's start. No counter is trusted except the totals that were written once when a pipe was
-    retired. It also checks that what a group has claimed has the priority with which it was pushed,
-    and that no push of a schedule's tick was left unfinished for more than a minute.
+    retired. It also checks that what a group has claimed has the priority with which it was pushed;
+    that messages with keys are in the pipes of their key lanes; that poppers do not share more
+    permits than `concurrency` allows, except for a while after it was lowered, which the command
+    cannot know; and that no push of a schedule's tick was left unfinished for more than a minute.
 
     If something is wrong, the command says what, and the exit code is 1. While others push and pop,
     numbers change during the audit: if a queue does not balance then, audit it again at a quiet

@@ -65,7 +65,8 @@ def audit(
     groups = ports.catalog.queues.groups(row.id)
     with translated_errors():
         found = _standings(spark, location, ports, row, groups)
-        walked = _walks(spark, location, found, messages_per_task, progress)
+        lanes = row.policy.key_lanes
+        walked = _walks(spark, location, found, lanes, messages_per_task, progress)
     pipes = [examined(standing, walked.get(standing.pipe.id, ())) for standing in found]
     return added_up(ports, row, groups, pipes)
 
@@ -97,6 +98,7 @@ def _walks(
     spark: SparkSession,
     location: Location,
     found: Sequence[Standing],
+    key_lanes: int,
     messages_per_task: int,
     progress: Callable[[AuditProgress], None],
 ) -> dict[str, list[Walked]]:
@@ -108,7 +110,7 @@ def _walks(
     left = _parts(found, messages_per_task)
     while step := list(islice(left, at_once)):
         rows = spark.sparkContext.parallelize(step, len(step))
-        for each in rows.mapPartitions(partial(walks, location)).collect():
+        for each in rows.mapPartitions(partial(walks, location, key_lanes)).collect():
             walked.setdefault(each.pipe_id, []).append(each)
         done += sum(piece.messages for part in step for piece in part.pieces)
         progress(AuditProgress(len(found), done, in_all))

@@ -32,13 +32,14 @@ def standings(
         yield found._replace(astray=astray)
 
 
-def walks(location: Location, parts: Iterable[ScanTask]) -> Iterator[Walked]:
-    """Read every frame of these pieces; verifies each checksum, and that seqs have no gap."""
+def walks(location: Location, key_lanes: int, parts: Iterable[ScanTask]) -> Iterator[Walked]:
+    """Read every frame of these pieces; verifies each checksum, and that seqs have no gap.
+    key_lanes: of the queue."""
     ports = place_at(location).ports
     for part in parts:
-        yield from map(partial(walk, ports), part.pieces)
+        yield from map(partial(walk, ports, key_lanes), part.pieces)
 
 
-def walk(ports: Ports, piece: PipeRange) -> Walked:
+def walk(ports: Ports, key_lanes: int, piece: PipeRange) -> Walked:
     """Read every frame of a piece."""
-    return walk_through(ports, piece.pipe_id, piece.start, piece.end_seq)
+    return walk_through(ports, piece.pipe_id, piece.start, piece.end_seq, key_lanes)

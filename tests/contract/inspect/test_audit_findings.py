@@ -12,7 +12,10 @@ import pytest
 
 import cassq
 from cassq.base.clock import ManualClock
+from cassq.catalog.port import limit_names
 from cassq.client.backends.embedded import CATALOG
+from cassq.model.limits import permits_as_text
+from cassq.model.scaling import key_lane_of
 from cassq.model.schedules import TickPlace
 from tests.integration.stage import client_on, numbers, push
 
@@ -124,4 +127,40 @@ def test_a_tick_whose_push_was_left_is_reported_until_somebody_finishes_it(
     assert queue.audit().findings == [], "it waits for the end of the pause"
     client.schedule("tidy").resume()
     client.reaper.reap(only=("schedule",))
+    assert queue.audit().findings == []
+
+
+def test_messages_in_the_pipe_of_another_key_lane_are_reported(
+    client: cassq.Client, tmp_path: Path
+) -> None:
+    queue = client.create_queue("jobs", key_lanes=2)
+    keys = [b"%d" % (number % 9) for number in range(40)]
+    with queue.pusher() as pusher:
+        pusher.push_many(numbers(40), keys=keys)
+        pusher.push_many(numbers(10))
+    assert queue.audit().findings == []
+    change(tmp_path, "UPDATE pipes SET owner = 'another'")  # whose pipes are those of lane 0
+    (finding,) = queue.audit().findings
+    astray = sum(key_lane_of(key, 2) == 1 for key in keys)
+    assert 0 < astray < 40
+    assert f"has {astray} messages whose keys belong to other key lanes" in finding
+    assert ": seqs 0-" in finding
+
+
+def test_more_permits_than_there_are_are_reported(client: cassq.Client) -> None:
+    queue = client.create_queue("jobs", concurrency=3)
+    push(queue, *numbers(5))
+    popper = queue.popper()
+    assert len(popper.pop(5)) == 3
+    audit = queue.audit()
+    assert (audit.findings, audit.groups["default"].permits) == ([], 3)
+    (group,) = client.ports.catalog.queues.groups(queue.row.id)
+    leases, (_, name) = client.ports.catalog.leases, limit_names(group.id)
+    until_ms = client.ports.catalog.now_ms() + 60_000
+    assert leases.swap(name, leases.shared(name), permits_as_text({"x": (4, until_ms)}, "x"))
+    (finding,) = queue.audit().findings
+    assert "consumers may have 4 messages at once, but concurrency is 3" in finding
+    queue.update(concurrency=4)
+    assert queue.audit().findings == []
+    queue.update(concurrency=None)
     assert queue.audit().findings == []

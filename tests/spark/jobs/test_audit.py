@@ -153,6 +153,21 @@ def test_rows_that_contradict_each_other_are_found_by_group_pipe_and_seq(
     assert not any("late" in each for each in found.findings)
 
 
+def test_messages_in_the_pipe_of_another_key_lane_are_found(
+    spark: Any, client: cassq.Client
+) -> None:
+    alone(client)
+    queue = client.create_queue("lanes", key_lanes=2)
+    with queue.pusher() as pusher:
+        pusher.push_many(numbers(40), keys=[b"%d" % (number % 9) for number in range(40)])
+    assert audited(spark, client, queue, messages_per_task=7).balanced
+    with tampered(client) as rows:
+        rows.execute("UPDATE pipes SET owner = 'another' WHERE queue_id = ?", (queue.id,))
+    (finding,) = audited(spark, client, queue, messages_per_task=7).findings
+    assert "whose keys belong to other key lanes" in finding
+    assert queue.audit().findings == [finding]
+
+
 def test_a_corrupt_frame_is_reported_with_pipe_and_seq_and_the_command_fails(
     spark: Any, client: cassq.Client, queue: cassq.Queue
 ) -> None:

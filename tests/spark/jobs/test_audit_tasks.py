@@ -39,7 +39,7 @@ def walked(scene: Scene, messages: int) -> Any:
     from cassq.spark.jobs.audit_tasks import walk
     from cassq.spark.reading import PipeRange
 
-    return walk(scene.auditor.ports, PipeRange(scene.pipe, Place(0, 0), messages))
+    return walk(scene.auditor.ports, 1, PipeRange(scene.pipe, Place(0, 0), messages))
 
 
 def test_claimed_and_moved_messages_count_although_their_end_was_not_published(
