@@ -19,7 +19,8 @@ from cassq.gateway.wire.sqs import ACTIONS, LISTS, MAPS, SCALARS, STRUCTURES
 from tests.gateway_model import installed_model
 from tests.integration.gateway.asking import served
 from tests.integration.gateway.listened import Client
-from tests.integration.gateway.storm import Gateway, ask
+from tests.integration.gateway.storm import Gateway
+from tests.integration.gateway.storm_clients import ask
 from tests.integration.gateway.test_idle_polls import memory_bytes
 
 REQUESTS, CONNECTIONS = 100_000, 16

@@ -13,8 +13,9 @@ import cassq
 from cassq.base.clock import Stopwatch
 from cassq.worker.eventloop.loops import loop_factory, raised_files
 from tests.integration.gateway.listened import Client, call
-from tests.integration.gateway.storm import URL as ACCOUNT_URL
-from tests.integration.gateway.storm import Gateway, ask
+from tests.integration.gateway.storm import Gateway
+from tests.integration.gateway.storm_clients import URL as ACCOUNT_URL
+from tests.integration.gateway.storm_clients import ask
 
 URL = f"{ACCOUNT_URL}storm"
 POLLS = 10_000
