@@ -26,6 +26,7 @@ TRACE = "AWSTraceHeader"
 DEDUPLICATION = "MessageDeduplicationId"
 
 _OWN = "cassq-"
+_CONTROLS = bytes(set(range(32)) - set(b"\t\n\r"))  # what ASCII has that XML has not
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 _RESERVED = re.compile(r"(aws|amazon)\.", re.IGNORECASE)
@@ -59,11 +60,21 @@ class Content(NamedTuple):
 def content_of(parameters: Mapping[str, Any]) -> Content:
     """The content of a message to send. Raises ActionError."""
     body: str = parameters["MessageBody"]
-    attributes: Mapping[str, Value] = parameters.get("MessageAttributes") or {}
-    system: Mapping[str, Value] = parameters.get("MessageSystemAttributes") or {}
+    attributes: Mapping[str, Value] | None = parameters.get("MessageAttributes")
+    system: Mapping[str, Value] | None = parameters.get("MessageSystemAttributes")
     if not body:
         raise fault("MissingParameter", "The request must contain the parameter MessageBody.")
     payload = _text("MessageBody", body)
+    body_md5 = md5(payload, usedforsecurity=False).hexdigest()
+    if not attributes and not system:
+        return Content(payload, None, len(payload), body_md5, None, None)
+    return _with_attributes(payload, body_md5, attributes or {}, system or {})
+
+
+def _with_attributes(
+    payload: bytes, body_md5: str, attributes: Mapping[str, Value], system: Mapping[str, Value]
+) -> Content:
+    """The content of a message that has some attributes. Raises ActionError."""
     if len(attributes) > ATTRIBUTES_MAX:
         raise fault(
             "InvalidParameterValue",
@@ -81,9 +92,9 @@ def content_of(parameters: Mapping[str, Any]) -> Content:
         _size(name, value)
     return Content(
         payload,
-        _headers(attributes, system) if attributes or system else None,
+        _headers(attributes, system),
         size,
-        md5(payload, usedforsecurity=False).hexdigest(),
+        body_md5,
         checksum(attributes) if attributes else None,
         checksum(system) if system else None,
     )
@@ -91,7 +102,11 @@ def content_of(parameters: Mapping[str, Any]) -> Content:
 
 def _text(name: str, text: str) -> bytes:
     """Text as bytes, if SQS takes all of its characters."""
-    wrong = None if text.isprintable() else _NOT_XML.search(text)  # what prints is XML, and usual
+    if text.isascii():
+        encoded = text.encode()
+        if len(encoded.translate(None, _CONTROLS)) == len(encoded):
+            return encoded  # by far the most are such
+    wrong = None if text.isprintable() else _NOT_XML.search(text)  # what prints is XML
     if wrong is not None:
         raise fault(
             "InvalidMessageContents",

@@ -56,7 +56,7 @@ def push_of(terms: MessageTerms, parameters: Mapping[str, Any], content: Content
     if terms.by_group:  # the queue keeps another id, so the sender's own is kept beside it
         headers = with_system(headers, DEDUPLICATION, dedup)
         dedup = sha256(f"{group}\0{dedup}".encode()).hexdigest()
-    return Push(content.payload, headers=headers, key=group.encode(), dedup_id=dedup)
+    return Push(content.payload, headers, group.encode(), None, None, dedup)
 
 
 def checked_id(name: str, value: str | None) -> str | None:
@@ -74,7 +74,7 @@ def checked_id(name: str, value: str | None) -> str | None:
 def sequence_number(pipe_id: str, seq: int) -> str:
     """The number of the message at a place of a FIFO queue: 20 digits. It rises from one pipe to
     the next, as their ids do."""
-    return f"{_first_number(pipe_id) + seq:020d}"
+    return str(_first_number(pipe_id) + seq).zfill(20)
 
 
 @lru_cache(256)
