@@ -554,7 +554,8 @@ class Cql:
                 self._patience.lose(error)
                 tries.wait_after(error)
             else:
-                # A speculative retry at another node must not apply a condition twice.
+                # A speculative retry at another node must not apply a condition twice. It may do so
+                # where the IF begins a line: who sends that takes what is its own for applied.
                 prepared.is_idempotent = " IF " not in text
                 self._prepared[text] = prepared
                 return prepared
