@@ -32,6 +32,7 @@ SEEDS_OF_RECEIPTS = seeds(15, 9)
 SEEDS_OF_RECEIVERS = seeds(10, 6)
 SEEDS_OF_RECEIVERS_IN_ORDER = seeds(8, 1)
 SEEDS_OF_KEYS = seeds(18, 12)
+SEEDS_OF_FAIR = seeds(8, 3)
 SEEDS_OF_KEY_LANES = seeds(12, 2)
 SEEDS_OF_RECEIPTS_OF_KEYS = seeds(4, 3)
 SEEDS_OF_HOLDING = seeds(12, 8)
@@ -130,6 +131,21 @@ def world_of_keys(seed: int) -> World:
 @pytest.mark.parametrize("seed", SEEDS_OF_KEYS)
 def test_no_message_passes_an_unsettled_one_of_its_key(seed: int) -> None:
     failure = run_world(world_of_keys(seed))
+    assert failure is None, str(failure)
+
+
+def world_of_fair(seed: int) -> World:
+    """Each popper has one thread, as only then it is looked at what is ready."""
+    rng = random.Random(f"fair {seed}")
+    scenario = with_keys(draw_scenario(rng), rng)
+    if rng.random() < 0.3:
+        scenario = with_receipts(scenario, rng)
+    return World(seed, replace(scenario, keys=rng.choice((3, 8)), fair=True, popping_threads=0))
+
+
+@pytest.mark.parametrize("seed", SEEDS_OF_FAIR)
+def test_the_shares_of_keys_are_what_is_in_hand_and_noisy_ones_come_last(seed: int) -> None:
+    failure = run_world(world_of_fair(seed))
     assert failure is None, str(failure)
 
 

@@ -21,6 +21,7 @@ from cassq.message.message_ids import SpilledId
 from cassq.message.ranges import RangeSet
 from cassq.model import claims
 from cassq.model.queues import is_dead_letter_name, rate_of
+from tests.simulation.checks.fairness import FairLines
 from tests.simulation.checks.ledger import BrokenPromiseError
 from tests.simulation.checks.lookout import Lookout
 from tests.simulation.checks.model import NEVER, Delivery, GroupView, Place, Sent, place_of
@@ -47,6 +48,7 @@ class Checker(Lookout):
         # (group, key) → when each release of it had ended, or NEVER
         self.releases: dict[tuple[str, bytes], list[int]] = defaultdict(list)
         self.dead: dict[tuple[str, bytes], set[Place]] = defaultdict(set)
+        self._fair = FairLines()
 
     # --- pushing --------------------------------------------------------------------------------
 
@@ -210,6 +212,9 @@ class Checker(Lookout):
         if group.keyed:
             for delivery in deliveries:
                 self._check_key(delivery, deliveries)
+            if self._world.scenario.fair and not self._world.scenario.popping_threads:
+                at_once = started_ms == self._world.scheduler.clock.boot_ms()
+                self._fair.check(popper, deliveries, at_once=at_once)
         return deliveries
 
     def _claim_of(

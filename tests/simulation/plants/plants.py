@@ -85,6 +85,7 @@ LANES_IN_HAND: dict[str, Any] = LANES | {
     "popping_threads": 3, "delayed": 0.0, "poison": 0.0, "pause_rate": 0.0, "fault_rate": 0.0,
     "jump_rate": 0.0,
 }  # fmt: skip
+FAIR: dict[str, Any] = KEYS | {"keys": 8, "fair": True, "popping_threads": 0}
 HELD: dict[str, Any] = KEYS | POISON | {"holding": True, "delayed": 0.0}
 KEYS_BY_RECEIPT: dict[str, Any] = KEYS | RECEIPTS | {
     "keys": 2, "switches": 1000, "roles": {"popper": 2, "founder": 0, "visitor": 0},
@@ -184,6 +185,10 @@ PLANTS = [
           KEYS | {"roles": {"popper": 2}}, ["ap"], patch=keys.begins_without_the_lock),
     Plant("drain-skipped", "a lane is given up with messages in hand", 40,
           LANES_IN_HAND, ["ap"], patch=keys.gives_lanes_up_at_once),
+    Plant("noisy-first", "a fair group does not look at the shares of keys", 20,
+          FAIR, ["ap"], patch=keys.takes_the_longest_known_key),
+    Plant("share-kept", "what was given back counts as in hand in a fair group", 20,
+          FAIR, ["ap"], patch=keys.counts_what_failed_as_in_hand),
     Plant("key-let-go-while-dated", "a key goes on while its message has a deadline of its own", 60,
           KEYS_BY_RECEIPT, ["ap"], patch=keys.lets_keys_go_on_while_dated),
     Plant("receipt-of-an-earlier-keyed-delivery", "a receipt outlives a release", 60,

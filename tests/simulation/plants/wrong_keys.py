@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
@@ -11,6 +11,7 @@ from cassq.consumer.claiming.candidates import CandidatePipes, PipeView
 from cassq.consumer.claiming.parts import LanePart
 from cassq.consumer.delivery import Delivery
 from cassq.consumer.keyed.elsewhere import ReceiptFollower
+from cassq.consumer.keyed.fairness import FairReady, Tenant
 from cassq.consumer.keyed.holding import HeldKeyNotices
 from cassq.consumer.keyed.keys import KeyLine
 from cassq.consumer.keyed.lane import Lane
@@ -175,3 +176,31 @@ def gives_lanes_up_at_once() -> AbstractContextManager[Any]:
         drain(self, lane, now_ms)
 
     return patch.object(Lanes, "_drain", wrong)
+
+
+def takes_the_longest_known_key() -> AbstractContextManager[Any]:
+    """In a fair group the key comes first that was there first, whatever its share."""
+
+    def wrong(self: FairReady) -> Tenant:
+        found = next(tenant for tenant in self._tenants.values() if tenant.waiting)
+        if found.noisy:
+            self._noisy.remove(found)
+        found.number, found.noisy = 0, False
+        return found
+
+    return patch.object(FairReady, "_next", wrong)
+
+
+def counts_what_failed_as_in_hand() -> AbstractContextManager[Any]:
+    """In a fair group what a consumer gave back counts for the share of its key for ever."""
+    failed = KeyLine.failed
+
+    def wrong(self: KeyLine, segment: Segment, entries: list[Entry]) -> None:
+        with patch.object(FairReady, "finished", _forgets):
+            failed(self, segment, entries)
+
+    return patch.object(KeyLine, "failed", wrong)
+
+
+def _forgets(_self: FairReady, keys: Iterable[bytes | None]) -> None:
+    list(keys)
