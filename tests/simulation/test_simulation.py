@@ -292,6 +292,12 @@ def test_purged_messages_do_not_return_after_a_power_cut() -> None:
     assert failure is None, str(failure)
 
 
+def test_a_lane_that_begins_anew_counts_no_delivery_that_nobody_got() -> None:
+    """It took other messages that had come due for a line that it had just left."""
+    failure = run_world(plant_named("noisy-first").world(30, planted=False))
+    assert failure is None, str(failure)
+
+
 @pytest.mark.parametrize("plant", params(PLANTS))
 def test_a_planted_bug_is_caught(plant: Plant) -> None:
     """And the seed that catches it passes without it."""

@@ -60,7 +60,7 @@ class Waiting:
             raise
 
     def _take_or_dead_letter(self, due: Sequence[Segment]) -> None:
-        wanted: list[Segment] = []
+        line, wanted = self._line(), list[Segment]()
         due, changed = self._elsewhere.over(due, self._epochs)
         for segment in changed:
             self._look_again(segment)
@@ -75,13 +75,17 @@ class Waiting:
                 self._look_again(segment)
             else:
                 wanted.append(segment)
+        if self._line() is not line:
+            return  # the lane begins anew, with whatever is free then
         taken = self._take_over.taken(wanted, self._epochs)
         for segment in wanted:
-            if segment in taken:
-                self._own(segment, taken[segment])
-                self._line().taken(segment, taken[segment])
-            else:
+            if segment not in taken:
                 self._look_again(segment)
+                if self._line() is not line:
+                    return  # it frees the others, too
+        for segment, delivery in taken.items():
+            self._own(segment, delivery)
+            line.taken(segment, delivery)
 
     def dead_letter(self, segment: Segment) -> None:
         """Make a dead letter of a segment's message, or see whether somebody else did."""
