@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 import cassq
 from cassq.errors import BackendError, ClaimLostError, ReceiptError, UsageError
 from tests.integration.deadlines import eventually, ticks
+from tests.integration.places import Place
 from tests.integration.stage import Connect, alone, drain, numbers, payloads, push, reap
 
 
@@ -191,6 +194,57 @@ def test_a_deadline_of_its_own_outlives_the_popper(queue: cassq.Queue, connect: 
     queue.settle(receipt).ack()
     assert waiting(queue) == (0, 0)
     assert queue.audit().findings == []
+
+
+KILLED = """
+import os, sys, cassq
+popper = cassq.connect(sys.argv[1]).queue("jobs").popper()
+print(*(message.receipt for message in popper.pop(3)), flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_receipt_is_valid_after_its_popper_was_killed_and_every_client_closed(
+    place: Place,
+) -> None:
+    """All that is left of the delivery is what its popper printed."""
+    with cassq.connect(place.url) as first:
+        push(first.create_queue("jobs", claim_timeout=600), *numbers(3))
+    child = subprocess.run([sys.executable, "-c", KILLED, place.url], capture_output=True)
+    acked, nacked, dead = child.stdout.decode().split()
+    assert child.returncode == -9, child.stderr
+    with cassq.connect(place.url) as client:
+        queue = client.queue("jobs")
+        queue.settle(acked).ack()
+        queue.settle(nacked).nack(delay=0)
+        queue.settle(dead).dead("by receipt")
+        popper = queue.popper()
+        (again,) = popper.pop(3)
+        assert (again.payload, again.attempts) == (b"1", 2)
+        for receipt in (acked, nacked, dead):
+            with pytest.raises(ReceiptError):
+                queue.settle(receipt).ack()
+        popper.commit([again])
+        assert waiting(queue) == (0, 0)
+        (letter,) = queue.dead_letters().peek()
+        assert letter.payload == b"2"
+        assert queue.audit().findings == []
+
+
+def test_rows_are_bounded_by_what_has_a_deadline_of_its_own(queue: cassq.Queue) -> None:
+    """One for each such message, and one for what lies between two."""
+    push(queue, *numbers(400))
+    popper = queue.popper()
+    messages, count = list(popper.pop(400)), 100
+    assert len(messages) == 400
+    queue.settle([message.receipt for message in messages[: 2 * count : 2]]).extend(3600)
+    group, pipe_id = messages[0].group_id, messages[0].pipe_id
+    rows = queue._ports.catalog.claims.rows
+    assert count <= len(rows(group, pipe_id)) <= 2 * count + 1
+    popper.commit(messages[1 : 2 * count : 2] + messages[2 * count :])
+    assert len(rows(group, pipe_id)) <= 2 * count + 1
+    queue.settle([message.receipt for message in messages[: 2 * count : 2]]).ack()
+    assert rows(group, pipe_id) == []
 
 
 def test_a_deadline_of_its_own_ends_though_the_popper_lives(client: cassq.Client) -> None:
