@@ -7,11 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from cassq.consumer.claiming.parts import LanePart
 from cassq.message.frames import Place
 from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model import claims
 from cassq.model.claims import GiveBack
 from cassq.model.rows import Claim, ClaimState
+from cassq.model.scaling import owner_of
 from tests.contract.rows import (
     DUE_MS,
     Consumer,
@@ -293,6 +295,37 @@ def test_each_of_many_claims_is_replaced_only_in_its_own_epoch(
     assert consumer.cursor.ack == elsewhere.cursor.ack == place(10)
 
 
+def test_messages_with_deadlines_of_their_own_are_replaced_only_in_their_epoch(
+    consumer: Consumer, theirs: Consumer
+) -> None:
+    """Some of a claim get one, by a receipt that knows no epoch; then the popper of the lane cuts
+    up, or takes, what is there, as long as nobody raised the epoch."""
+    assert consumer.catalog.pipes.add(pipe_row("p2"))
+    elsewhere = Consumer(consumer.catalog, pipe_id="p2")
+    rows = [consumer.claim(5), elsewhere.claim(5)]
+    seqs = RangeSet([(1, 2), (3, 4)])
+    changes = [(row, claims.dated(row, seqs, 9_000, version)) for row in rows]
+    assert theirs.catalog.claims.replace_many(changes, epochs=[None, None]) == [True, True]
+    for each in (consumer, elsewhere):
+        found = {row.start: row for row in each.rows}
+        assert [start for start, row in found.items() if claims.is_dated(row)] == [1, 3]
+        assert {row.due_ms for row in found.values() if claims.is_dated(row)} == {9_000}
+        assert {row.due_ms for row in found.values() if not claims.is_dated(row)} == {DUE_MS}
+        each.assert_covered()
+    assert consumer.catalog.claims.replace_many(changes) == [False, False], "they were cut up"
+    mine, lost = consumer.cursor.epoch, elsewhere.cursor.epoch
+    assert theirs.catalog.claims.fence(elsewhere.cursor, "you") is not None
+    own = [next(row for row in each.rows if row.start == 3) for each in (consumer, elsewhere)]
+    freed = [(row, each.freed(row)) for row, each in zip(own, (consumer, elsewhere), strict=True)]
+    assert consumer.catalog.claims.replace_many(freed, epochs=[mine, lost]) == [True, False]
+    states = [(0, 1, HELD), (1, 2, HELD), (2, 3, HELD), (3, 4, FREE), (4, 5, HELD)]
+    assert consumer.states == states
+    assert elsewhere.states == [(start, end, HELD) for start, end, _ in states]
+    acked = [(own[1], elsewhere.acked(own[1], 3, 4))]
+    assert theirs.catalog.claims.replace_many(acked, epochs=[None]) == [True], "by its receipt"
+    assert elsewhere.assert_covered() == RangeSet([(3, 4)])
+
+
 def test_many_claims_are_replaced_at_once_and_each_answers_for_itself(
     consumer: Consumer, theirs: Consumer
 ) -> None:
@@ -433,6 +466,30 @@ def test_what_is_due_comes_earliest_first_and_no_more_than_asked(consumer: Consu
     assert due("q/default", 1000, 1, without=["p2"]) == [second]
     assert due("q/default", 1000, 10, without=["p2", "p"]) == []
     assert due("unknown", 1000, 10) == []
+
+
+def test_what_is_due_in_a_key_lane_is_that_of_its_pipes(consumer: Consumer) -> None:
+    """However much is due in others, and in whatever order their pipes come to be known."""
+    catalog, lanes = consumer.catalog, 3
+    pipe_ids = [f"lane{number % lanes}-{number}" for number in range(4 * lanes)]
+    rows: dict[str, Claim] = {}
+    for number, pipe_id in enumerate(pipe_ids):
+        owner = owner_of("owner", number % lanes)
+        assert catalog.pipes.add(pipe_row(pipe_id, owner=owner))
+        rows[pipe_id] = Consumer(catalog, pipe_id=pipe_id).claim(1, due_ms=100 + number)
+    parts = [LanePart(catalog, "me", number, lanes) for number in range(lanes)]
+    for part in parts:
+        mine = [rows[pipe_id] for pipe_id in pipe_ids if pipe_id.startswith(f"lane{part.number}")]
+        assert part.due("q/default", 1000, 10, set()) == mine
+        assert part.due("q/default", 1000, 2, set()) == mine[:2]
+        assert part.due("q/default", mine[1].due_ms, 10, set()) == mine[:2]
+        assert part.due("q/default", 1000, 1, {mine[0].pipe_id}) == mine[1:2]
+        assert part.due("q/default", 99, 10, set()) == []
+    alone = LanePart(catalog, "me", 0, 1)
+    assert alone.due("q/default", 1000, 99, set()) == list(rows.values())
+    late = Consumer(catalog, pipe_id="lane0-0").claim(1, due_ms=1)
+    assert parts[0].due("q/default", 1000, 1, set()) == [late]
+    assert parts[1].due("q/default", 1, 9, set()) == []
 
 
 def test_the_next_that_comes_due_is_reported(consumer: Consumer) -> None:

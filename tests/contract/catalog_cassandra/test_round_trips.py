@@ -136,6 +136,33 @@ def test_no_step_takes_more_round_trips_than_the_docs_say(
     }
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_priority_that_is_not_used_takes_no_round_trip(
+    client: cassq.Client, counting: CountingCql, kind: str
+) -> None:
+    """Of a queue that has a share for the least urgent, and of one whose priorities are strict:
+    each step takes as many as in a queue that says nothing of priorities."""
+    found: list[list[int]] = []
+    settings: list[dict[str, Any]] = [{}, {"priority_share": 2}, {"priority_share": 0}]
+    for number, more in enumerate(settings):
+        queue = client.create_queue(f"jobs{number}", consistency=kind, **more)
+        counts: list[int] = []
+        with queue.pusher() as pusher, queue.popper() as popper:
+            for _ in range(5):
+                before = counting.waited
+                pusher.push(b"a", priority=0)
+                counts.append(counting.waited - before)
+                popper.commit(popper.pop(1))
+                counts.append(counting.waited - before)
+                assert not popper.pop(1)
+                counts.append(counting.waited - before)
+        found.append(counts)
+    assert found[0] == found[1] == found[2]
+    known = documented()
+    steps = ("push one", "pop one", "commit", "pop of nothing")
+    assert found[0][-1] <= sum(known[step, kind] for step in steps)
+
+
 def ends_after(watching: ExtentReader, seq: int) -> bool:
     return watching.published().seq > seq
 
