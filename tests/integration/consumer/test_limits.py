@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 import threading
@@ -85,6 +86,30 @@ def test_all_of_them_are_used_and_all_messages_come(queue: cassq.Queue, connect:
         thread.join()
     assert most == 4
     assert len(done) == done.total() == 400
+
+
+@pytest.mark.parametrize("poppers", [1, 4])
+def test_nearly_all_that_is_allowed_is_in_hand_under_load(
+    timed: cassq.Client, clock: ManualClock, poppers: int
+) -> None:
+    """Consumers ask for more every ten milliseconds, and need some tenths of a second for each."""
+    queue, rng = timed.create_queue("jobs", concurrency=10), random.Random(7)
+    push(queue, 1500)
+    found = [queue.popper() for _ in range(poppers)]
+    hands: list[tuple[int, cassq.Message]] = []
+    counts: list[int] = []
+    for at_ms in range(0, 8_000, 10):
+        for _, message in [each for each in hands if each[0] <= at_ms]:
+            message.ack()
+        hands = [each for each in hands if each[0] > at_ms]
+        for popper in found:
+            messages = popper.pop(rng.randint(1, 3))
+            hands += [(at_ms + rng.randint(50, 400), message) for message in messages]
+            popper.maintain()
+        counts.append(len(hands))
+        clock.advance(0.01)
+    assert max(counts) == 10
+    assert sum(counts) >= 0.9 * 10 * len(counts)
 
 
 def test_an_iteration_claims_nothing_ahead(queue: cassq.Queue, connect: Connect) -> None:
