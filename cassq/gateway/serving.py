@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from cassq.base.arguments import split_address
 from cassq.base.clock import Clock, SystemClock
+from cassq.base.rare_log import RareLog
 from cassq.base.tls import is_loopback, load_own, loading
 from cassq.errors import ConfigError, UsageError
 from cassq.gateway.actions.service import ActionService
@@ -163,7 +164,7 @@ async def serve(
     credentials = None if options.credentials is None else Credentials(options.credentials)
     verifier = None if credentials is None else Verifier(credentials)
     certificate = Certificate(options.cert, options.key)
-    counts = Counts(place.counts_fd, place.slot)
+    counts, log = Counts(place.counts_fd, place.slot), RareLog()
     files_max = raised_files()
     connections_max = min(CONNECTIONS_MAX, max(files_max - FILES_RESERVED, files_max // 4))
     async with opening as service:
@@ -171,10 +172,11 @@ async def serve(
             service,
             counts,
             clock,
-            plain=PlainAnswering(PlainService(service.host), counts, clock, verifier),
+            plain=PlainAnswering(PlainService(service.host), counts, clock, verifier, log),
             verifier=verifier,
             scheme="http" if certificate.tls is None else "https",
             health=lambda: health_of(listener),
+            log=log,
         )
 
         def look() -> None:

@@ -13,8 +13,11 @@ import logging
 import time
 from urllib.parse import unquote
 
+import orjson
+
 from cassq.base.clock import Clock
 from cassq.base.os_errors import untraced
+from cassq.base.rare_log import RareLog
 from cassq.gateway.errors import ActionError
 from cassq.gateway.plain.formats import bad
 from cassq.gateway.plain.request import PlainAnswer, PlainError, PlainRequest
@@ -46,7 +49,8 @@ _NAMES = {
 
 
 class PlainAnswering:
-    """Answers requests below /v1/. verifier: None takes all callers."""
+    """Answers requests below /v1/. verifier: None takes all callers. log: says why stores cannot be
+    used."""
 
     def __init__(
         self,
@@ -54,11 +58,13 @@ class PlainAnswering:
         counts: Counts,
         clock: Clock,
         verifier: Verifier | None,
+        log: RareLog | None = None,
     ) -> None:
         self._service = service
         self._counts = counts
         self._clock = clock
         self._verifier = verifier
+        self._log = log or RareLog()
 
     async def __call__(self, request: HttpRequest) -> Reply:
         """The answer. Raises CancelledError alone."""
@@ -71,6 +77,10 @@ class PlainAnswering:
             outcome = DONE if answer.status < 400 else REFUSED if answer.status < 500 else FAILED
         finally:
             self._counts.ended(name, outcome, time.perf_counter() - began)
+        if answer.status == 503:
+            error = orjson.loads(answer.body)["error"]
+            asked, text = f"{method} /v1/{'/'.join(path)}", "%s failed: %s (%s)"
+            self._log.say("failed requests", text, asked, error["message"], error.get("hint"))
         headers = b"Content-Type: %b\r\n" % answer.content_type.encode()
         if answer.status == 401:
             headers += b'WWW-Authenticate: Basic realm="cassq"\r\n'

@@ -60,7 +60,7 @@ class Health(NamedTuple):
 
 class Answering:
     """Answers requests. plain: answers those below /v1/. verifier: None takes all callers. scheme:
-    by which clients reach this. health: see `Health`."""
+    by which clients reach this. health: see `Health`. log: says why stores cannot be used."""
 
     def __init__(
         self,
@@ -72,6 +72,7 @@ class Answering:
         verifier: Verifier | None = None,
         scheme: str = "http",
         health: Callable[[], Health] = lambda: Health(True, {}),
+        log: RareLog | None = None,
     ) -> None:
         self._service = service
         self._counts = counts
@@ -80,7 +81,7 @@ class Answering:
         self._verifier = verifier
         self._scheme = scheme
         self._health = health
-        self._log = RareLog()
+        self._log = log or RareLog()
         self._hosts: dict[bytes, str] = {}
         self._callers: dict[str, Caller] = {}
         # Request ids: unique, and cheaper than random ones.

@@ -100,6 +100,23 @@ def test_on_a_full_disk_sends_are_503_and_the_log_has_the_hint(
     assert "Traceback" not in caplog.text
 
 
+def test_on_a_full_disk_the_log_has_the_hint_for_plain_http_too(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        disk = SickDisk()
+        async with answered(directory, disk) as front:
+            with full(disk):
+                url = "http://localhost/v1/queues/jobs/messages"
+                reply = await front(http_request("POST", url, {}, b'{"payload": "lost"}\n'))
+            assert reply.status == 503
+
+    asyncio.run(main())
+    (line,) = [line for line in caplog.messages if "failed" in line]
+    assert line.startswith("POST /v1/queues/jobs/messages failed: ")
+    assert "free some space" in line
+
+
 @pytest.mark.embedded_only(reason="holds the catalog of a directory")
 def test_while_the_catalog_is_busy_receives_and_deletes_are_503(
     directory: Path, caplog: pytest.LogCaptureFixture
