@@ -115,6 +115,7 @@ class Lane(LaneMessages):
         self._looked_ms = self._kept_ms = self._used_ms = 0
         self._more_ahead = False  # whether the last look found more to claim
         self._ahead_ms = 0  # when it did not
+        self._missed = False  # a claim was lost, so that others may have what it held
         self._hungry = False  # the last call found nothing that was ready
 
     @property
@@ -451,7 +452,7 @@ class Lane(LaneMessages):
         self._clear()
 
     def _clear(self) -> None:
-        self._known = False
+        self._known = self._missed = False
         self._segments.clear()
         self._bytes = 0
         self._epochs.clear()
@@ -487,7 +488,8 @@ class Lane(LaneMessages):
         self._adopt_begun()
         out = {*self._claimer.window.left_alone(), *(pipe.id for pipe in self._unread)}
         rows = self._part.due(self._group().id, self._catalog.now_ms(), DUE_LISTED, out)
-        for pipe_id, some in groupby(rows, attrgetter("pipe_id")):
+        by_pipe = attrgetter("pipe_id")
+        for pipe_id, some in groupby(sorted(rows, key=by_pipe), by_pipe):  # each pipe once
             try:
                 if pipe_id not in self._epochs:
                     self._adopt(pipe_id, timed=timers.owns(pipe_id))
@@ -523,6 +525,7 @@ class Lane(LaneMessages):
 
     def over(self, delivery: Delivery) -> None:
         segment = self._segments.pop(delivery, None)
+        self._missed |= delivery.lost
         self._bytes -= segment.size if segment is not None else 0
 
     def finished(self, count: int, since_ms: int) -> None:
@@ -552,6 +555,9 @@ class Lane(LaneMessages):
 
     def flushed(self, free: Sequence[Claim]) -> None:
         """All that was noted is written. free: the rows of what was given back."""
+        if self._missed:
+            self._forget()  # what of it was acked may not be, and comes again before what follows
+            return
         after, self._after = self._after, []
         self._goes_on = False
         self._elsewhere.flushed()
