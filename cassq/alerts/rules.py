@@ -180,12 +180,12 @@ def _stuck_keys(seen: Snapshot) -> Finding | None:
         return None  # a long task, for which nothing waits
     parts = [f"{_messages(stuck)} failed"] if stuck else []
     parts += [f"{_messages(kept)} {'was' if kept == 1 else 'were'} in hand"] if kept else []
-    text = f"{' and '.join(parts)} for more than {_span(STUCK_SECONDS)}, and later ones of their"
-    text = f"{text} keys wait"
+    text = f"{' and '.join(parts)} for more than {_span(STUCK_SECONDS)}; later messages of their"
+    text = f"{text} keys wait for them"
     values: dict[str, Any] = {"stuck": stuck, "in_hand": kept}
     if worst is not None and behind:
         key = worst.as_dict()["key"]
-        text += f"; most of them, at least {behind:,}, wait for message {worst.message_id}"
+        text += f", at least {behind:,} for message {worst.message_id}"
         text += f" of key {key!r}" + (f", which {worst.holder} has" if worst.holder else "")
         values |= {"key": key, "message_id": worst.message_id, "behind": behind}
     return _finding(seen, "stuck_keys", text, **values)

@@ -33,7 +33,7 @@ def schedule_findings(
 
 
 def _late(row: ScheduleRow, queue: QueueRow, now_ms: int) -> Finding:
-    tick, minutes = iso_time(due_tick_ms(row)), LATE_SECONDS // 60
+    tick, late_for = iso_time(due_tick_ms(row)), f"more than {LATE_SECONDS // 60} minutes"
     begun = "was begun and not finished" if row.firing is not None else "was not pushed"
     policy = queue.policy
     why = "; pushes to the queue are paused" if policy.push_paused else ""
@@ -45,6 +45,6 @@ def _late(row: ScheduleRow, queue: QueueRow, now_ms: int) -> Finding:
         group_id=f"schedule:{row.id}",
         owner=policy.owner,
         importance=NORMAL,
-        message=f"the tick of {tick} of schedule {row.name} {begun} for {minutes} minutes{why}",
+        message=f"the tick of {tick} of schedule {row.name} {begun} for {late_for}{why}",
         values={"schedule": row.name, "tick": tick, "late": late_ms(row, now_ms) / 1000},
     )

@@ -23,8 +23,8 @@ class ConnectBudget:
     """How long servers may hold up the opening of a session: `seconds` for all of them together.
 
     Each gets a share of what is left, so that those after a silent one are tried too. A server that
-    was silent is not tried again until the session is open. Updates are not locked: a lost one
-    changes a share a little.
+    was silent is not tried again until the session is open. Nothing is locked: if two threads count
+    at once, a share is a little larger.
     """
 
     def __init__(self, seconds: float, now_ms: Callable[[], int]) -> None:
@@ -38,11 +38,11 @@ class ConnectBudget:
         """Begin to open a session, with as many servers to ask."""
         self._until_ms = self._now_ms() + round(self._seconds * 1000)
         self._untried = servers
+        self._silent.clear()
 
     def end(self) -> None:
         """Note that the session is open, or cannot be opened."""
         self._until_ms = None
-        self._silent.clear()
 
     def share(self, server: object, *, known: bool) -> float | None:
         """How many seconds there are to connect to a server; None: no session is being opened.
@@ -50,13 +50,14 @@ class ConnectBudget:
         known: another server has answered, and listed all of them. Raises the driver's
         OperationTimedOut if this one was silent, or no time is left.
         """
-        if self._until_ms is None:
+        until_ms = self._until_ms  # read once, as another thread may end it
+        if until_ms is None:
             return None
-        left = (self._until_ms - self._now_ms()) / 1000
+        left = (until_ms - self._now_ms()) / 1000
         if server in self._silent or (left < LEFT_SECONDS_MIN and not known):
             raise OperationTimedOut("no time is left to connect to it")
         if known:
-            return max(left, SHARE_SECONDS_MIN)
+            return max(left / 2, SHARE_SECONDS_MIN)  # there may be others after it
         part = left / max(self._untried, 1)
         self._untried -= 1
         return min(left, max(part, SHARE_SECONDS_MIN))

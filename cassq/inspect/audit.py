@@ -322,10 +322,10 @@ def _check_permits(audit: Audit, catalog: Catalog, queue: QueueRow, group: Group
     `concurrency`."""
     if rules_of(queue.policy, group.policy).concurrency is None:
         return
-    now = catalog.queues.by_id(queue.id)  # as its limit may have been changed during the audit
-    most = rules_of((now or queue).policy, group.policy).concurrency
     stats = audit.groups[group.name]
-    stats.concurrency, stats.permits = most, permits_in_use(catalog, group)
+    stats.permits = permits_in_use(catalog, group)
+    now = catalog.queues.by_id(queue.id)  # read after them, as its limit may have been raised
+    most = stats.concurrency = rules_of((now or queue).policy, group.policy).concurrency
     if most is not None and stats.permits > most:
         audit.find(
             f"group {group.name}: consumers may have {counted(stats.permits, 'message')} at once,"

@@ -255,8 +255,10 @@ def _held(there: MessageState, times: Times) -> tuple[str, ...]:
     if held.state == FAILED:
         soon = due_at <= times.moment(times.now_ms)
         again = "soon" if soon else f"at {said(due_at)} or later"
-        text = f"Its key is held by message {held.message_id}, which failed, and is delivered again"
-        until = "it waits until that is settled, or given up (cassq group release-key --give-up)."
+        text = f"Its key is held by message {held.message_id}, which failed, and is tried again"
+        until = (
+            "it waits until that is settled, dead, or given up (cassq group release-key --give-up)."
+        )
         return (f"{text} {again}: {until}",)
     if there.group.policy.order == "key":
         text = f"Its key is held by message {held.message_id}, which consumer {held.holder} has"

@@ -581,10 +581,11 @@ class LevelColumns(NamedTuple):
 
 
 def check_columns(count: int, **columns: Collection[object] | None) -> None:
-    """Raise InvalidPayloadError for a column whose length is not the number of payloads, or which
-    has none. Views and arrays pass, too."""
+    """Raise InvalidPayloadError for a column that is no list, or not as long as the payloads.
+    Arrays and views of a dict pass, too; what has no order does not."""
     for name, column in columns.items():
-        if column is not None and not isinstance(column, Collection):
+        unordered = isinstance(column, (set, frozenset, Mapping))
+        if column is not None and (unordered or not isinstance(column, Collection)):
             raise InvalidPayloadError(
                 f"{name} must be a list with one for each payload, not {type(column).__name__}"
             )

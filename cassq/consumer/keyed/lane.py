@@ -19,10 +19,9 @@ Not thread-safe: `cassq.popper` holds its lock around every call.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
-from operator import attrgetter
 from threading import current_thread
 
 from cassq.consumer.claiming.candidates import REFRESH_MS, UNREADABLE, PipeView
@@ -488,8 +487,10 @@ class Lane(LaneMessages):
         self._adopt_begun()
         out = {*self._claimer.window.left_alone(), *(pipe.id for pipe in self._unread)}
         rows = self._part.due(self._group().id, self._catalog.now_ms(), DUE_LISTED, out)
-        by_pipe = attrgetter("pipe_id")
-        for pipe_id, some in groupby(sorted(rows, key=by_pipe), by_pipe):  # each pipe once
+        by_pipe: defaultdict[str, list[Claim]] = defaultdict(list)
+        for row in rows:
+            by_pipe[row.pipe_id].append(row)
+        for pipe_id, some in by_pipe.items():
             try:
                 if pipe_id not in self._epochs:
                     self._adopt(pipe_id, timed=timers.owns(pipe_id))

@@ -201,6 +201,8 @@ def test_push_many_of_something_else_than_a_list_says_so(queue: cassq.Queue, pay
     [
         ("headers must be a list", lambda q: q.pusher().push_many([b"x"], headers=5)),
         ("keys must be a list", lambda q: q.pusher().push_many([b"x"], keys=5)),
+        ("keys must be a list", lambda q: q.pusher().push_many([b"x"], keys={b"k"})),
+        ("headers must be a list", lambda q: q.pusher().push_many([b"x"], headers={"a": "b"})),
         ("keys must be a list", lambda q: q.pusher().push_many([b"x"], keys=5, priority=[1])),
         ("dedup_ids must be a list", lambda q: q.pusher().push_many([b"x"], dedup_ids=5)),
         ("a list of Push", lambda q: q.pusher().push_each(None)),

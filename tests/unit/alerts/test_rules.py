@@ -35,11 +35,11 @@ WORST = HeldKey(b"k", "p:3", "in hand", 1, None, "me", behind=1200)
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"stuck_keys": 2}, "2 messages failed for more than 15 minutes, and later ones of their"),
-        ({"stuck_in_hand": 1, "worst": WORST}, "1 message was in hand for more than 15 minutes,"),
+        ({"stuck_keys": 2}, "2 messages failed for more than 15 minutes; later messages of their"),
+        ({"stuck_in_hand": 1, "worst": WORST}, "1 message was in hand for more than 15 minutes;"),
         ({"stuck_in_hand": 2, "worst": WORST}, "2 messages were in hand for more than 15 minutes"),
         ({"stuck_keys": 1, "stuck_in_hand": 1, "worst": WORST}, "1 message failed and 1 message"),
-        ({"stuck_in_hand": 1, "worst": WORST}, "1,200, wait for message p:3 of key 'k', which me"),
+        ({"stuck_in_hand": 1, "worst": WORST}, "1,200 for message p:3 of key 'k', which me"),
     ],
 )
 def test_keys_that_are_held_for_too_long_are_reported(fields: dict[str, Any], said: str) -> None:

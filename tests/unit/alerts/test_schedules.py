@@ -37,7 +37,9 @@ def test_a_late_tick_is_reported_with_its_schedule() -> None:
     (finding,) = schedule_findings([ROW], QUEUES, LATE_MS)
     assert (finding.kind, finding.queue, finding.group) == ("late_schedule", "jobs", "")
     assert finding.owner == "ops"
-    said = "the tick of 2023-11-14T22:13:20Z of schedule tidy was not pushed for 5 minutes"
+    said = (
+        "the tick of 2023-11-14T22:13:20Z of schedule tidy was not pushed for more than 5 minutes"
+    )
     assert finding.message == said
     assert finding.values == {"schedule": "tidy", "tick": "2023-11-14T22:13:20Z", "late": 300.0}
     event = event_maker(0)(finding, 1, LATE_MS, LATE_MS)
@@ -50,7 +52,7 @@ def test_a_push_that_was_begun_and_a_pause_are_told() -> None:
     paused = {"q1": replace(QUEUES["q1"], policy=QueuePolicy(push_paused=True))}
     (finding,) = schedule_findings([begun], paused, LATE_MS)
     assert finding.message.endswith(
-        "was begun and not finished for 5 minutes; pushes to the queue are paused"
+        "was begun and not finished for more than 5 minutes; pushes to the queue are paused"
     )
 
 

@@ -118,7 +118,7 @@ def test_what_is_among_the_dead_letters_is_dead(there: MessageState, said: str) 
 
 @pytest.mark.parametrize(
     ("due_at", "said"),
-    [(90.0, "is delivered again soon:"), (130.0, "again at 1970-01-01 00:02:10 UTC or later:")],
+    [(90.0, "is tried again soon:"), (130.0, "again at 1970-01-01 00:02:10 UTC or later:")],
 )
 def test_what_waits_behind_a_failed_message_says_when_that_comes_again(
     due_at: float, said: str
