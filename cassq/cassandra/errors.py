@@ -145,7 +145,8 @@ def _reason(cause: object) -> str:
         return match[1]
     if isinstance(cause, OSError) and cause.strerror:
         found = _SSL_PLACE.sub("", cause.strerror.rpartition("Last error: ")[2])
-        return "it did not answer in time" if found == "timed out" else found
+        if found:
+            return "it did not answer in time" if found == "timed out" else found
     words = next((words for part, words in _CAUSES.items() if part in text), None)
     return words or f"the connection failed ({type(cause).__name__})"
 

@@ -93,7 +93,8 @@ class Meter:
                 ports.life.check()
                 rows = ports.catalog.queues.listed()
                 metrics += queue_metrics([queue_stats(ports, row) for row in rows])
-                schedules = ports.catalog.records.schedules()
+                live = {row.id for row in rows}
+                schedules = [s for s in ports.catalog.records.schedules() if s.queue_id in live]
                 metrics += schedule_metrics(schedules, ports.catalog.wall_ms())
             except CassqError as exc:
                 logger.warning("the metrics do not include the depths of queues: %s", exc)

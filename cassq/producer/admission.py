@@ -581,8 +581,8 @@ class LevelColumns(NamedTuple):
 
 
 def check_columns(count: int, **columns: Collection[object] | None) -> None:
-    """Raise InvalidPayloadError for a column that is no list, or not as long as the payloads.
-    Arrays and views of a dict pass, too; what has no order does not."""
+    """Raise InvalidPayloadError for a column that is not a list, or not as long as the
+    payloads. Arrays and views of a dict pass, too; sets and dicts do not."""
     for name, column in columns.items():
         unordered = isinstance(column, (set, frozenset, Mapping))
         if column is not None and (unordered or not isinstance(column, Collection)):
