@@ -102,7 +102,7 @@ def test_an_explanation_says_which_failed_message_holds_the_key(queue: cassq.Que
     popper.flush()
     for number in (1, 2):
         text = explained(queue, b"a", number)
-        assert f"Its key is held by message {first.id}, which failed, and is delivered" in text
+        assert f"Its key is held by message {first.id}, which failed, and is tried again" in text
         assert "release-key --give-up" in text
     assert "Its key is held" not in explained(queue, b"a"), "nothing holds up the one that holds"
     assert "Its key is held" not in explained(queue, b"b")
@@ -249,7 +249,7 @@ def test_a_message_that_stays_in_hand_is_shown_and_its_key_named(
     (text,) = sent()
     assert text.startswith("stuck_keys raised")
     assert "3 messages were in hand for more than 15 minutes" in text
-    assert f"at least 2, wait for message {messages[b'b'].id} of key 'b'" in text
+    assert f"at least 2 for message {messages[b'b'].id} of key 'b'" in text
     assert popper.name in text
     popper.commit([messages[b"a"], messages[b"b"]])
     assert stuck() == 1
