@@ -209,8 +209,6 @@ def worst_stuck(ports: Ports, group: GroupRow, before_ms: int) -> HeldKey | None
     such messages, and `BEHIND_READ_MAX` claimed ones."""
     catalog, now_ms = ports.catalog, ports.catalog.now_ms()
     found: dict[bytes, HeldKey] = {}
-    behind: Counter[bytes] = Counter()
-
     known = _noted(catalog, group.id, now_ms, before_ms)
 
     def stuck(row: Claim) -> RangeSet:
@@ -225,7 +223,8 @@ def worst_stuck(ports: Ports, group: GroupRow, before_ms: int) -> HeldKey | None
             found.setdefault(key, held)
     if not found:
         return None
-    behind.update(key for _, _, key in _keys(ports, group, _LEFT, BEHIND_READ_MAX) if key in found)
+    claimed = _keys(ports, group, _LEFT, BEHIND_READ_MAX)
+    behind = Counter(key for _, _, key in claimed if key in found)
     keys = [replace(held, behind=max(0, behind[key] - 1)) for key, held in found.items()]
     return max(keys, key=lambda held: held.behind)
 

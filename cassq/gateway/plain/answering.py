@@ -13,8 +13,6 @@ import logging
 import time
 from urllib.parse import unquote
 
-import orjson
-
 from cassq.base.clock import Clock
 from cassq.base.os_errors import untraced
 from cassq.base.rare_log import RareLog
@@ -78,9 +76,9 @@ class PlainAnswering:
         finally:
             self._counts.ended(name, outcome, time.perf_counter() - began)
         if answer.status == 503:
-            error = orjson.loads(answer.body)["error"]
-            asked, text = f"{method} /v1/{'/'.join(path)}", "%s failed: %s (%s)"
-            self._log.say("failed requests", text, asked, error["message"], error.get("hint"))
+            asked, error = f"{method} /v1/{'/'.join(path)}", answer.error
+            why = error["message"], error.get("hint")
+            self._log.say("failed requests", "%s failed: %s (%s)", asked, *why)
         headers = b"Content-Type: %b\r\n" % answer.content_type.encode()
         if answer.status == 401:
             headers += b'WWW-Authenticate: Basic realm="cassq"\r\n'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cassq.gateway.request import Caller
 
@@ -46,9 +46,11 @@ class PlainRequest:
 
 @dataclass(slots=True)
 class PlainAnswer:
-    """An answer. undelivered: as of `cassq.gateway.request.Answer`."""
+    """An answer. undelivered: as of `cassq.gateway.request.Answer`. error: what the body says of
+    one."""
 
     status: int
     body: bytes
     content_type: str = JSON
     undelivered: Callable[[], Awaitable[None]] | None = None
+    error: Mapping[str, str] = field(default_factory=dict)

@@ -81,7 +81,8 @@ class PlainService:
 
 def refused(error: PlainError, **more: object) -> PlainAnswer:
     """The answer that says so. more: what else it says."""
-    return PlainAnswer(error.status, orjson.dumps({"error": error.as_dict(), **more}))
+    found = error.as_dict()
+    return PlainAnswer(error.status, orjson.dumps({"error": found, **more}), error=found)
 
 
 def error_of(exc: CassqError) -> PlainError:
