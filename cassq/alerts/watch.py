@@ -29,20 +29,17 @@ from cassq.inspect.held_keys import worst_stuck
 from cassq.inspect.peeking import unfinished_headers
 from cassq.inspect.placements.rounds import last_round
 from cassq.inspect.stats import STUCK_SECONDS, GroupStats, group_stats, queue_stats
-from cassq.lifecycle.damage import NOTED_MS
 from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.retries import letter_groups
 from cassq.message.importance import importance_of
 from cassq.model.queues import is_dead_letter_name, origin_of
-from cassq.model.rows import GroupRow, Incident, QueueRow, Sample
+from cassq.model.rows import NOTED_MS, NOTES_KEPT_MS, GroupRow, Incident, QueueRow, Sample
 
 logger: logging.Logger = logging.getLogger("cassq")
 
 LETTERS_LOOKED = 1000
 CLAIM_MARGIN_MS = 30_000
 MEMBER_SECONDS = 900.0
-# Counts of dead letters are sampled every five minutes, for `dead_growth`.
-MARK_MS = 300_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +141,7 @@ def notify(
     catalog = ports.catalog
     if marks:
         catalog.records.add_samples(marks)
-        catalog.records.forget_samples(MARK_MS, catalog.now_ms() - 2 * GROWTH_SECONDS * 1000)
+        catalog.records.forget_samples(NOTED_MS, catalog.now_ms() - NOTES_KEPT_MS)
     mine = [step for step in steps if catalog.records.put_incident(step.row)]
     for step in mine:
         for line in step.lost:
@@ -244,10 +241,10 @@ def _snapshot(
 def _grown(ports: Ports, group: GroupRow, dead: int, now_ms: int, marks: list[Sample]) -> int:
     """New dead letters of the last hour, judging by the samples. Cost: 13 rows."""
     subject = f"dead:{group.id}"
-    found = ports.catalog.records.samples(subject, MARK_MS, now_ms - GROWTH_SECONDS * 1000)
-    mark_ms = now_ms // MARK_MS * MARK_MS
+    found = ports.catalog.records.samples(subject, NOTED_MS, now_ms - GROWTH_SECONDS * 1000)
+    mark_ms = now_ms // NOTED_MS * NOTED_MS
     if not any(sample.at_ms == mark_ms for sample in found):
-        marks.append(Sample(subject, MARK_MS, mark_ms, json.dumps({"dead": dead})))
+        marks.append(Sample(subject, NOTED_MS, mark_ms, json.dumps({"dead": dead})))
     before = min((int(json.loads(sample.data)["dead"]) for sample in found), default=dead)
     return max(0, dead - before)
 

@@ -25,12 +25,10 @@ from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model.claims import consumer_of, first_failure_ms, in_hand, is_moving
 from cassq.model.ledger import UNFINISHED, Fate
 from cassq.model.queues import GroupPolicy
-from cassq.model.rows import Claim, ClaimState, GroupRow, Sample
+from cassq.model.rows import NOTED_MS, Claim, ClaimState, GroupRow, Sample
 
 FAILED, IN_HAND, DEAD = "failed", "in hand", "dead"
-# How often it is noted which messages are in hand, and how many of them at most: those that were
-# seen first.
-NOTED_MS = 300_000
+# How many messages in hand are noted at most: those that were seen first.
 NOTED_MAX = 1000
 # How many stuck messages, and how many claimed ones, are read to find the key with most behind.
 STUCK_READ_MAX = 1000

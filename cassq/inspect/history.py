@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 from cassq.base.arguments import check_seconds, check_zone
 from cassq.catalog.port import Catalog
 from cassq.errors import UsageError
-from cassq.inspect.held_keys import NOTED_MS, note_of, waits_in_hand
+from cassq.inspect.held_keys import note_of, waits_in_hand
 from cassq.inspect.stats import GroupStats, QueueStats, queue_stats
 from cassq.lifecycle.ports import Ports
-from cassq.model.rows import GroupRow, QueueRow, Sample
+from cassq.model.rows import NOTED_MS, NOTES_KEPT_MS, GroupRow, QueueRow, Sample
 
 MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
 STEPS: dict[str, int] = {"minute": MINUTE_MS, "hour": HOUR_MS, "day": DAY_MS}
@@ -287,7 +287,7 @@ def apply(ports: Ports, noted: Sequence[Noted], now_ms: int) -> None:
     if any(one.step == "hour" for one in noted):
         for step_ms, kept_ms in KEPT_MS.items():
             catalog.records.forget_samples(step_ms, now_ms - kept_ms)
-        catalog.records.forget_samples(NOTED_MS, now_ms - 2 * HOUR_MS)
+        catalog.records.forget_samples(NOTED_MS, now_ms - NOTES_KEPT_MS)
 
 
 # --- looking back ------------------------------------------------------------------------------

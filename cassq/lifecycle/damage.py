@@ -23,8 +23,6 @@ from cassq.model.rows import Cursor, GroupRow, PipeRow, QueueRow, Reason
 
 READ_MESSAGES = 65_536
 READ_BYTES = 8 * 1024 * 1024
-# The step of the samples that record how many messages a group has lost, for the `lost` alert.
-NOTED_MS = 300_000
 
 
 class DamagedRange(NamedTuple):

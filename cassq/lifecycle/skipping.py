@@ -19,7 +19,6 @@ from cassq.base.clock import attempts, contended
 from cassq.errors import CorruptionError, UsageError
 from cassq.extents.port import ExtentMissingError
 from cassq.lifecycle.damage import (
-    NOTED_MS,
     DamagedRange,
     GroupDamage,
     PipeDamage,
@@ -40,6 +39,7 @@ from cassq.message.ranges import RangeSet
 from cassq.model import claims
 from cassq.model.ledger import is_held
 from cassq.model.rows import (
+    NOTED_MS,
     Claim,
     ClaimState,
     Cursor,

@@ -355,6 +355,11 @@ class Member:
     waiting: bool
 
 
+# The step of samples that alerts and statistics compare with what is seen now: of dead letters, of
+# lost messages, and of those in hand; and how long they are kept.
+NOTED_MS, NOTES_KEPT_MS = 300_000, 2 * 3_600_000
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """Totals and depths of a queue or group (`subject`: its id) at a time, as JSON.

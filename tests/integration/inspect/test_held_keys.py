@@ -15,10 +15,10 @@ from cassq.base.clock import ManualClock
 from cassq.cli.main import main
 from cassq.errors import UsageError
 from cassq.gateway.lane_receiver import LaneReceiver
-from cassq.inspect.held_keys import NOTED_MS
 from cassq.inspect.history import roll_up
 from cassq.inspect.metrics import queue_metrics
 from cassq.inspect.stats import STUCK_SECONDS
+from cassq.model.rows import NOTED_MS
 from tests.integration.stage import Connect, alone
 from tests.integration.timed import clock, timed
 
