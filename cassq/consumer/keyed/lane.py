@@ -93,7 +93,7 @@ class Lane(LaneMessages):
         self._take_over = TakeOver(ports, claimer, acknowledger)
         self._holding = HeldKeyNotices(ports, queue(), group())
         self._watch = Watch(ports.catalog)
-        self._unread: list[PipeRow] = []  # pipes with unsettled messages that are not in line yet
+        self._unread: list[PipeRow] = []  # pipes that are still to be adopted
         self._held_up: set[str] = set()  # the chains that they hold up
         self._epochs: dict[str, int] = {}  # what each pipe's epoch was raised to
         parts = self._take_over, self._holding
@@ -372,9 +372,8 @@ class Lane(LaneMessages):
         try:
             live = self._catalog.pipes.live(group.queue_id)
             pipes = [pipe for pipe in live if pipe.is_for(group.id) and self._part.has(pipe)]
-            cursors = self._catalog.claims.cursors(group.id, [pipe.id for pipe in pipes])
-            begun = {each.pipe_id for each in cursors if each.ack.seq < each.chain.seq}
-            self._unread = [pipe for pipe in pipes if pipe.id in begun]
+            strict = self._queue().policy.strict
+            self._unread = self._take_over.needed(group.id, pipes, strict=strict)
             self._holding.look(self._line)
             self._adopt_begun()
         except BaseException:

@@ -6,6 +6,7 @@ Not thread-safe, as `cassq.consumer.keyed.lane`, which decides what stands in li
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -73,6 +74,26 @@ class TakeOver:
         self._claimer = claimer
         self._acknowledger = acknowledger
 
+    def needed(self, group_id: str, pipes: Sequence[PipeRow], *, strict: bool) -> list[PipeRow]:
+        """Which pipes to adopt before any message is handed out: those with unsettled messages; and
+        where others follow it in its chain, the first that is not claimed to its end, as an earlier
+        holder of the lane may be about to claim the rest. pipes: oldest first. Cost: a read."""
+        cursors = self._claims.cursors(group_id, [pipe.id for pipe in pipes])
+        by_pipe = {each.pipe_id: each for each in cursors}
+        lengths = Counter(chain_of(pipe, strict) for pipe in pipes)
+        found: list[PipeRow] = []
+        begun: set[str] = set()  # the chains whose first unclaimed pipe was found
+        for pipe in pipes:
+            cursor, chain = by_pipe.get(pipe.id), chain_of(pipe, strict)
+            claimed_seq = 0 if cursor is None else cursor.chain.seq
+            comes_next = chain not in begun and (pipe.end is None or claimed_seq < pipe.end.seq)
+            if comes_next:
+                begun.add(chain)
+            unsettled = cursor is not None and cursor.ack.seq < claimed_seq
+            if unsettled or (comes_next and lengths[chain] > 1):
+                found.append(pipe)
+        return found
+
     def adopt(
         self,
         group_id: str,
@@ -125,9 +146,10 @@ class TakeOver:
         free = [row for row in rows if row.state is ClaimState.FREE]
         if sum(self._claimer.expired(row, cursor.epoch) for row in free):
             rows = self._claims.rows(cursor.group_id, cursor.pipe_id)
-        now_ms = self._catalog.now_ms()
-        rows = [row for row in rows if row.state is ClaimState.FREE or _is_kept(row, now_ms)]
+        # Also those whose deadline ended meanwhile, as they hold their keys.
+        rows = [row for row in rows if row.state is ClaimState.FREE or claims.is_dated(row)]
         if timed:
+            now_ms = self._catalog.now_ms()
             rows = [row for row in rows if row.due_ms <= now_ms or row.deliveries]
         return [self.segment(row) for row in rows]
 

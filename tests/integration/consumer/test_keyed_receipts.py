@@ -6,7 +6,7 @@ import random
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -16,6 +16,7 @@ from cassq.client.settlement import Settlement
 from cassq.consumer.delivery import Message
 from cassq.consumer.keyed.elsewhere import LOOK_MS
 from cassq.errors import ClaimLostError, ReceiptError
+from cassq.model.rows import Claim
 from tests.integration.consumer.test_keys import counts, drained, keyed, pass_time, push, texts
 from tests.integration.deadlines import eventually, in_threads
 from tests.integration.places import Place
@@ -289,6 +290,33 @@ def test_the_key_stays_busy_until_the_deadline_whichever_popper_has_the_lane(
     popper.commit([again])
     assert drained(popper) == ["a2"]
     assert strict.audit().findings == []
+
+
+def test_a_key_waits_for_a_message_whose_deadline_ends_as_the_lane_is_taken_over(
+    timed: cassq.Client, strict: cassq.Queue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A holder of the lane reads the rows of many pipes, and then their messages: meanwhile the
+    deadline of one may end."""
+    push(strict, ["a1", "a2", "b1"])
+    first = strict.popper("keyed")
+    a1, _ = first.pop(10)
+    strict.settle(a1.receipt).extend(3600)
+    first.close()
+    clock.advance(3599.5)
+    claims = timed.runtime.ports.catalog.claims
+    read = claims.rows_in
+
+    def read_slowly(group_id: str, pipe_ids: Sequence[str]) -> list[list[Claim]]:
+        rows = read(group_id, pipe_ids)
+        clock.advance(1)
+        return rows
+
+    monkeypatch.setattr(claims, "rows_in", read_slowly)
+    popper = strict.popper("keyed")
+    found = popper.pop(10)
+    assert texts(found) == ["a1", "b1"]
+    popper.commit(found)
+    assert texts(popper.pop(10)) == ["a2"]
 
 
 KILLED = """

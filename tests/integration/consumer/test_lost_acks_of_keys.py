@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
 import pytest
 
 import cassq
 from cassq.base.clock import ManualClock
 from cassq.consumer.delivery import Message
+from cassq.consumer.keyed.lane import HELD_FOR
 from cassq.errors import ClaimLostError
+from cassq.model.rows import Cursor
 from tests.integration.consumer.test_keys import push, texts
 from tests.integration.timed import clock, timed
 
@@ -35,6 +40,43 @@ def freed(
     clock.advance(2.8)
     client.reap()
     return message
+
+
+def test_what_an_earlier_holder_claims_at_the_last_moment_keeps_its_place(
+    timed: cassq.Client, clock: ManualClock, queue: cassq.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A popper stalls before it claims; another takes the lane, and has seen what is claimed when
+    the first one goes on."""
+    stalled, popper = queue.popper("keyed"), queue.popper("keyed")
+    assert texts(stalled.pop(1)) == []
+    clock.advance(0.5)
+    push(queue, ["a1", "a2"])
+    claims = timed.runtime.ports.catalog.claims
+    claim, cursors = claims.claim, claims.cursors
+    found: list[Message] = []
+
+    def claim_late(*given: Any, **options: Any) -> bool:
+        """Stall until the other popper has seen what is claimed."""
+        monkeypatch.setattr(claims, "claim", claim)
+        outcome: list[bool] = []
+
+        def see_first(*read: Any) -> list[Cursor]:
+            monkeypatch.setattr(claims, "cursors", cursors)
+            seen = cursors(*read)
+            outcome.append(claim(*given, **options))
+            return seen
+
+        monkeypatch.setattr(claims, "cursors", see_first)
+        clock.advance(2 * HELD_FOR - 0.4)
+        with ThreadPoolExecutor() as pool:
+            found.extend(pool.submit(popper.pop, 1).result())
+        return outcome[0]
+
+    monkeypatch.setattr(claims, "claim", claim_late)
+    assert texts(stalled.pop(1)) == []
+    assert texts(found) == ["a1"]
+    popper.commit(found)
+    assert drained(clock, popper) == ["a2"]
 
 
 def drained(clock: ManualClock, popper: cassq.Popper) -> list[str]:
