@@ -171,8 +171,11 @@ SELECT c.group_id, c.pipe_id FROM json_each(?1) q CROSS JOIN groups g ON g.queue
 CROSS JOIN cursors c ON c.group_id = g.id WHERE {_WEDGED}"""
 
 
-def _left_out(pipe_ids: Sequence[str]) -> str:
-    return f" AND pipe_id NOT IN ({', '.join('?' * len(pipe_ids))})" if pipe_ids else ""
+def _left_out(pipe_ids: Sequence[str]) -> tuple[str, list[str]]:
+    """A condition that leaves out pipes, and its parameters: one, however many they are."""
+    if not pipe_ids:
+        return "", []
+    return " AND pipe_id NOT IN (SELECT value FROM json_each(?))", [json.dumps(pipe_ids)]
 
 
 def _cursor_row(row: Row) -> Cursor:
@@ -332,13 +335,13 @@ class SqliteClaims(Claims):
         without: Sequence[str] = (),
         upward: bool = False,
     ) -> list[Claim]:
-        left_out = _left_out(without)
-        rows = self._db.read(DUE.format(left_out), (group_id, now_ms, *without, limit))
+        left_out, pipes = _left_out(without)
+        rows = self._db.read(DUE.format(left_out), (group_id, now_ms, *pipes, limit))
         if len(rows) == limit:  # those that come first may not be among them
             rows = []
             for level in PRIORITIES if upward else reversed(PRIORITIES):
                 statement = (DUE_URGENT if level else DUE_PLAIN).format(left_out)
-                which = (*without, level) if level else without
+                which = (*pipes, level) if level else pipes
                 values = (group_id, now_ms, *which, limit - len(rows))
                 rows += self._db.read(statement, values)
         found = [claim_row(row) for row in rows]
@@ -346,7 +349,8 @@ class SqliteClaims(Claims):
         return found
 
     def next_due_ms(self, group_id: str, *, without: Sequence[str] = ()) -> int | None:
-        rows = self._db.read(NEXT_DUE.format(_left_out(without)), (group_id, *without))
+        left_out, pipes = _left_out(without)
+        rows = self._db.read(NEXT_DUE.format(left_out), (group_id, *pipes))
         due_ms: int | None = rows[0][0]
         return due_ms
 

@@ -6,6 +6,7 @@ lists the pipes of one lane leaves out those of all others.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 from cassq.catalog.port import Catalog
@@ -31,9 +32,17 @@ class LanePart:
         """Whether a pipe is one of these."""
         return key_lane_of_pipe(pipe.owner, self.key_lanes) == self.number
 
-    def due(self, group_id: str, now_ms: int, limit: int, without: set[str]) -> Sequence[Claim]:
-        """Free rows in these pipes that are due, as `Claims.due` lists them. Cost: its, and that of
-        a read of each pipe that was not seen before."""
+    def due(
+        self, group_id: str, now_ms: int, limit: int, without: set[str]
+    ) -> dict[str, list[Claim]]:
+        """By pipe, the rows in these pipes that `Claims.due` lists. Cost: its, and that of a read
+        of each pipe that was not seen before."""
+        found: defaultdict[str, list[Claim]] = defaultdict(list)
+        for row in self._due(group_id, now_ms, limit, without):
+            found[row.pipe_id].append(row)
+        return found
+
+    def _due(self, group_id: str, now_ms: int, limit: int, without: set[str]) -> Sequence[Claim]:
         if self.key_lanes == 1:
             return self._catalog.claims.due(group_id, now_ms, limit, without=tuple(without))
         if len(self._ours) + len(self._others) >= KEPT:

@@ -18,9 +18,10 @@ from typing import NamedTuple
 
 from cassq.consumer.delivery import Delivery
 from cassq.consumer.keyed.fairness import FairReady
-from cassq.consumer.keyed.segments import Entry, ReadyByPriority, Segment
+from cassq.consumer.keyed.segments import Entry, ReadyByPriority, Segment, runs_of
 from cassq.message.bundles import Bundle, BundleSlice
 from cassq.message.ranges import EMPTY, RangeSet
+from cassq.model.queues import GroupPolicy
 from cassq.model.rows import Claim
 
 # Messages of a segment that were acked, by their keys.
@@ -72,6 +73,18 @@ class KeyLine:
         self._waiting: list[tuple[int, int, Segment]] = []  # free rows, by due time ...
         self._at: dict[tuple[str, int], Segment] = {}  # ... and by place
         self._numbers = 0
+
+    @classmethod
+    def of(cls, policy: GroupPolicy, now_ms: Callable[[], int]) -> KeyLine:
+        """The empty line of a group. now_ms: catalog time."""
+        ordered = policy.order == "key"
+        return cls(
+            policy.limit_per_key or int(ordered),
+            ordered=ordered,
+            interval_ms=policy.interval_per_key_ms,
+            begun_ms=now_ms(),
+            fair=FairReady(now_ms) if policy.fair else None,
+        )
 
     def add(self, segment: Segment) -> None:
         """Put the messages of a segment at the end of the line. Cost: one pass over them."""
@@ -348,8 +361,12 @@ class KeyLine:
         """The segment of a free row that waits."""
         return self._at.get((row.pipe_id, row.start))
 
-    def failed(self, segment: Segment, entries: list[Entry]) -> None:
-        """Messages in hand were given back: they are in a free row now, that of `segment`."""
+    def failed(self, row: Claim, given_back: Iterable[Entry]) -> None:
+        """Messages in hand were given back: they are in a free row now."""
+        runs = runs_of(given_back)
+        pieces = [BundleSlice(bundle, seqs).kept(seqs) for _, bundle, seqs in runs]
+        segment = Segment(row, pieces)
+        entries = [(segment, bundle, seq) for bundle, seqs in pieces for seq in seqs]
         self.finished(bundle.key_at(seq - bundle.base_seq) for _, bundle, seq in entries)
         if self._ordered:
             self.count += len(entries)

@@ -19,7 +19,6 @@ Not thread-safe: `cassq.popper` holds its lock around every call.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from threading import current_thread
@@ -30,19 +29,17 @@ from cassq.consumer.claiming.new_claims import ClaimRequest
 from cassq.consumer.claiming.parts import LanePart
 from cassq.consumer.delivery import Acknowledger, DeliveredRun, Delivery, Messages, NackOptions
 from cassq.consumer.keyed.elsewhere import ReceiptFollower
-from cassq.consumer.keyed.fairness import FairReady
 from cassq.consumer.keyed.holding import HeldKeyNotices
 from cassq.consumer.keyed.keys import Acked, KeyLine, PopperCallbacks
 from cassq.consumer.keyed.receiving import Receiving
 from cassq.consumer.keyed.segment_hold import LaneMessages, SegmentHold
-from cassq.consumer.keyed.segments import Entry, Segment, delivery_of, in_hand, runs_of
+from cassq.consumer.keyed.segments import Entry, Segment, delivery_of, in_hand
 from cassq.consumer.keyed.take_over import HELD_FOR, TakeOver, chain_of, lane_lock
 from cassq.consumer.keyed.waiting import Waiting
 from cassq.consumer.keyed.watching import Watch
 from cassq.consumer.settling import Settler
 from cassq.lifecycle.ports import Ports
 from cassq.locks.port import Lock
-from cassq.message.bundles import BundleSlice
 from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model.rows import Claim, ClaimState, Cursor, GroupRow, PipeRow, QueueRow
 
@@ -51,11 +48,13 @@ ROW_MESSAGES = 8192
 # second limit holds while none of them is ready, and in fair groups, which must know of all keys.
 LINE_MESSAGES, LINE_MESSAGES_MAX = 10_000, 1_000_000
 LINE_BYTES_MAX = 256 * 1024 * 1024
+# How long a call looks behind what must wait: if something is ready, and if nothing is.
+LOOK_ON_MS, LOOK_MS_MAX = 10, 1000
+AHEAD_MESSAGES = 64  # the least that is read at once of what an earlier holder claimed ahead
 ROWS_AHEAD = 4  # how many rows a call claims ahead in a fair group ...
 AHEAD_MS, AHEAD_IDLE_MS = 20, 200  # ... and how often it looks if there is news, and if not
 IDLE_MS = 2000  # how long a popper that takes nothing keeps the lane
 IN_LINE_SECONDS = 0.1  # how often a popper without the lane tries to get it
-HANDED_MAX = 64  # how many pops from a row are remembered before those that are over are dropped
 _NEVER = 3600.0
 
 
@@ -115,7 +114,8 @@ class Lane(LaneMessages):
         self._more_ahead = False  # whether the last look found more to claim
         self._ahead_ms = 0  # when it did not
         self._missed = False  # a claim was lost, so that others may have what it held
-        self._hungry = False  # the last call found nothing that was ready
+        self._hungry = False  # the last call found nothing that was ready, ...
+        self._looks_on = False  # ... and did not look at everything
 
     @property
     def is_held(self) -> bool:
@@ -218,11 +218,7 @@ class Lane(LaneMessages):
             return Messages()
         now_ms = self._catalog.now_ms()
         for segment, mine in tried.items():
-            if len(segment.handed) >= HANDED_MAX:
-                segment.handed = [
-                    each for each in segment.handed if any(map(segment.out.__contains__, each[1]))
-                ]
-            segment.handed.append((now_ms, mine))
+            segment.hand(mine, now_ms)
         return Messages(
             [DeliveredRun(delivery_of(segment), bundle, seqs) for segment, bundle, seqs in runs]
         )
@@ -239,14 +235,16 @@ class Lane(LaneMessages):
         return found
 
     def _fill(self, wanted: int, now_ms: int) -> None:
-        """Claim more, until enough are ready, or too many wait."""
+        """Claim more, until enough are ready, too many wait, or it takes too long."""
         line, window = self._line, self._claimer.window
+        self._looks_on = False
         if window.is_stale(now_ms):
             window.refresh()
         if line.fair is not None:
             self._look_ahead(now_ms)
         elif window.top:
             self._fill_by_priority(now_ms)
+        ready, since_ms = len(line.ready), now_ms
         while len(line.ready) < wanted and self._known:
             goes_on = line.ready or self._after or self._elsewhere.acks
             most = LINE_MESSAGES if goes_on else LINE_MESSAGES_MAX
@@ -254,6 +252,12 @@ class Lane(LaneMessages):
             if full or not self._claim_more(now_ms):
                 return
             self._keep_in_time()  # behind a stuck key this may be a long way
+            looked_ms = self._clock.boot_ms()
+            if len(line.ready) > ready:
+                ready, since_ms = len(line.ready), looked_ms
+            elif looked_ms - since_ms >= (LOOK_ON_MS if ready else LOOK_MS_MAX):
+                self._looks_on = not ready
+                return
 
     def _look_ahead(self, now_ms: int) -> None:
         """Claim what others may have pushed behind what is in line already: their keys may come
@@ -280,6 +284,8 @@ class Lane(LaneMessages):
     def _claim_more(self, now_ms: int) -> bool:
         """Claim the next run of the first pipe that has one; whether there was one."""
         window = self._claimer.window
+        if self._take_over.ahead.rows and self._line_up_ahead():
+            return True
         for again in (False, True):
             for view in self._in_chains(now_ms):
                 if not self._known:
@@ -290,11 +296,25 @@ class Lane(LaneMessages):
                 return False
         return False
 
+    def _line_up_ahead(self) -> bool:
+        """Put more in line of what an earlier holder claimed ahead; whether there was more."""
+        try:
+            found = self._take_over.more(self._epochs, max(AHEAD_MESSAGES, self._line.count))
+            self._line_up(found)
+        except UNREADABLE:
+            raise  # nothing was taken
+        except BaseException:
+            self._forget()  # some may be in no line
+            raise
+        self._waiting.take(self._line.due(self._catalog.now_ms()))  # others changed these
+        return bool(found)
+
     def _in_chains(self, now_ms: int) -> list[PipeView]:
         """The pipes to claim from, of those that nothing holds up."""
         strict = self._queue().policy.strict
         views = self._claimer.window.in_chains(strict=strict, now_ms=now_ms)
-        return [view for view in views if chain_of(view.row, strict) not in self._held_up]
+        held_up = self._held_up | self._take_over.ahead.chains.keys()
+        return [view for view in views if chain_of(view.row, strict) not in held_up]
 
     def _claim_from(self, view: PipeView) -> bool:
         """Claim a run of a pipe; whether there was one."""
@@ -360,14 +380,7 @@ class Lane(LaneMessages):
             self._kept_ms = now_ms
         if self._lock is None:
             return False
-        policy, ordered = group.policy, group.policy.order == "key"
-        self._line = KeyLine(
-            policy.limit_per_key or int(ordered),
-            ordered=ordered,
-            interval_ms=policy.interval_per_key_ms,
-            begun_ms=self._catalog.now_ms(),
-            fair=FairReady(self._catalog.now_ms) if policy.fair else None,
-        )
+        self._line = KeyLine.of(group.policy, self._catalog.now_ms)
         self._looked_ms = now_ms - LOOK_BESIDE_MS
         try:
             live = self._catalog.pipes.live(group.queue_id)
@@ -455,8 +468,8 @@ class Lane(LaneMessages):
         self._bytes = 0
         self._epochs.clear()
         self._after.clear()
-        self._elsewhere.clear()
-        self.receiving.clear()
+        for part in (self._take_over.ahead, self._elsewhere, self.receiving):
+            part.clear()
         self._goes_on = False
         self._line = KeyLine()
         self._claimer.window.forget_cursors()
@@ -484,12 +497,10 @@ class Lane(LaneMessages):
         while timers.broken:
             self._claimer.window.set_aside(*timers.broken.pop())
         self._adopt_begun()
-        out = {*self._claimer.window.left_alone(), *(pipe.id for pipe in self._unread)}
-        rows = self._part.due(self._group().id, self._catalog.now_ms(), DUE_LISTED, out)
-        by_pipe: defaultdict[str, list[Claim]] = defaultdict(list)
-        for row in rows:
-            by_pipe[row.pipe_id].append(row)
-        for pipe_id, some in by_pipe.items():
+        out = {*self._claimer.window.left_alone(), *self._take_over.ahead.pipes}
+        out.update(pipe.id for pipe in self._unread)
+        due = self._part.due(self._group().id, self._catalog.now_ms(), DUE_LISTED, out)
+        for pipe_id, some in due.items():
             try:
                 if pipe_id not in self._epochs:
                     self._adopt(pipe_id, timed=timers.owns(pipe_id))
@@ -549,9 +560,7 @@ class Lane(LaneMessages):
                     self._settler.will_write(delivery)
 
     def failed(self, row: Claim, entries: list[Entry]) -> None:
-        pieces = [BundleSlice(bundle, seqs).kept(seqs) for _, bundle, seqs in runs_of(entries)]
-        segment = Segment(row, pieces)
-        self._line.failed(segment, [(segment, bundle, s) for bundle, seqs in pieces for s in seqs])
+        self._line.failed(row, entries)
 
     def flushed(self, free: Sequence[Claim]) -> None:
         """All that was noted is written. free: the rows of what was given back."""
@@ -563,10 +572,7 @@ class Lane(LaneMessages):
         self._elsewhere.flushed()
         for _, keys in after:
             self._line.settled_all(keys)
-        for row in free:
-            segment = self._line.waiting_at(row) if self._claimer.is_spent(row) else None
-            if segment is not None:
-                self._waiting.dead_letter(segment)
+        self._waiting.dead_letter_spent(free)
 
     def extend(self, delivery: Delivery, seq: int, ms: int) -> bool:
         """Give the consumer of a message `ms` milliseconds from now; False if it is not its."""
@@ -691,4 +697,4 @@ class Lane(LaneMessages):
         if self._lock is None:
             return False
         acks = self._after or self._elsewhere.acks
-        return bool(self._line.ready or acks) or self._claimer.has_news()
+        return bool(self._line.ready or acks or self._looks_on) or self._claimer.has_news()

@@ -13,6 +13,7 @@ from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model import claims
 from cassq.model.rows import Claim
 
+HANDED_MAX = 64  # how many pops from a row are remembered before those that are over are dropped
 OPENED_AT_ONCE = 64  # messages of a run in a backlog
 
 # A message in the line: what it belongs to, where its bytes are, its seq.
@@ -97,6 +98,12 @@ class Segment:
                 out = [seq for seq in seqs if seq in self.out]
                 over += [seq for seq in out if until_ms.get(seq, then_ms) <= now_ms]
         return RangeSet.of(sorted(over))
+
+    def hand(self, seqs: RangeSet, now_ms: int) -> None:
+        """Note when messages were handed out. now_ms: catalog time."""
+        if len(self.handed) >= HANDED_MAX:
+            self.handed = [each for each in self.handed if any(map(self.out.__contains__, each[1]))]
+        self.handed.append((now_ms, seqs))
 
 
 def delivery_of(segment: Segment) -> Delivery:

@@ -6,7 +6,7 @@ Not thread-safe, as `cassq.consumer.keyed.lane`, which decides what stands in li
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -38,8 +38,9 @@ class FencedPipe(NamedTuple):
 
 
 class Adopted(NamedTuple):
-    """What was unsettled in pipes that were fenced. left: those that could not be read, and those
-    behind them in their chains, which they hold up. epochs: by pipe, of all others."""
+    """What is unsettled in pipes that were fenced, but for what is in `TakeOver.ahead`. left: those
+    that could not be read, and those behind them in their chains, which they hold up. epochs: by
+    pipe, of all others."""
 
     segments: list[Segment]
     epochs: dict[str, int]
@@ -64,8 +65,40 @@ def chain_of(pipe: PipeRow, strict: bool) -> str:
     return "" if strict else pipe.owner
 
 
+class RowsAhead:
+    """Free rows of which nobody was given anything, in order, as an earlier holder of the lane had
+    claimed them ahead. They may be many, and a lane changes hands often: so they are read and taken
+    only once they are needed. pipes, chains: how many are in each."""
+
+    def __init__(self) -> None:
+        self.rows: deque[tuple[str, Claim]] = deque()  # with their chains
+        self.pipes: Counter[str] = Counter()
+        self.chains: Counter[str] = Counter()
+
+    def add(self, chain: str, rows: Sequence[Claim]) -> None:
+        """Add the rows of a pipe."""
+        self.rows.extend((chain, row) for row in rows)
+        if rows:
+            self.pipes[rows[0].pipe_id] += len(rows)
+            self.chains[chain] += len(rows)
+
+    def removed(self, chain: str, row: Claim) -> None:
+        """One of them is in `rows` no more."""
+        for counts, name in ((self.pipes, row.pipe_id), (self.chains, chain)):
+            counts[name] -= 1
+            if not counts[name]:
+                del counts[name]
+
+    def clear(self) -> None:
+        """There are none."""
+        self.rows.clear()
+        self.pipes.clear()
+        self.chains.clear()
+
+
 class TakeOver:
-    """Frees, reads and takes rows for the popper that has the lane."""
+    """Frees, reads and takes rows for the popper that has the lane. ahead: those that are not read
+    yet."""
 
     def __init__(self, ports: Ports, claimer: Claimer, acknowledger: Acknowledger) -> None:
         self._catalog, self._clock = ports.catalog, ports.clock
@@ -73,6 +106,7 @@ class TakeOver:
         self._ids = ports.ids
         self._claimer = claimer
         self._acknowledger = acknowledger
+        self.ahead: RowsAhead = RowsAhead()
 
     def needed(self, group_id: str, pipes: Sequence[PipeRow], *, strict: bool) -> list[PipeRow]:
         """Which pipes to adopt before any message is handed out: those with unsettled messages; and
@@ -102,10 +136,11 @@ class TakeOver:
         *,
         strict: bool,
     ) -> Adopted:
-        """Fence pipes, and read what is unsettled in them. While one cannot be read, the later ones
-        of its chain wait: their messages may be of the same keys. stays: called before every
-        `fence`, and before each pipe is read; False ends this, as the lane was lost. Cost: `fence`
-        for every `PIPES_TOGETHER`, and what `unsettled` costs for each."""
+        """Fence pipes, and read what is unsettled in them, but for what goes to `ahead`. While one
+        cannot be read, the later ones of its chain wait: their messages may be of the same keys.
+        stays: called before every `fence`, and before each pipe is read; False ends this, as the
+        lane was lost. Cost: `fence` for every `PIPES_TOGETHER`, and what `unsettled` costs for
+        what is read."""
         window = self._claimer.window
         done: dict[str, int | None] = {}  # by pipe, its epoch; none if it is gone, or not ours
         found: list[Segment] = []
@@ -117,15 +152,61 @@ class TakeOver:
                 if pipe.id not in fenced:
                     done[pipe.id] = None
                 elif chain_of(pipe, strict) not in held_up and stays():
+                    timed = pipe.timer_ms is not None
+                    (cursor, rows), ahead = fenced[pipe.id], list[Claim]()
+                    if not timed:
+                        ahead, rows = self._parted(rows)
                     try:
-                        found += self.unsettled(fenced[pipe.id], timed=pipe.timer_ms is not None)
-                        done[pipe.id] = fenced[pipe.id].cursor.epoch
+                        found += self.unsettled(FencedPipe(cursor, rows), timed=timed)
+                        done[pipe.id] = cursor.epoch
+                        self.ahead.add(chain_of(pipe, strict), ahead)
                     except UNREADABLE as exc:
                         window.pass_over(pipe.id, exc)
                         held_up.add(chain_of(pipe, strict))
         left = [pipe for pipe in pipes if pipe.id not in done]
         epochs = {pipe_id: epoch for pipe_id, epoch in done.items() if epoch is not None}
         return Adopted(found, epochs, left, {chain_of(pipe, strict) for pipe in left})
+
+    def _parted(self, rows: Iterable[Claim]) -> tuple[list[Claim], list[Claim]]:
+        """Rows that may be read later, and the others. What was handed out once holds its key, or
+        counts for it, before what comes after it is."""
+        now_ms = self._catalog.now_ms()
+        ahead: list[Claim] = []
+        others: list[Claim] = []
+        for row in rows:
+            later = self.is_due(row, now_ms) and not (row.deliveries or row.priority)
+            (ahead if later else others).append(row)
+        return ahead, others
+
+    def more(self, epochs: Mapping[str, int], messages: int) -> list[Segment]:
+        """The next rows of `ahead`, until they have `messages` messages: `ROWS_TOGETHER` at most. While
+        one cannot be read, the later ones of its chain stay there. epochs: by pipe. Raises as the store
+        does, if nothing may pass what cannot be read; `ahead` is as it was then."""
+        window, rows = self._claimer.window, self.ahead.rows
+        out, held_up = window.left_alone(), set[str]()
+        found: list[Segment] = []
+        stay: list[tuple[str, Claim]] = []
+        try:
+            while rows and messages > 0 and len(found) < ROWS_TOGETHER:
+                chain, row = rows[0]
+                if row.pipe_id not in out and chain not in held_up:
+                    try:
+                        left = self._unexpired(row, epochs[row.pipe_id])
+                        found += [
+                            self.segment(each) for each in left if each.state is ClaimState.FREE
+                        ]
+                        messages -= row.count
+                        self.ahead.removed(*rows.popleft())
+                        continue
+                    except UNREADABLE as exc:
+                        if found:
+                            break  # the next call begins with it
+                        window.pass_over(row.pipe_id, exc)
+                held_up.add(chain)
+                stay.append(rows.popleft())
+        finally:
+            rows.extendleft(reversed(stay))
+        return found
 
     def fence(self, group_id: str, pipe_ids: Sequence[str]) -> dict[str, FencedPipe]:
         """Raise the epochs of pipes, and free what an earlier holder had of them: those that are
@@ -141,17 +222,21 @@ class TakeOver:
         """The messages of a fenced pipe that wait, in its order: those of free rows, once expired
         ones are removed, and those that keep a deadline of their own. timed: of a timer pipe, what
         is due, or was handed out before: the rest has no order. Raises as the store does. Cost:
-        what `segment` costs for each row; with expired rows a write each, and a query."""
-        cursor, rows = fenced
-        free = [row for row in rows if row.state is ClaimState.FREE]
-        if sum(self._claimer.expired(row, cursor.epoch) for row in free):
-            rows = self._claims.rows(cursor.group_id, cursor.pipe_id)
+        what `segment` costs for each row; with expired rows a write and a read each."""
+        epoch = fenced.cursor.epoch
+        rows = [left for row in fenced.rows for left in self._unexpired(row, epoch)]
         # Also those whose deadline ended meanwhile, as they hold their keys.
         rows = [row for row in rows if row.state is ClaimState.FREE or claims.is_dated(row)]
         if timed:
             now_ms = self._catalog.now_ms()
             rows = [row for row in rows if row.due_ms <= now_ms or row.deliveries]
         return [self.segment(row) for row in rows]
+
+    def _unexpired(self, row: Claim, epoch: int) -> list[Claim]:
+        """What is left of a row once what is expired of it is removed, if it is free."""
+        if row.state is not ClaimState.FREE or not self._claimer.expired(row, epoch):
+            return [row]
+        return self._claims.rows(row.group_id, row.pipe_id, range(row.start, row.end))
 
     def _freed_rows(self, cursors: Sequence[Cursor], now_ms: int) -> dict[str, list[Claim]]:
         """By pipe, the rows of fenced pipes once those that an earlier holder of the lane had are

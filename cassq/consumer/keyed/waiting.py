@@ -6,7 +6,7 @@ Not thread-safe, as `cassq.consumer.keyed.lane`, which decides what stands in li
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from cassq.consumer.claiming.candidates import UNREADABLE
 from cassq.consumer.claiming.claimer import Claimer
@@ -19,7 +19,7 @@ from cassq.consumer.keyed.take_over import TakeOver
 from cassq.lifecycle.ports import Ports
 from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model import claims
-from cassq.model.rows import ClaimState
+from cassq.model.rows import Claim, ClaimState
 
 LATER_MS = 1000  # when to look again at a message that somebody else is moving
 
@@ -86,6 +86,13 @@ class Waiting:
         for segment, delivery in taken.items():
             self._own(segment, delivery)
             line.taken(segment, delivery)
+
+    def dead_letter_spent(self, free: Iterable[Claim]) -> None:
+        """Make dead letters of what was given back for the last time. free: rows."""
+        for row in free:
+            segment = self._line().waiting_at(row) if self._claimer.is_spent(row) else None
+            if segment is not None:
+                self.dead_letter(segment)
 
     def dead_letter(self, segment: Segment) -> None:
         """Make a dead letter of a segment's message, or see whether somebody else did."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from dataclasses import replace
 
 import pytest
@@ -480,16 +481,22 @@ def test_what_is_due_in_a_key_lane_is_that_of_its_pipes(consumer: Consumer) -> N
     parts = [LanePart(catalog, "me", number, lanes) for number in range(lanes)]
     for part in parts:
         mine = [rows[pipe_id] for pipe_id in pipe_ids if pipe_id.startswith(f"lane{part.number}")]
-        assert part.due("q/default", 1000, 10, set()) == mine
-        assert part.due("q/default", 1000, 2, set()) == mine[:2]
-        assert part.due("q/default", mine[1].due_ms, 10, set()) == mine[:2]
-        assert part.due("q/default", 1000, 1, {mine[0].pipe_id}) == mine[1:2]
-        assert part.due("q/default", 99, 10, set()) == []
-    alone = LanePart(catalog, "me", 0, 1)
-    assert alone.due("q/default", 1000, 99, set()) == list(rows.values())
+        assert due_of(part, 1000, 10) == mine
+        assert due_of(part, 1000, 2) == mine[:2]
+        assert due_of(part, mine[1].due_ms, 10) == mine[:2]
+        assert due_of(part, 1000, 1, {mine[0].pipe_id}) == mine[1:2]
+        assert due_of(part, 99, 10) == []
+    assert due_of(LanePart(catalog, "me", 0, 1), 1000, 99) == list(rows.values())
     late = Consumer(catalog, pipe_id="lane0-0").claim(1, due_ms=1)
-    assert parts[0].due("q/default", 1000, 1, set()) == [late]
-    assert parts[1].due("q/default", 1, 9, set()) == []
+    assert due_of(parts[0], 1000, 1) == [late]
+    assert due_of(parts[1], 1, 9) == []
+
+
+def due_of(part: LanePart, now_ms: int, limit: int, without: Collection[str] = ()) -> list[Claim]:
+    """The rows that are due, once it is seen that they are by pipe."""
+    found = part.due("q/default", now_ms, limit, set(without))
+    assert all(row.pipe_id == pipe_id for pipe_id, rows in found.items() for row in rows)
+    return [row for rows in found.values() for row in rows]
 
 
 def test_the_next_that_comes_due_is_reported(consumer: Consumer) -> None:

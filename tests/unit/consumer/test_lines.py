@@ -164,11 +164,10 @@ def test_a_failed_message_keeps_its_key_in_an_ordered_line() -> None:
     whole = segment("aab")
     line.add(whole)
     failed, _ = line.take(10)
-    waiting = segment("a", due_ms=50)
-    line.failed(waiting, [(waiting, *failed[1:])])
+    line.failed(segment("a", due_ms=50).row, [failed])
     assert not line.ready
     assert line.due(49) == []
-    assert line.due(50) == [waiting]
+    (waiting,) = line.due(50)
     line.taken(waiting, Delivery(NOBODY, [waiting.row], 0, None, 1))
     assert seqs(line.take(10)) == [0]
     line.settled(b"a")
@@ -180,10 +179,9 @@ def test_a_limit_without_order_lets_others_pass_a_failed_message() -> None:
     line.add(segment("aaaa"))
     first = line.take(10)
     assert seqs(first) == [0, 1]
-    waiting = segment("a", due_ms=50)
-    line.failed(waiting, [(waiting, *first[0][1:])])
+    line.failed(segment("a", due_ms=50).row, [first[0]])
     assert seqs(line.take(10)) == [2]
-    line.due(50)
+    (waiting,) = line.due(50)
     line.taken(waiting, Delivery(NOBODY, [waiting.row], 0, None, 1))
     line.settled(b"a")
     line.settled(b"a")

@@ -1,0 +1,188 @@
+"""What the holder of a keyed group's lane claimed ahead, and gave to nobody: the next holder reads
+of it what it needs, in order."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+import cassq
+from cassq.base.clock import ManualClock
+from cassq.consumer.keyed import lane
+from cassq.consumer.keyed.take_over import TakeOver
+from cassq.errors import CorruptionError
+from cassq.model.rows import Claim
+from tests.integration.consumer.test_keys import drained, push, texts
+from tests.integration.places import Place
+from tests.integration.timed import clock, timed
+
+__all__ = ["clock", "timed"]
+
+PIPES = 40
+
+
+@pytest.fixture
+def queue(timed: cassq.Client) -> cassq.Queue:
+    """A queue with a strict order and a keyed group; each message is in a pipe of its own."""
+    queue = timed.create_queue("jobs", consistency="cp", max_pushes_per_pipe=1, sick_check=False)
+    queue.create_group("keyed", order="key")
+    return queue
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[Claim]:
+    """The rows whose messages were read as a lane was taken over."""
+    found: list[Claim] = []
+    segment = TakeOver.segment
+
+    def counted(self: TakeOver, row: Claim) -> object:
+        found.append(row)
+        return segment(self, row)
+
+    monkeypatch.setattr(TakeOver, "segment", counted)
+    return found
+
+
+def claimed_ahead(queue: cassq.Queue) -> list[str]:
+    """Messages of two keys, all of which a popper claims before it leaves; it settles the first two
+    only. Returns what is left, in order."""
+    names = [f"{'ab'[number % 2]}{number:02}" for number in range(PIPES)]
+    push(queue, names)
+    popper = queue.popper("keyed")
+    first = popper.pop(2)
+    assert texts(popper.pop(1)) == [], "all are claimed to see that none is ready"
+    popper.commit(first)
+    popper.close()
+    return names[2:]
+
+
+def by_key(names: list[str]) -> dict[str, list[str]]:
+    return {key: [name for name in names if name[0] == key] for key in "ab"}
+
+
+def test_a_holder_reads_only_what_it_needs(
+    queue: cassq.Queue, read: list[Claim], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lane, "AHEAD_MESSAGES", 4)
+    left = claimed_ahead(queue)
+    popper = queue.popper("keyed")
+    assert texts(popper.pop(1)) == left[:1]
+    assert len(read) == 4
+    popper.close()
+    assert by_key(drained(queue.popper("keyed"))) == by_key(left)
+    assert len(read) == 4 + len(left)
+
+
+def test_what_was_claimed_ahead_comes_before_what_was_not(
+    queue: cassq.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lane, "AHEAD_MESSAGES", 1)
+    left = claimed_ahead(queue)
+    push(queue, ["a98", "b99"])
+    assert by_key(drained(queue.popper("keyed"))) == by_key([*left, "a98", "b99"])
+    assert queue.audit().findings == []
+
+
+def test_what_failed_comes_again_though_others_of_its_pipe_are_still_ahead(
+    timed: cassq.Client, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its row is known to the lane, which leaves the pipe out when it asks what is due."""
+    monkeypatch.setattr(lane, "AHEAD_MESSAGES", 1)
+    monkeypatch.setattr(lane, "ROW_MESSAGES", 1)
+    queue = timed.create_queue("jobs", consistency="cp", sick_check=False)
+    queue.create_group("keyed", order="key")
+    push(queue, ["a1", *(f"b{number}" for number in range(10)), "a2"])
+    popper = queue.popper("keyed")
+    a1, b0 = popper.pop(2)
+    queue.settle(b0.receipt).extend(5)
+    a1.nack(delay=2)
+    assert texts(popper.pop(1)) == [], "all are claimed to see that none is ready"
+    popper.close()
+    popper = queue.popper("keyed")
+    assert texts(popper.pop(10)) == []
+    clock.advance(3)
+    assert texts(popper.pop(10)) == ["a1"]
+    clock.advance(3)
+    assert texts(popper.pop(10)) == ["b0"]
+
+
+def test_what_others_removed_of_it_is_passed_over(
+    queue: cassq.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the holder has begun, and before it has read that far."""
+    monkeypatch.setattr(lane, "AHEAD_MESSAGES", 1)
+    left = claimed_ahead(queue)
+    popper = queue.popper("keyed")
+    first = popper.pop(1)
+    assert texts(first) == left[:1]
+    assert queue.purge("keyed") == {"keyed": len(left) - 1}
+    push(queue, ["a98", "b99"])
+    popper.commit(first)
+    assert drained(popper) == ["a98", "b99"]
+    assert queue.audit().findings == []
+
+
+def test_what_cannot_be_read_holds_up_its_pusher_and_no_other(
+    client: cassq.Client, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lane, "AHEAD_MESSAGES", 1)
+    queue = client.create_queue("jobs", max_pushes_per_pipe=1, sick_check=False)
+    queue.create_group("keyed", order="key")
+    push(queue, ["a1", "a2", "a-damaged", "a3"])
+    push(queue, ["b1", "b2"])
+    popper = queue.popper("keyed")
+    first = popper.pop(2)
+    assert sorted(texts(first)) == ["a1", "b1"]
+    assert texts(popper.pop(1)) == [], "all are claimed to see that none is ready"
+    popper.commit(first)
+    popper.close()
+    damaged = place.damage(b"a-damaged")
+    popper = queue.popper("keyed")
+    found: list[str] = []
+    reported = 0
+    for _ in range(10):
+        try:
+            messages = popper.pop(1)
+        except CorruptionError as exc:
+            assert damaged in str(exc)
+            reported += 1
+            continue
+        found += texts(messages)
+        popper.commit(messages)
+    assert (sorted(found), reported) == (["a2", "b2"], 1)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_keys_stay_in_order_whoever_has_the_lane(
+    queue: cassq.Queue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Poppers come and go, and settle messages in all ways; each time the next one finds a lot that
+    was claimed ahead."""
+    chance = random.Random(seed)
+    monkeypatch.setattr(lane, "AHEAD_MESSAGES", chance.choice((1, 3, 64)))
+    names = [f"{chance.choice('abc')}{number:02}" for number in range(PIPES)]
+    push(queue, names)
+    acked: list[str] = []
+    for _ in range(2000):
+        popper = queue.popper("keyed", keep_alive=0)
+        for _ in range(chance.randint(1, 4)):
+            for message in popper.pop(chance.randint(1, 4)):
+                match chance.randint(0, 5):
+                    case 0:
+                        message.nack(delay=chance.choice((0, 3)))
+                    case 1:
+                        queue.settle(message.receipt).extend(chance.randint(1, 40))
+                    case 2:
+                        queue.settle(message.receipt).release()
+                    case _:
+                        message.ack()
+                        acked += texts([message])
+            popper.flush()
+            clock.advance(chance.choice((0.1, 1, 5)))
+        popper.close()
+        if len(acked) >= len(names):
+            break
+    for key in "abc":
+        assert [each for each in acked if each[0] == key] == [n for n in names if n[0] == key]
+    assert queue.audit().findings == []
