@@ -130,5 +130,5 @@ def _size(batch: Batch, first: int, last: int) -> int:
         size = sum(map(len, batch.payloads[first:last]))
     for column in (batch.headers, batch.keys):
         if column is not None:
-            size += sum(len(entry or b"") for entry in column[first:last])
+            size += sum(map(len, filter(None, column[first:last])))
     return size

@@ -24,12 +24,13 @@ def encode_headers(headers: Mapping[str, str] | None, *, room: int = 0) -> bytes
         return None
     if type(headers) is not dict and not isinstance(headers, Mapping):  # which is much slower
         raise InvalidPayloadError(f"headers must be a dict, not {type(headers).__name__}")
+    pairs: list[str] = []
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise InvalidPayloadError(f"header {name!r} = {value!r} is not a pair of str")
-    try:
         # `json.dumps` would make an encoder for each message.
-        pairs = [f"{_quoted(name)}:{_quoted(value)}" for name, value in headers.items()]
+        pairs.append(f"{_quoted(name)}:{_quoted(value)}")
+    try:
         encoded = f"{{{','.join(pairs)}}}".encode()
     except UnicodeEncodeError as exc:
         raise InvalidPayloadError("a header holds half a surrogate pair") from exc

@@ -56,8 +56,8 @@ class PendingPush:
     """A push that waits to be appended: one message, or the many of a `push_many`."""
 
     __slots__ = (
-        "after", "batch", "dedup_ids", "due_ms", "error", "flight", "future", "gone", "header",
-        "id", "ids", "intend", "key", "lane", "payload", "wake",
+        "after", "batch", "dedup_ids", "done", "due_ms", "error", "flight", "future", "gone",
+        "header", "id", "ids", "intend", "key", "lane", "payload", "singly", "wake",
     )  # fmt: skip
 
     def __init__(
@@ -78,6 +78,11 @@ class PendingPush:
         self.gone: bool = False  # its thread left without waiting for the outcome
         self.id: MessageId = MessageId()
         self.ids: MessageIds | None = None
+        # Of a batch that failed: which messages were pushed all the same, and where they are.
+        self.done: tuple[Sequence[int], Sequence[AppendReceipt]] = (), ()
+        # Whether the messages of a batch are pushed one by one, if one of them stands for another
+        # that cannot be read.
+        self.singly: bool = False
         self.error: Exception | None = None
 
     @property
@@ -86,11 +91,12 @@ class PendingPush:
         return len(self.payload) + len(self.header or b"") + len(self.key or b"") + OVERHEAD_BYTES
 
     @property
-    def each_id(self) -> list[MessageId | Exception]:
-        """The ids of a batch; after its failure, those of its first messages that were pushed all
-        the same, as far as they are known."""
-        runs = () if self.ids is None else self.ids.runs
-        return [each for run in runs for each in ids_of_run(run)]
+    def done_ids(self) -> dict[int, MessageId]:
+        """The ids of those messages of a failed batch that were pushed all the same, as far as they
+        are known, by their indexes."""
+        which, receipts = self.done
+        ids = (each for receipt in receipts for each in ids_of_run(receipt))
+        return dict(zip(which, ids, strict=True))
 
     def goes_with(self, other: PendingPush) -> bool:
         """Whether both may be appended together."""
@@ -285,8 +291,7 @@ class Admission:
             size = appender.written_bytes - before_bytes
             return AppendedPushes(entries, len(batch.payloads), receipts, size)
         except (CorruptionError, BackendError) as exc:
-            unreadable = isinstance(exc, (CorruptionError, ExtentMissingError))
-            if unreadable and once is not None and len(entries) > 1:
+            if is_unreadable(exc) and once is not None and len(entries) > 1:
                 return self._one_by_one(entries)
             if isinstance(exc, CorruptionError):
                 raise
@@ -310,6 +315,7 @@ class Admission:
                 done.append(self.append([entry]))
             except CassqError as exc:
                 entry.error = exc
+                self.tally.push_failed(1, exc)
         if not done:
             assert entries[-1].error is not None
             raise entries[-1].error
@@ -394,6 +400,11 @@ def _spilled(
     return AppendedPushes(entries, len(batch.payloads), receipts, 0, spilled=count)
 
 
+def is_unreadable(exc: Exception) -> bool:
+    """Whether a push failed as something that is there cannot be read."""
+    return isinstance(exc, (CorruptionError, ExtentMissingError))
+
+
 def _pushed_of(
     entries: list[PendingPush],
     once: DedupPush | None,
@@ -401,17 +412,16 @@ def _pushed_of(
     failed: BackendError,
 ) -> AppendedPushes:
     """The single pushes that a failed append has pushed all the same; the others get the error.
-    Raises it if there are none, or for a batch, which gets the ids of its first messages, if these
-    were pushed. once: as they have dedup ids. appender: of this append; None: it never began."""
+    Raises it if there are none, or for a batch, which learns which of its messages were pushed.
+    once: as they have dedup ids. appender: of this append; None: it never began."""
     receipts = [] if appender is None else appender.receipts
-    if entries[0].batch is not None:
-        entries[0].ids = MessageIds(receipts if once is None else ())
-        raise failed
-    pushed = entries[: sum(receipt.length for receipt in receipts)]
+    which: Sequence[int] = range(sum(receipt.length for receipt in receipts))
     if once is not None:
-        places = [once.done(index) for index in range(len(entries))]
-        pushed = [each for each, place in zip(entries, places, strict=True) if place is not None]
-        receipts = [AppendReceipt(*place, 1) for place in places if place is not None]
+        which, receipts = once.done_receipts()
+    if entries[0].batch is not None:
+        entries[0].done = which, receipts
+        raise failed
+    pushed = [entries[index] for index in which]
     if not pushed:
         raise failed
     # The ids of messages that a spool took before it failed are unknown.
@@ -471,6 +481,14 @@ def check_key(key: bytes | None) -> bytes | None:
     raise InvalidPayloadError(f"a key must be bytes, not {type(key).__name__}")
 
 
+def _checked_keys(keys: Sequence[bytes | None]) -> list[bytes | None]:
+    """Keys, each checked. Two passes in C."""
+    odd = set(map(type, keys)) - {bytes, NoneType}
+    if odd or max(map(len, filter(None, keys)), default=0) > COLUMN_BYTES_MAX:
+        return [check_key(key) for key in keys]
+    return list(keys)
+
+
 def gathered(entries: list[PendingPush], now_ms: int) -> Batch:
     """Single pushes of one lane as a batch. now_ms: wall time."""
     headers = [e.header for e in entries] if any(e.header for e in entries) else None
@@ -497,7 +515,7 @@ def check_delay_ms(delay: float | None, due: datetime | None, wall_ms: int) -> i
 
 
 class PushedColumns(NamedTuple):
-    """What `push_many` was given for each message. priorities: one for each, or for all."""
+    """What was given for each of many messages. priorities: one for each, or for all."""
 
     payloads: Iterable[bytes]
     headers: Sequence[Mapping[str, str] | None] | None
@@ -514,8 +532,8 @@ class PushedColumns(NamedTuple):
         headers, keys, dedup_ids = self.headers, self.keys, self.dedup_ids
         check_columns(len(found), headers=headers, keys=keys, dedup_ids=dedup_ids)
         headers, keys, dedup_ids = as_list(headers), as_list(keys), as_list(dedup_ids)
-        if keys is not None and set(map(type, keys)) - {bytes, NoneType}:
-            keys = [check_key(key) for key in keys]
+        if keys is not None:
+            keys = _checked_keys(keys)
         levels = levels_of(self._checked_priorities(len(found)), keys)
         for level in sorted(levels, key=lambda each: (-each.priority, each.key_lane)):
             which = levels[level]
@@ -594,7 +612,7 @@ def batched(
         payloads,
         now_ms,
         None if headers is None else _encoded(headers),
-        None if keys is None else [check_key(k) for k in keys],
+        None if keys is None else _checked_keys(keys),
         length=length,
     )
 

@@ -71,10 +71,10 @@ def marked(
     _check_window(queue)
     if headers is None:
         headers = [None] * len(dedup_ids)
-    found: list[Mapping[str, str] | None] = []
-    for given, name in zip(headers, dedup_ids, strict=True):
-        found.append(given if name is None else _marked(given, name))
-    return found
+    return [
+        given if name is None else _marked(given, name)
+        for given, name in zip(headers, dedup_ids, strict=True)
+    ]
 
 
 def marked_with(
@@ -131,6 +131,7 @@ class DedupPush:
         self._queue = queue
         self.found: int = 0  # how many messages were there already
         self._dedup_ids = [None if each is None else check_dedup_id(each) for each in dedup_ids]
+        self._leading: Sequence[int] = ()  # for each message, the first one that has its id
         self._before: dict[str, Dedup] = {}  # by id, the row that our next one replaces
         self._pipe_id = ""  # the pipe in which our rows name, or may name, places
         self._sent: list[int] = []  # the messages of the current append
@@ -146,13 +147,14 @@ class DedupPush:
         each duplicate a read of its pipe's row, and one read of its frame (once for each frame) or
         of its pipe's totals.
         """
-        firsts: dict[str, int] = {}
-        for index, name in enumerate(self._dedup_ids):
-            if name is not None:
-                firsts.setdefault(name, index)
-        leading = [
-            index if name is None else firsts[name] for index, name in enumerate(self._dedup_ids)
-        ]
+        count = len(self._dedup_ids)
+        firsts = dict(zip(reversed(self._dedup_ids), range(count - 1, -1, -1), strict=True))
+        leading: Sequence[int] = range(count)
+        if len(firsts) < count:  # some are None, or occur twice
+            leading = [
+                at if name is None else firsts[name] for at, name in enumerate(self._dedup_ids)
+            ]
+        self._leading = leading
         left = [index for index, first in enumerate(leading) if index == first]
         try:
             tries = 0
@@ -169,7 +171,7 @@ class DedupPush:
         return _receipts([self._done[first] for first in leading])
 
     def _push(
-        self, append: Append, batch: Batch, sent: list[int], firsts: Mapping[str, int]
+        self, append: Append, batch: Batch, sent: list[int], firsts: Mapping[str | None, int]
     ) -> bool:
         """Append these messages, or find where those with a taken id are; whether any of them are
         done now."""
@@ -195,6 +197,11 @@ class DedupPush:
     def done(self, index: int) -> tuple[str, int] | None:
         """The pipe and seq of a durably pushed message, also after an error."""
         return self._done.get(index)
+
+    def done_receipts(self) -> tuple[list[int], list[AppendReceipt]]:
+        """Which of the messages are durably pushed, also after an error, and where they are."""
+        which = [at for at, first in enumerate(self._leading) if first in self._done]
+        return which, _receipts([self._done[self._leading[at]] for at in which])
 
     def _settle(self, count: int) -> None:
         """Note that the first `count` messages of an append are durable."""

@@ -21,9 +21,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
+from itertools import chain, takewhile
 from itertools import count as counter
-from itertools import takewhile
 from queue import SimpleQueue
+from types import NoneType
 from typing import Any, NamedTuple, NoReturn
 
 from cassq.base.arguments import refuse_pickling
@@ -32,13 +33,14 @@ from cassq.doorbell import Doorbell
 from cassq.errors import BackendError, CassqError, ClosedError, UsageError
 from cassq.lifecycle.ports import Life, operation
 from cassq.message.batches import Batch, Intend
-from cassq.message.message_ids import MessageId, MessageIds, ScatteredIds
+from cassq.message.message_ids import MessageId, MessageIds, ScatteredIds, ids_of_run
 from cassq.model.priorities import PLAIN, Level
 from cassq.producer.admission import (
     Admission,
     PendingPush,
     PushedColumns,
     assign_ids,
+    is_unreadable,
     settle_futures,
     wake_in_turn,
 )
@@ -221,25 +223,32 @@ class Pusher:
         return self._push_together(pushes) or self._push_singly(pushes)
 
     def _push_together(self, pushes: Sequence[Push]) -> list[MessageId | Exception]:
-        """`push_each` as one batch, which is quicker; empty, and nothing is pushed, if there is
-        none, or if some of them have to be told apart."""
+        """`push_each` as one batch, which is quicker; empty if there is none, or if some of them
+        have to be told apart. Then nothing is pushed, but what has a dedup id may be."""
         apart = self._admission.has_quota or self._leveling.key_lanes > 1
         columns = None if apart else _columns_of(pushes)
         if columns is None:
             return []
+        payloads, headers, keys, dedup_ids, _ = columns
         try:
-            entry = self._admission.entry_of_many(*columns, None, None, None, None)
+            entry = self._admission.entry_of_many(
+                payloads, headers, keys, None, None, dedup_ids, None
+            )
         except CassqError:
             return []  # one of them is invalid
+        entry.singly = dedup_ids is not None
         try:
             self._submit(entry)
         except CassqError as exc:
-            done = entry.each_id
+            if entry.singly and is_unreadable(exc):
+                return []  # the message that one of the ids stands for; those pushed are found
+            done = entry.done_ids
             if isinstance(exc, BackendError):
                 exc.outcome_unknown |= exc.fields.get("pushed", 0) > len(done)
                 exc.fields["pushed"] = 0
-            return [*done, *[exc] * (len(pushes) - len(done))]
-        return entry.each_id
+            return [done.get(at, exc) for at in range(len(pushes))]
+        assert entry.ids is not None
+        return [each for run in entry.ids.runs for each in ids_of_run(run)]
 
     def _push_singly(self, pushes: Sequence[Push]) -> list[MessageId | Exception]:
         """`push_each`, with an entry for each push."""
@@ -495,7 +504,8 @@ class Pusher:
             done = self._admission.append(entries)
         except Exception as exc:
             left = [entry for entry in entries if entry.error is None]
-            self.tally.push_failed(len(first.batch.payloads) if first.batch else len(left), exc)
+            if not (first.singly and is_unreadable(exc)):
+                self.tally.push_failed(len(first.batch.payloads) if first.batch else len(left), exc)
             for entry in left:
                 entry.error = exc
             return
@@ -663,26 +673,26 @@ def _check_pushes(pushes: Sequence[Push]) -> None:
         raise UsageError(f"push_each takes a list of Push, not of {wrong.pop().__name__}")
 
 
-def _columns_of(
-    pushes: Sequence[Push],
-) -> tuple[list[bytes], list[Mapping[str, str] | None] | None, list[bytes | None] | None] | None:
-    """The payloads, headers and keys of pushes; None if there are none, or any has more than these,
-    as its fate may differ from that of the others."""
-    payloads: list[bytes] = []
-    headers: list[Mapping[str, str] | None] = []
-    keys: list[bytes | None] = []
-    for payload, its_headers, key, delay, due, dedup_id, importance, priority in pushes:
-        if delay is not None or due is not None or dedup_id is not None or importance is not None:
-            return None
-        if priority or type(priority) is not int:
-            return None
-        payloads.append(payload)
-        headers.append(its_headers or None)
-        keys.append(key)
-    if not payloads:
+def _columns_of(pushes: Sequence[Push]) -> PushedColumns | None:
+    """The columns of pushes; None if there are none, or any has more than these, as its fate may
+    differ from that of the others. So may that of one without a dedup id from those with one."""
+    if not pushes:
         return None
-    keyed = keys.count(None) < len(keys)
-    return payloads, headers if any(headers) else None, keys if keyed else None
+    payloads, headers, keys, delays, dues, dedup_ids, importances, priorities = zip(
+        *pushes, strict=True
+    )
+    kinds = set(map(type, dedup_ids))
+    if set(map(type, chain(delays, dues, importances))) != {NoneType} or any(priorities):
+        return None
+    if set(map(type, priorities)) != {int} or (NoneType in kinds and len(kinds) > 1):
+        return None
+    return PushedColumns(
+        payloads,
+        headers if any(headers) else None,
+        keys if set(map(type, keys)) != {NoneType} else None,
+        dedup_ids if NoneType not in kinds else None,
+        0,
+    )
 
 
 def _is_done(entry: PendingPush) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
+from sqlite3 import Connection
 from typing import TYPE_CHECKING
 
 from cassq.base.ids import Ids
@@ -24,6 +26,9 @@ PUT_DEDUP = (
 )
 # The same for ids that have no rows yet.
 ADD_DEDUP = PUT_DEDUP.replace("OR REPLACE", "OR IGNORE")
+# For many of them: a statement costs more than a row.
+ROWS_AT_ONCE = 10
+ADD_DEDUPS = ADD_DEDUP + ", (?, ?, ?, ?, ?)" * (ROWS_AT_ONCE - 1)
 # Removes old ids: a range of their index by time.
 FORGET_DEDUPS = "DELETE FROM dedups WHERE queue_id = ? AND at_ms < ?"
 ATTEND = """
@@ -66,7 +71,7 @@ class SqliteRecords(Records):
         with self._db.lock, self._db.write(synced=True) as tx:
             values = [(r.queue_id, r.dedup_id, r.pipe_id, r.seq, r.at_ms) for r in rows]
             tx.execute("SAVEPOINT before")
-            if tx.executemany(ADD_DEDUP, values).rowcount == len(rows):
+            if _added(tx, values) == len(rows):
                 return []  # by far the most are new
             tx.execute("ROLLBACK TO before")
             taken: list[Dedup] = []
@@ -192,6 +197,17 @@ class SqliteRecords(Records):
         if not self._identity:
             self._identity = self.note("identity", Ids().new(self._db.now_ms()))
         return self._identity
+
+
+def _added(tx: Connection, values: Sequence[tuple[str, str, str, int, int]]) -> int:
+    """Add the rows of dedup ids that have none; how many have none."""
+    last, count = len(values) - len(values) % ROWS_AT_ONCE, 0
+    for at in range(0, last, ROWS_AT_ONCE):
+        some = chain.from_iterable(values[at : at + ROWS_AT_ONCE])
+        count += tx.execute(ADD_DEDUPS, tuple(some)).rowcount
+    for value in values[last:]:
+        count += tx.execute(ADD_DEDUP, value).rowcount
+    return count
 
 
 # Imported when they are used, as most processes have no schedules.

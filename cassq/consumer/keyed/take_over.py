@@ -179,9 +179,9 @@ class TakeOver:
         return ahead, others
 
     def more(self, epochs: Mapping[str, int], messages: int) -> list[Segment]:
-        """The next rows of `ahead`, until they have `messages` messages: `ROWS_TOGETHER` at most. While
-        one cannot be read, the later ones of its chain stay there. epochs: by pipe. Raises as the store
-        does, if nothing may pass what cannot be read; `ahead` is as it was then."""
+        """The next rows of `ahead`, until they have `messages` messages: `ROWS_TOGETHER` at most.
+        While one cannot be read, the later ones of its chain stay there. epochs: by pipe. Raises as
+        the store does, if nothing may pass what cannot be read; `ahead` is as it was then."""
         window, rows = self._claimer.window, self.ahead.rows
         out, held_up = window.left_alone(), set[str]()
         found: list[Segment] = []

@@ -140,6 +140,36 @@ def test_pushes_with_dedup_ids_share_one_append(
     assert len(drain(queue.popper())) == 45
 
 
+@pytest.mark.embedded_only(reason="an append fails")
+def test_of_those_with_dedup_ids_that_fail_what_is_there_gets_its_id(place: Place) -> None:
+    """What was pushed before, and what fills a pipe before the append that fails."""
+    appends = count(1)
+
+    def around(append: Append) -> At:
+        if next(appends) >= 3:
+            raise StorageFullError("no room")
+        return append()
+
+    with client_with(place, store=lambda store: FrontStore(store, around)) as client:
+        queue = client.create_queue("jobs", dedup_window=3600, max_pushes_per_pipe=3)
+        pusher = queue.pusher()
+        before = pusher.push(b"4", dedup_id="4")
+        names = ["0", "1", "2", "3", "4", "5", "1", "2"]
+        outcomes = pusher.push_each([Push(each.encode(), dedup_id=each) for each in names])
+        assert [isinstance(each, StorageFullError) for each in outcomes] == [
+            False, False, True, True, False, True, False, True
+        ]  # fmt: skip
+        assert (outcomes[4], outcomes[6]) == (before, outcomes[1])
+        errors = [each for each in outcomes if isinstance(each, StorageFullError)]
+        assert [(each.fields["pushed"], each.outcome_unknown) for each in errors] == [
+            (0, False)
+        ] * 4
+        pusher.close()
+        found = drain(queue.popper())
+        assert [message.id for message in found] == [before, *outcomes[:2]]
+        assert [message.payload for message in found] == [b"4", b"0", b"1"]
+
+
 @pytest.mark.embedded_only(reason="a file of it is removed")
 def test_an_id_whose_message_cannot_be_read_fails_alone(client: cassq.Client) -> None:
     queue = client.create_queue("jobs", dedup_window=3600)
@@ -150,4 +180,5 @@ def test_an_id_whose_message_cannot_be_read_fails_alone(client: cassq.Client) ->
     with queue.pusher() as pusher:
         pushes = [Push(b"%d" % n, dedup_id="lost" if n == 2 else str(n)) for n in range(4)]
         outcomes = pusher.push_each(pushes)
+        assert (pusher.tally.pushed, pusher.tally.push_failures.total()) == (3, 1)
     assert [isinstance(each, MessageId) for each in outcomes] == [True, True, False, True]
