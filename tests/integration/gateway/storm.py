@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[3]
 GATEWAYS = 3
 SENDERS, RECEIVERS = 6, 6
 PROGRAMS = 2
+HEALTH = b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n"
 LIFE_LINES = 150  # what a program says at most before it is killed
 # What Python imports as it starts: the wall clock of each process is set every other second, to
 # what it was, an hour ahead or an hour behind.
@@ -68,12 +69,19 @@ class Gateway:
     async def kill_child(self) -> bool:
         """Kill what serves; False if it is being replaced."""
         try:
-            _, facts = await ask(self.port, b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+            _, facts = await ask(self.port, HEALTH)
         except CutError:
             return False
         with suppress(ProcessLookupError):
             os.kill(facts["pid"], signal.SIGKILL)
         return True
+
+    async def answers(self) -> None:
+        """Return once it serves: its next process may start only after a pause."""
+        status = 0
+        while status != 200:
+            with suppress(CutError):
+                status, _ = await ask(self.port, HEALTH)
 
     async def stop(self) -> None:
         """End it."""
@@ -112,11 +120,14 @@ class Storm:
                 group.create_task(self._kill(gateways))
                 await asyncio.sleep(seconds)
                 self._over = clients.over = True
+            for gateway in gateways:
+                await gateway.answers()
             await _drain(clients)
 
     async def _kill(self, gateways: list[Gateway]) -> None:
         while not self._over:
-            await asyncio.sleep(self._chance.uniform(0.3, 2.0))
+            # Rarely enough that most are replaced at once, not after the pause of a crash loop.
+            await asyncio.sleep(self._chance.uniform(1.0, 5.0))
             self.kills += await self._chance.choice(gateways).kill_child()
 
     async def _run_programs(self, name: str, ports: list[int]) -> None:
