@@ -48,8 +48,8 @@ ROW_MESSAGES = 8192
 # second limit holds while none of them is ready, and in fair groups, which must know of all keys.
 LINE_MESSAGES, LINE_MESSAGES_MAX = 10_000, 1_000_000
 LINE_BYTES_MAX = 256 * 1024 * 1024
-# How long a call looks behind what must wait: if something is ready, and if nothing is.
-LOOK_ON_MS, LOOK_MS_MAX = 10, 1000
+# How many messages that must wait a call looks through if it has something, and how long if not.
+LOOK_MESSAGES, LOOK_MS_MAX = 256, 1000
 AHEAD_MESSAGES = 64  # the least that is read at once of what an earlier holder claimed ahead
 ROWS_AHEAD = 4  # how many rows a call claims ahead in a fair group ...
 AHEAD_MS, AHEAD_IDLE_MS = 20, 200  # ... and how often it looks if there is news, and if not
@@ -114,8 +114,8 @@ class Lane(LaneMessages):
         self._more_ahead = False  # whether the last look found more to claim
         self._ahead_ms = 0  # when it did not
         self._missed = False  # a claim was lost, so that others may have what it held
-        self._hungry = False  # the last call found nothing that was ready, ...
-        self._looks_on = False  # ... and did not look at everything
+        # The last call found nothing that was ready; and did not look at everything.
+        self._hungry = self._looks_on = False
 
     @property
     def is_held(self) -> bool:
@@ -244,7 +244,7 @@ class Lane(LaneMessages):
             self._look_ahead(now_ms)
         elif window.top:
             self._fill_by_priority(now_ms)
-        ready, since_ms = len(line.ready), now_ms
+        ready, before = len(line.ready), line.count
         while len(line.ready) < wanted and self._known:
             goes_on = line.ready or self._after or self._elsewhere.acks
             most = LINE_MESSAGES if goes_on else LINE_MESSAGES_MAX
@@ -252,12 +252,12 @@ class Lane(LaneMessages):
             if full or not self._claim_more(now_ms):
                 return
             self._keep_in_time()  # behind a stuck key this may be a long way
-            looked_ms = self._clock.boot_ms()
             if len(line.ready) > ready:
-                ready, since_ms = len(line.ready), looked_ms
-            elif looked_ms - since_ms >= (LOOK_ON_MS if ready else LOOK_MS_MAX):
-                self._looks_on = not ready
-                return
+                ready, before = len(line.ready), line.count
+            if line.count - before >= LOOK_MESSAGES:
+                self._looks_on = not ready and self._clock.boot_ms() - now_ms >= LOOK_MS_MAX
+                if ready or self._looks_on:
+                    return
 
     def _look_ahead(self, now_ms: int) -> None:
         """Claim what others may have pushed behind what is in line already: their keys may come

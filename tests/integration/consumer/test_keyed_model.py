@@ -17,9 +17,11 @@ import cassq
 from cassq.base.clock import ManualClock
 from cassq.consumer.delivery import Message
 from cassq.errors import ClaimLostError, ReceiptError
+from cassq.model.scaling import key_lane_of
 from tests.integration.places import DirectoryPlace
 
 TIMEOUT = 2.0
+KNOWN_SECONDS = 1.0  # after which a popper knows what was pushed or settled
 KEYS = [None, b"a", b"b", b"c"]
 
 
@@ -27,8 +29,8 @@ KEYS = [None, b"a", b"b", b"c"]
 class Sent:
     """A message. tries: how often it was handed out and not released. until: while it is in the
     future, a consumer has it. dated: whatever its popper does. latest: as it was handed out last.
-    back: that delivery is settled, or given back. dead: it is a dead letter, which may hold its
-    key."""
+    back: that delivery is settled, or given back. since: when it was pushed, or settled last. dead:
+    it is a dead letter, which may hold its key."""
 
     key: bytes | None
     pusher: int
@@ -40,6 +42,7 @@ class Sent:
     done: bool = False
     dead: bool = False
     holds: bool = False
+    since: float = 0.0
     latest: Message | None = None
 
 
@@ -53,15 +56,18 @@ class Member:
 
 
 class KeyedGroup(RuleBasedStateMachine):
-    """Two pushers, and up to three members of a group."""
+    """Two clients with a pusher each, and up to three members of a group."""
 
     def __init__(self) -> None:
         super().__init__()
         self._directory = tempfile.TemporaryDirectory(prefix="cassq-model-")
         self.clock = ManualClock()
         place = DirectoryPlace(Path(self._directory.name) / "data")
-        self.client = cassq.Client(place.url, place.open(self.clock), self.clock)
-        self.client.runtime.housekeeper.stop()
+        self.client, self.other = self.clients = [
+            cassq.Client(place.url, place.open(self.clock), self.clock) for _ in range(2)
+        ]
+        for client in self.clients:
+            client.runtime.housekeeper.stop()
         self.sent: dict[bytes, Sent] = {}
         self.members: list[Member] = []
         self.receipts: list[tuple[str, Message, Sent]] = []
@@ -79,20 +85,23 @@ class KeyedGroup(RuleBasedStateMachine):
         ),
         pipe=st.sampled_from([2, 5, 1000]),
         lanes=st.sampled_from([1, 1, 3]),
+        strict=st.sampled_from([False, False, True]),
     )
-    def begin(self, group: dict[str, object], pipe: int, lanes: int) -> None:
-        self.group = group
+    def begin(self, group: dict[str, object], pipe: int, lanes: int, *, strict: bool) -> None:
+        self.group, self.strict = group, strict
         self.queue = self.client.create_queue(
             "jobs",
+            consistency="cp" if strict else "ap",
             claim_timeout=TIMEOUT,
             max_deliveries=1000,
             sick_check=False,
             max_pushes_per_pipe=pipe,
-            key_lanes=lanes,
+            key_lanes=1 if strict else lanes,
         )
+        self.queues = [self.queue, self.other.queue("jobs")]
         self.queue.create_group("keyed", **group)  # type: ignore[arg-type]
-        self.pushers = [self.queue.pusher() for _ in range(2)]
-        self.join()
+        self.pushers = [queue.pusher() for queue in self.queues]
+        self.join(elsewhere=False)
 
     # --- what may happen --------------------------------------------------------------------------
 
@@ -101,25 +110,34 @@ class KeyedGroup(RuleBasedStateMachine):
         payloads = [b"%d" % (len(self.sent) + at) for at in range(len(keys))]
         self.pushers[pusher].push_many(payloads, keys=keys)
         for payload, key in zip(payloads, keys, strict=True):
-            line = self.by_line[pusher, key]
-            self.sent[payload] = Sent(key, pusher, len(line))
+            line = self.by_line[self._order(pusher), key]
+            self.sent[payload] = Sent(key, pusher, len(line), since=self._now())
             line.append(self.sent[payload])
 
+    def _order(self, pusher: int) -> int:
+        """Whose messages those of a pusher are in order with."""
+        return 0 if self.strict else pusher
+
     @precondition(lambda self: len(self.members) < 3)
-    @rule()
-    def join(self) -> None:
-        self.members.append(Member(self.queue.popper("keyed", keep_alive=None)))
+    @rule(elsewhere=st.booleans())
+    def join(self, *, elsewhere: bool) -> None:
+        """By either client."""
+        popper = self.queues[elsewhere].popper("keyed", keep_alive=None)
+        self.members.append(Member(popper))
 
     @rule(at=st.integers(0, 2), count=st.integers(1, 9))
     def pop(self, at: int, count: int) -> None:
         member = self.members[at % len(self.members)]
-        for message in member.popper.pop(count):
+        found = member.popper.pop(count)
+        for message in found:
             sent = self.sent[message.payload]
             self._check(message, sent)
             sent.tries += 1
             sent.until = self._now() + TIMEOUT
             sent.latest, sent.dated, sent.back = message, False, False
             member.hands.append((message, sent))
+        if not found:
+            self._check_nothing_is_free(member)
 
     @rule(
         at=st.integers(0, 2),
@@ -144,6 +162,15 @@ class KeyedGroup(RuleBasedStateMachine):
             return  # its receipt was used: this says nothing any more
         assert sent.latest is message, "an earlier delivery of it was settled"
         self._settled(sent, verb)
+
+    @rule(at=st.integers(0, 2), n=st.randoms())
+    def work(self, at: int, n: random.Random) -> None:
+        """A popper's consumers take all they can get, settle it, and ask for more soon."""
+        self.pop(at, 20)
+        for _ in range(len(self.members[at % len(self.members)].hands)):
+            self.settle(at, "ack", n)
+        self.wait(1)
+        self.pop(at, 20)
 
     @rule(at=st.integers(0, 2), kept=st.booleans(), n=st.randoms())
     def leave_receipt(self, at: int, kept: bool, n: random.Random) -> None:
@@ -190,7 +217,7 @@ class KeyedGroup(RuleBasedStateMachine):
         return sent.latest is message and not sent.back and sent.until > self._now()
 
     def _settled(self, sent: Sent, verb: str) -> None:
-        sent.until, sent.back, sent.dated = 0.0, True, False
+        sent.until, sent.back, sent.dated, sent.since = 0.0, True, False, self._now()
         sent.done |= verb in ("ack", "dead")
         sent.dead |= verb == "dead"
         sent.holds = sent.dead and self.group.get("on_dead") == "hold"
@@ -206,13 +233,15 @@ class KeyedGroup(RuleBasedStateMachine):
             held = [sent for sent in self.sent.values() if sent.holds and sent.key == key]
             assert self.queue.release_key("keyed", key) == len(held)
         for sent in self.sent.values():
-            sent.holds &= not (purged or sent.key == key)
+            if sent.holds and (purged or sent.key == key):
+                sent.holds, sent.since = False, self._now()
 
     @rule(seconds=st.sampled_from([1, 1, 3, 10]))
     def wait(self, seconds: int) -> None:
         for _ in range(2 * seconds):
             self.clock.advance(0.5)
-            self.client.runtime.online().presence.maintain()
+            for client in self.clients:
+                client.runtime.online().presence.maintain()
             for member in self.members:
                 member.popper.maintain()
 
@@ -250,11 +279,33 @@ class KeyedGroup(RuleBasedStateMachine):
             "a dead letter holds its key"
         )
         if self.group.get("order") == "key":
-            earlier = self.by_line[sent.pusher, sent.key][: sent.number]
+            earlier = self.by_line[self._order(sent.pusher), sent.key][: sent.number]
             assert all(each.done for each in earlier), "an earlier one of its key is unsettled"
             assert not out, "another one of its key is in hand"
         elif "limit_per_key" in self.group:
             assert len(out) < 2
+
+    def _check_nothing_is_free(self, member: Member) -> None:
+        """A popper that found nothing has no lane with a key of which nothing was
+        handed out that is not settled, and something could have been for a while."""
+        lanes = member.popper.lanes
+        assert lanes is not None
+        count = len(lanes.lanes)
+        ours = {
+            number
+            for number, lane in enumerate(lanes.lanes)
+            if lane.is_held and lane._known and lane is not lanes._drained
+        }
+        for key in KEYS[1:]:
+            if key_lane_of(key or b"", count) not in ours:
+                continue
+            mine = [sent for sent in self.sent.values() if sent.key == key]
+            if any(sent.holds or (sent.latest and not sent.done) for sent in mine):
+                continue
+            pushed = [sent.since for sent in mine if not sent.done]
+            since = max([min(pushed), *(sent.since for sent in mine if sent.done)]) if pushed else 0
+            late = pushed and self._now() - since >= KNOWN_SECONDS
+            assert not late, f"{key!r} is free since {since}"
 
     def teardown(self) -> None:
         """Everything that is left comes, and is committed; nothing is lost on the way."""
@@ -262,7 +313,8 @@ class KeyedGroup(RuleBasedStateMachine):
             if hasattr(self, "queue"):
                 self._drain()
         finally:
-            self.client.close()
+            for client in self.clients:
+                client.close()
             self._directory.cleanup()
 
     def _drain(self) -> None:
@@ -273,7 +325,7 @@ class KeyedGroup(RuleBasedStateMachine):
             self.queue.release_key("keyed", key or b"")
         for sent in self.sent.values():
             sent.holds = False
-        self.join()
+        self.join(elsewhere=True)
         (member,) = self.members
         for _ in range(200):
             if all(sent.done for sent in self.sent.values()):

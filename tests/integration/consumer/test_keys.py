@@ -218,7 +218,7 @@ def test_a_stuck_key_with_many_messages_does_not_stop_the_others(
     (stuck,) = popper.pop()
     if failed:
         stuck.nack(delay=3600.0)
-    found = popper.pop(100)
+    found = popper.pop(100, wait=60.0)
     assert sorted(payloads(found)) == sorted(others)
     popper.commit(found)
     push(keyed, ["n1"])
@@ -232,6 +232,7 @@ def test_a_call_looks_behind_a_stuck_key_for_a_second_and_the_next_goes_on(
     queue.create_group("keyed", order="key")
     push(queue, [*["s"] * 20, "o"])
     monkeypatch.setattr(lane, "ROW_MESSAGES", 1)
+    monkeypatch.setattr(lane, "LOOK_MESSAGES", 1)
     claim_more = lane.Lane._claim_more
 
     def slowly(self: lane.Lane, now_ms: int) -> bool:
@@ -252,6 +253,7 @@ def test_a_wait_behind_a_stuck_key_goes_on_until_something_is_ready(
     push(keyed, [*["s"] * 20, "o"])
     monkeypatch.setattr(lane, "ROW_MESSAGES", 1)
     monkeypatch.setattr(lane, "LOOK_MS_MAX", 0)
+    monkeypatch.setattr(lane, "LOOK_MESSAGES", 1)
     popper = keyed.popper("keyed")
     assert texts(popper.pop()) == ["s"]
     assert texts(popper.pop()) == []
@@ -262,12 +264,12 @@ def test_a_call_that_has_something_does_not_look_far_for_more(
     keyed: cassq.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would make its consumer wait for what may never come; the next calls look further."""
-    push(keyed, [*["s"] * 20, "o"])
+    push(keyed, ["n", *["s"] * 20, "o"])
     monkeypatch.setattr(lane, "ROW_MESSAGES", 1)
-    monkeypatch.setattr(lane, "LOOK_ON_MS", 0)
+    monkeypatch.setattr(lane, "LOOK_MESSAGES", 4)
     popper = keyed.popper("keyed")
-    assert texts(popper.pop(2)) == ["s"]
-    assert texts(popper.pop(2)) == ["o"]
+    assert texts(popper.pop(3)) == ["n", "s"]
+    assert texts(popper.pop(3)) == ["o"]
 
 
 def test_a_failed_message_comes_again_before_the_next_of_its_key(
@@ -500,6 +502,27 @@ def test_a_damaged_pipe_holds_up_its_pusher_and_no_other(
     pass_time(clock, popper, 6)
     assert by_key(drained(popper)) == {"a": ["a3"], "b": ["b2"]}
     assert counts(queue) == (0, 9, 0)
+
+
+def test_a_damaged_message_that_was_handed_out_before_holds_up_its_pusher(
+    client: cassq.Client, place: Place
+) -> None:
+    queue = client.create_queue("jobs", max_pushes_per_pipe=1)
+    queue.create_group("keyed", order="key")
+    push(queue, ["a-damaged", "a2"])
+    push(queue, ["b1"])
+    first = queue.popper("keyed")
+    assert sorted(texts(first.pop(2))) == ["a-damaged", "b1"]
+    assert texts(first.pop(1)) == [], "a2 is claimed, too"
+    first.close()
+    damaged = place.damage(b"a-damaged")
+    popper = queue.popper("keyed")
+    found = popper.pop(10)
+    assert texts(found) == ["b1"]
+    popper.commit(found)
+    with pytest.raises(CorruptionError, match=damaged):
+        popper.pop(10)
+    assert texts(popper.pop(10)) == []
 
 
 # --- limits and bad input -------------------------------------------------------------------------

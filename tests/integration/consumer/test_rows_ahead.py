@@ -107,6 +107,24 @@ def test_what_failed_comes_again_though_others_of_its_pipe_are_still_ahead(
     assert texts(popper.pop(10)) == ["b0"]
 
 
+def test_what_failed_holds_its_key_before_less_urgent_messages_that_were_claimed_ahead(
+    client: cassq.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lane, "AHEAD_MESSAGES", 1)
+    queue = client.create_queue("jobs", sick_check=False)
+    queue.create_group("keyed", order="key")
+    with queue.pusher() as pusher:
+        pusher.push(b"a-low", key=b"a")
+        pusher.push(b"a-high", key=b"a", priority=9)
+    popper = queue.popper("keyed")
+    (high,) = popper.pop(1)
+    assert high.payload == b"a-high"
+    assert texts(popper.pop(1)) == [], "a-low is claimed, too"
+    high.nack(delay=3600)
+    popper.close()
+    assert texts(queue.popper("keyed").pop(10)) == []
+
+
 def test_what_others_removed_of_it_is_passed_over(
     queue: cassq.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,7 +147,8 @@ def test_what_cannot_be_read_holds_up_its_pusher_and_no_other(
     monkeypatch.setattr(lane, "AHEAD_MESSAGES", 1)
     queue = client.create_queue("jobs", max_pushes_per_pipe=1, sick_check=False)
     queue.create_group("keyed", order="key")
-    push(queue, ["a1", "a2", "a-damaged", "a3"])
+    pusher = queue.pusher()
+    pusher.push_many([b"a1", b"a2", b"a-damaged", b"a3"], keys=[b"a"] * 4)
     push(queue, ["b1", "b2"])
     popper = queue.popper("keyed")
     first = popper.pop(2)
@@ -137,6 +156,8 @@ def test_what_cannot_be_read_holds_up_its_pusher_and_no_other(
     assert texts(popper.pop(1)) == [], "all are claimed to see that none is ready"
     popper.commit(first)
     popper.close()
+    pusher.push(b"a4", key=b"a")
+    pusher.close()
     damaged = place.damage(b"a-damaged")
     popper = queue.popper("keyed")
     found: list[str] = []
