@@ -18,7 +18,7 @@ is that of the greatest priority in which something waits. If all of its pipes w
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from cassq.base.sharing import BESIDE_MS, answered
 from cassq.consumer.claiming.parts import LanePart
@@ -287,10 +287,11 @@ class CandidatePipes:
         end, cursor = view.row.end, view.cursor
         return end is not None and cursor is not None and cursor.chain.seq >= end.seq
 
-    def forget_cursors(self) -> None:
-        """Read the group's positions again when they are needed next."""
-        for view in self._views.values():
-            view.cursor = None
+    def forget_cursors(self, pipe_ids: Collection[str] | None = None) -> None:
+        """Read the group's positions, in these pipes or in all, again when they are needed next."""
+        for pipe_id in self._views if pipe_ids is None else pipe_ids:
+            if view := self._views.get(pipe_id):
+                view.cursor = None
 
     def is_blocked(self) -> bool:
         """Whether some candidates could not be read, so that there are other candidates now."""

@@ -163,8 +163,11 @@ class ReceiptFollower:
             for pipe_id, group_id in groups.items()
         }
 
-    def has_receipts(self, segments: Iterable[Segment], row: Claim) -> bool:
-        """Whether a row may be what a receipt made of a message that is thought to be in hand."""
+    def knows(self, row: Claim, segments: Iterable[Segment]) -> bool:
+        """Whether the messages of a free row are, or will be, in line without it: it waits, or it
+        may be what a receipt made of a message that is thought to be in hand."""
+        if self._line().waiting_at(row) is not None:
+            return True
         return self.active and any(
             segment.row.pipe_id == row.pipe_id and not segment.receipts.isdisjoint(row.left)
             for segment in segments

@@ -8,8 +8,8 @@ Invariants:
 1. A message is handed out after its row says that it was tried, and after the acks of those before
    it of its key are written, or in the same write of one row.
 2. The popper that takes the lane raises the epoch of each pipe before it reads or claims from it,
-   and reads all unsettled messages before it hands out any: what an earlier holder writes later is
-   refused.
+   so that what an earlier holder writes later is refused; and before it hands out any message, it
+   knows all claim rows, and reads what consumers were given of them.
 3. Of a pusher's pipes, one is claimed from only once everything in those before it is claimed (on a
    cp queue: of the queue's pipes).
 4. Only messages that were handed out count as delivered, also after a crash.
@@ -33,7 +33,7 @@ from cassq.consumer.keyed.holding import HeldKeyNotices
 from cassq.consumer.keyed.keys import Acked, KeyLine, PopperCallbacks
 from cassq.consumer.keyed.receiving import Receiving
 from cassq.consumer.keyed.segment_hold import LaneMessages, SegmentHold
-from cassq.consumer.keyed.segments import Entry, Segment, delivery_of, in_hand
+from cassq.consumer.keyed.segments import Adrift, Entry, Segment, delivery_of, in_hand, seqs_of
 from cassq.consumer.keyed.take_over import HELD_FOR, TakeOver, chain_of, lane_lock
 from cassq.consumer.keyed.waiting import Waiting
 from cassq.consumer.keyed.watching import Watch
@@ -92,7 +92,7 @@ class Lane(LaneMessages):
         self._take_over = TakeOver(ports, claimer, acknowledger)
         self._holding = HeldKeyNotices(ports, queue(), group())
         self._watch = Watch(ports.catalog)
-        self._unread: list[PipeRow] = []  # pipes that are still to be adopted
+        self._unread: list[PipeRow] = []  # pipes with unsettled messages that are not in line yet
         self._held_up: set[str] = set()  # the chains that they hold up
         self._epochs: dict[str, int] = {}  # what each pipe's epoch was raised to
         parts = self._take_over, self._holding
@@ -105,8 +105,7 @@ class Lane(LaneMessages):
             self._own, self._forget,
         )  # fmt: skip
         self._segments: dict[Delivery, Segment] = {}
-        # Until when, in catalog time, how many messages of forgotten segments are with consumers.
-        self._adrift: list[tuple[int, int]] = []
+        self._adrift = Adrift()
         self._bytes = 0  # of their messages
         self._after: list[Acked] = []  # whose acks are not written
         self._goes_on = False  # some ready messages follow others whose acks are not written
@@ -186,9 +185,7 @@ class Lane(LaneMessages):
         if self.receiving.ms is not None:
             return self._receive(entries, self.receiving.ms)
         runs = in_hand(entries)
-        tried: dict[Segment, RangeSet] = {}
-        for segment, _, seqs in runs:
-            tried[segment] = tried[segment] | seqs if segment in tried else seqs
+        tried = seqs_of(runs)
         deliveries = [delivery_of(segment) for segment in tried]
         try:
             for segment, mine in tried.items():
@@ -254,10 +251,10 @@ class Lane(LaneMessages):
             self._keep_in_time()  # behind a stuck key this may be a long way
             if len(line.ready) > ready:
                 ready, before = len(line.ready), line.count
-            if line.count - before >= LOOK_MESSAGES:
-                self._looks_on = not ready and self._clock.boot_ms() - now_ms >= LOOK_MS_MAX
-                if ready or self._looks_on:
-                    return
+            enough = line.count - before >= LOOK_MESSAGES
+            if enough and (ready or self._clock.boot_ms() - now_ms >= LOOK_MS_MAX):
+                self._looks_on = True
+                return
 
     def _look_ahead(self, now_ms: int) -> None:
         """Claim what others may have pushed behind what is in line already: their keys may come
@@ -284,7 +281,7 @@ class Lane(LaneMessages):
     def _claim_more(self, now_ms: int) -> bool:
         """Claim the next run of the first pipe that has one; whether there was one."""
         window = self._claimer.window
-        if self._take_over.ahead.rows and self._line_up_ahead():
+        if self._take_over.ahead.chains and self._line_up_ahead():
             return True
         for again in (False, True):
             for view in self._in_chains(now_ms):
@@ -298,19 +295,21 @@ class Lane(LaneMessages):
 
     def _line_up_ahead(self) -> bool:
         """Put more in line of what an earlier holder claimed ahead; whether there was more."""
+        messages = max(AHEAD_MESSAGES, self._line.count)
         try:
-            found = self._take_over.more(self._epochs, max(AHEAD_MESSAGES, self._line.count))
-            self._line_up(found)
-        except UNREADABLE:
-            raise  # nothing was taken
+            found = self._take_over.more(self._epochs, messages, self._stays)
+            self._line_up(found or ())
         except BaseException:
             self._forget()  # some may be in no line
             raise
         self._waiting.take(self._line.due(self._catalog.now_ms()))  # others changed these
-        return bool(found)
+        return found is not None
 
     def _in_chains(self, now_ms: int) -> list[PipeView]:
-        """The pipes to claim from, of those that nothing holds up."""
+        """The pipes to claim from, of those that nothing holds up; none if the lane is not known,
+        as what is read of them then is old once it is."""
+        if not self._known:
+            return []
         strict = self._queue().policy.strict
         views = self._claimer.window.in_chains(strict=strict, now_ms=now_ms)
         held_up = self._held_up | self._take_over.ahead.chains.keys()
@@ -323,6 +322,10 @@ class Lane(LaneMessages):
         pipe_id = view.row.id
         try:
             if pipe_id not in self._epochs:
+                strict = self._queue().policy.strict
+                unseen = self._take_over.unseen_before(view.row, self._epochs, strict=strict)
+                if unseen is not None:
+                    self._adopt(unseen, timed=False)
                 view.cursor = self._adopt(pipe_id, timed=False)
             elif view.cursor is None:
                 view.cursor = self._catalog.claims.cursor(self._group().id, pipe_id)
@@ -386,7 +389,7 @@ class Lane(LaneMessages):
             live = self._catalog.pipes.live(group.queue_id)
             pipes = [pipe for pipe in live if pipe.is_for(group.id) and self._part.has(pipe)]
             strict = self._queue().policy.strict
-            self._unread = self._take_over.needed(group.id, pipes, strict=strict)
+            self._unread = self._take_over.begun(group.id, pipes, strict=strict)
             self._holding.look(self._line)
             self._adopt_begun()
         except BaseException:
@@ -414,6 +417,8 @@ class Lane(LaneMessages):
         )
         self._unread, self._held_up = adopted.left, adopted.held_up
         self._line_up_of(adopted.segments, adopted.epochs)
+        for chain, rows in adopted.ahead:
+            self._take_over.ahead.add(chain, rows)
 
     def _adopt(self, pipe_id: str, *, timed: bool) -> Cursor | None:
         """Fence a pipe and put all that is unsettled in line; None if the pipe is gone."""
@@ -427,6 +432,7 @@ class Lane(LaneMessages):
     def _line_up_of(self, found: Sequence[Segment], epochs: Mapping[str, int]) -> None:
         """Put what was found in pipes that were just fenced in line."""
         self._epochs |= epochs
+        self._claimer.window.forget_cursors(epochs)
         if found:
             self._holding.look(self._line)
         self._line_up(found)
@@ -438,13 +444,14 @@ class Lane(LaneMessages):
         due = [each for each in waiting if self._take_over.is_due(each.row, now_ms)]
         try:
             taken = self._take_over.taken(due, self._epochs, self._stays)
+            last = {*taken, *(each for each in waiting if not each.row.deliveries)}
+            for segment in sorted(waiting, key=last.__contains__):
+                if segment in taken:
+                    self._own(segment, taken[segment])
+                self._line.add(segment)
         except BaseException:
-            self._forget()  # some may be taken
+            self._forget()  # some may be taken, and not in line
             raise
-        for segment in sorted(waiting, key=lambda each: each in taken or not each.row.deliveries):
-            if segment in taken:
-                self._own(segment, taken[segment])
-            self._line.add(segment)
 
     def _lose(self) -> None:
         """The lock is lost: what was in hand is delivered again, by the lane's next holder."""
@@ -458,12 +465,12 @@ class Lane(LaneMessages):
         begin anew. What was in hand is delivered again after a claim timeout."""
         for delivery, segment in list(self._segments.items()):
             if segment.out:
-                self._adrift.append((delivery.due_ms, len(segment.out)))
+                self._adrift.add(len(segment.out), delivery.due_ms)
             self._settler.forget(delivery)
         self._clear()
 
     def _clear(self) -> None:
-        self._known = self._missed = False
+        self._known = self._missed = self._looks_on = False
         self._segments.clear()
         self._bytes = 0
         self._epochs.clear()
@@ -483,9 +490,9 @@ class Lane(LaneMessages):
             self._forget()
             return
         self._waiting.take(changed + self._line.due(self._catalog.now_ms()))
-        beside = self._ports.sharing is not None
-        if now_ms - self._looked_ms < (LOOK_BESIDE_MS if beside else LOOK_MS):
-            return
+        look_ms = LOOK_MS if self._ports.sharing is None else LOOK_BESIDE_MS
+        if now_ms - self._looked_ms < look_ms * (1 + len(self._take_over.ahead.pipes) // 1000):
+            return  # to leave out many pipes takes long
         self._looked_ms = now_ms
         self._waiting.take(self._watch.changed(self._line, now_ms))
         if not self._known:
@@ -506,18 +513,14 @@ class Lane(LaneMessages):
                     self._adopt(pipe_id, timed=timers.owns(pipe_id))
                     continue
                 free = [row for row in some if row.state is ClaimState.FREE]
-                new = [row for row in free if not self._is_known(row)]
+                ours = self._segments.values()
+                new = [row for row in free if not self._elsewhere.knows(row, ours)]
                 self._line_up([self._take_over.segment(row) for row in new])
             except UNREADABLE as exc:
                 self._claimer.window.pass_over(pipe_id, exc)
                 if pipe_id in self._epochs:
                     self._forget()
                     return
-
-    def _is_known(self, row: Claim) -> bool:
-        """Whether the messages of a free row are, or will be, in line without it."""
-        known = self._line.waiting_at(row) is not None
-        return known or self._elsewhere.has_receipts(self._segments.values(), row)
 
     # --- what the consumers say -----------------------------------------------------------------
 
@@ -620,11 +623,8 @@ class Lane(LaneMessages):
 
     def in_hand(self) -> int:
         """How many messages consumers have. Cost: linear in the rows held."""
-        if self._adrift:
-            now_ms = self._catalog.now_ms()
-            self._adrift = [each for each in self._adrift if each[0] > now_ms]
         count = sum(len(segment.out) for segment in self._segments.values())
-        count += sum(lost for _, lost in self._adrift)
+        count += self._adrift.count(self._catalog.now_ms)
         return count + self._elsewhere.in_hand(self._claimer.name)
 
     def _keep(self, timeout_ms: int) -> None:
@@ -694,7 +694,7 @@ class Lane(LaneMessages):
 
     def has_news(self) -> bool:
         """Whether something may be ready. Memory reads only."""
-        if self._lock is None:
+        if self._lock is None or self._claimer.paused:
             return False
         acks = self._after or self._elsewhere.acks
         return bool(self._line.ready or acks or self._looks_on) or self._claimer.has_news()

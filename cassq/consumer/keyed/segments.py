@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, repeat
 
 from cassq.consumer.delivery import Delivery
@@ -106,6 +106,25 @@ class Segment:
         self.handed.append((now_ms, seqs))
 
 
+class Adrift:
+    """How many messages consumers have of segments that were forgotten."""
+
+    def __init__(self) -> None:
+        self._until: list[tuple[int, int]] = []  # until when, in catalog time, and how many
+
+    def add(self, count: int, until_ms: int) -> None:
+        """Consumers have some more of them."""
+        self._until.append((until_ms, count))
+
+    def count(self, now_ms: Callable[[], int]) -> int:
+        """How many they have now. now_ms: catalog time."""
+        if not self._until:
+            return 0
+        now = now_ms()
+        self._until = [each for each in self._until if each[0] > now]
+        return sum(count for _, count in self._until)
+
+
 def delivery_of(segment: Segment) -> Delivery:
     """The delivery of a segment that is ours."""
     assert segment.delivery is not None
@@ -127,6 +146,14 @@ def runs_of(entries: Iterable[Entry]) -> list[tuple[Segment, Bundle, BitSet]]:
         (segment, bundle, BitSet.of(seqs, segment.row.start))
         for (segment, bundle), seqs in found.items()
     ]
+
+
+def seqs_of(runs: Iterable[tuple[Segment, Bundle, RangeSet]]) -> dict[Segment, RangeSet]:
+    """What each row has of some runs, which are disjoint."""
+    found: dict[Segment, RangeSet] = {}
+    for segment, _, seqs in runs:
+        found[segment] = found[segment] | seqs if segment in found else seqs
+    return found
 
 
 def in_hand(entries: Iterable[Entry]) -> list[tuple[Segment, Bundle, BitSet]]:

@@ -6,10 +6,11 @@ Not thread-safe, as `cassq.consumer.keyed.lane`, which decides what stands in li
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, takewhile
 from typing import NamedTuple
 
 from cassq.base.clock import attempts, contended
@@ -28,6 +29,7 @@ from cassq.model.rows import Claim, ClaimState, Cursor, PipeRow
 # whatever its popper does next.
 HELD_FOR = 2
 PIPES_TOGETHER, ROWS_TOGETHER = 64, 256  # in one write
+BYTES_TOGETHER = 16 * 1024 * 1024  # of messages that are read at once
 
 
 class FencedPipe(NamedTuple):
@@ -38,11 +40,12 @@ class FencedPipe(NamedTuple):
 
 
 class Adopted(NamedTuple):
-    """What is unsettled in pipes that were fenced, but for what is in `TakeOver.ahead`. left: those
-    that could not be read, and those behind them in their chains, which they hold up. epochs: by
-    pipe, of all others."""
+    """What is unsettled in pipes that were fenced. ahead: rows that may be read later, with their
+    chains. left: the pipes that could not be read, and those behind them in their chains, which
+    they hold up. epochs: by pipe, of all others."""
 
     segments: list[Segment]
+    ahead: list[tuple[str, list[Claim]]]
     epochs: dict[str, int]
     left: list[PipeRow]
     held_up: set[str]
@@ -66,34 +69,48 @@ def chain_of(pipe: PipeRow, strict: bool) -> str:
 
 
 class RowsAhead:
-    """Free rows of which nobody was given anything, in order, as an earlier holder of the lane had
-    claimed them ahead. They may be many, and a lane changes hands often: so they are read and taken
-    only once they are needed. pipes, chains: how many are in each."""
+    """Rows of which nobody was given anything, as an earlier holder of the lane had claimed them
+    ahead. They may be many, and a lane changes hands often: so they are read and taken only once
+    they are needed. chains: the rows of each, in order. pipes: how many are in each."""
 
     def __init__(self) -> None:
-        self.rows: deque[tuple[str, Claim]] = deque()  # with their chains
+        self.chains: dict[str, deque[Claim]] = {}
         self.pipes: Counter[str] = Counter()
-        self.chains: Counter[str] = Counter()
 
     def add(self, chain: str, rows: Sequence[Claim]) -> None:
-        """Add the rows of a pipe."""
-        self.rows.extend((chain, row) for row in rows)
+        """Add rows at the end of a chain."""
         if rows:
-            self.pipes[rows[0].pipe_id] += len(rows)
-            self.chains[chain] += len(rows)
+            self.chains.setdefault(chain, deque()).extend(rows)
+            self.pipes.update(row.pipe_id for row in rows)
 
-    def removed(self, chain: str, row: Claim) -> None:
-        """One of them is in `rows` no more."""
-        for counts, name in ((self.pipes, row.pipe_id), (self.chains, chain)):
-            counts[name] -= 1
-            if not counts[name]:
-                del counts[name]
+    def first(self, out: Collection[str], messages: int) -> list[tuple[str, Claim]]:
+        """The first rows of chains, and these, until they have `messages` messages;
+        `PIPES_TOGETHER` at most. out: pipes that cannot be read now, nor what comes after them."""
+        found: list[tuple[str, Claim]] = []
+        for chain, rows in self.chains.items():
+            for row in rows:
+                if row.pipe_id in out:
+                    break
+                if messages <= 0 or len(found) == PIPES_TOGETHER:
+                    return found
+                found.append((chain, row))
+                messages -= row.count
+        return found
+
+    def remove(self, chain: str) -> None:
+        """The first row of a chain is here no more."""
+        rows = self.chains[chain]
+        pipe_id = rows.popleft().pipe_id
+        self.pipes[pipe_id] -= 1
+        if not self.pipes[pipe_id]:
+            del self.pipes[pipe_id]
+        if not rows:
+            del self.chains[chain]
 
     def clear(self) -> None:
         """There are none."""
-        self.rows.clear()
-        self.pipes.clear()
         self.chains.clear()
+        self.pipes.clear()
 
 
 class TakeOver:
@@ -107,26 +124,33 @@ class TakeOver:
         self._claimer = claimer
         self._acknowledger = acknowledger
         self.ahead: RowsAhead = RowsAhead()
+        self._next: dict[str, str] = {}  # by chain, the first pipe that was not claimed to its end
 
-    def needed(self, group_id: str, pipes: Sequence[PipeRow], *, strict: bool) -> list[PipeRow]:
-        """Which pipes to adopt before any message is handed out: those with unsettled messages; and
-        where others follow it in its chain, the first that is not claimed to its end, as an earlier
-        holder of the lane may be about to claim the rest. pipes: oldest first. Cost: a read."""
+    def begun(self, group_id: str, pipes: Sequence[PipeRow], *, strict: bool) -> list[PipeRow]:
+        """Which pipes have unsettled messages. Notes which one comes next in each chain: an earlier
+        holder of the lane may be about to claim the rest of it. pipes: oldest first. Cost: a read.
+        """
         cursors = self._claims.cursors(group_id, [pipe.id for pipe in pipes])
         by_pipe = {each.pipe_id: each for each in cursors}
-        lengths = Counter(chain_of(pipe, strict) for pipe in pipes)
         found: list[PipeRow] = []
-        begun: set[str] = set()  # the chains whose first unclaimed pipe was found
+        self._next.clear()
         for pipe in pipes:
-            cursor, chain = by_pipe.get(pipe.id), chain_of(pipe, strict)
+            cursor = by_pipe.get(pipe.id)
             claimed_seq = 0 if cursor is None else cursor.chain.seq
-            comes_next = chain not in begun and (pipe.end is None or claimed_seq < pipe.end.seq)
-            if comes_next:
-                begun.add(chain)
-            unsettled = cursor is not None and cursor.ack.seq < claimed_seq
-            if unsettled or (comes_next and lengths[chain] > 1):
+            if cursor is not None and cursor.ack.seq < claimed_seq:
                 found.append(pipe)
+            if pipe.end is None or claimed_seq < pipe.end.seq:
+                self._next.setdefault(chain_of(pipe, strict), pipe.id)
         return found
+
+    def unseen_before(
+        self, pipe: PipeRow, epochs: Mapping[str, int], *, strict: bool
+    ) -> str | None:
+        """The pipe that came next in the chain of `pipe` when the lane was taken over, unless it is
+        `pipe`, or was adopted: an earlier holder has claimed the rest of it since. Told once. pipe:
+        the first of its chain that is claimed from. epochs: of adopted pipes."""
+        pipe_id = self._next.pop(chain_of(pipe, strict), pipe.id)
+        return None if pipe_id == pipe.id or pipe_id in epochs else pipe_id
 
     def adopt(
         self,
@@ -136,14 +160,15 @@ class TakeOver:
         *,
         strict: bool,
     ) -> Adopted:
-        """Fence pipes, and read what is unsettled in them, but for what goes to `ahead`. While one
-        cannot be read, the later ones of its chain wait: their messages may be of the same keys.
-        stays: called before every `fence`, and before each pipe is read; False ends this, as the
-        lane was lost. Cost: `fence` for every `PIPES_TOGETHER`, and what `unsettled` costs for
+        """Fence pipes, and read what is unsettled in them, but for what may be read later. While
+        one cannot be read, the later ones of its chain wait: their messages may be of the same
+        keys. stays: called before every `fence`, and before each pipe is read; False ends this, as
+        the lane was lost. Cost: `fence` for every `PIPES_TOGETHER`, and what `unsettled` costs for
         what is read."""
         window = self._claimer.window
         done: dict[str, int | None] = {}  # by pipe, its epoch; none if it is gone, or not ours
         found: list[Segment] = []
+        later: list[tuple[str, list[Claim]]] = []
         held_up: set[str] = set()
         ready = _ready(pipes, window.left_alone(), held_up, strict=strict)
         while (some := list(islice(ready, PIPES_TOGETHER))) and stays():
@@ -153,60 +178,71 @@ class TakeOver:
                     done[pipe.id] = None
                 elif chain_of(pipe, strict) not in held_up and stays():
                     timed = pipe.timer_ms is not None
-                    (cursor, rows), ahead = fenced[pipe.id], list[Claim]()
-                    if not timed:
-                        ahead, rows = self._parted(rows)
+                    cursor, rows = fenced[pipe.id]
+                    ahead = [] if timed else [row for row in rows if _is_ahead(row)]
+                    rows = [row for row in rows if timed or not _is_ahead(row)]
                     try:
                         found += self.unsettled(FencedPipe(cursor, rows), timed=timed)
                         done[pipe.id] = cursor.epoch
-                        self.ahead.add(chain_of(pipe, strict), ahead)
+                        later.append((chain_of(pipe, strict), ahead))
                     except UNREADABLE as exc:
                         window.pass_over(pipe.id, exc)
                         held_up.add(chain_of(pipe, strict))
         left = [pipe for pipe in pipes if pipe.id not in done]
         epochs = {pipe_id: epoch for pipe_id, epoch in done.items() if epoch is not None}
-        return Adopted(found, epochs, left, {chain_of(pipe, strict) for pipe in left})
+        return Adopted(found, later, epochs, left, {chain_of(pipe, strict) for pipe in left})
 
-    def _parted(self, rows: Iterable[Claim]) -> tuple[list[Claim], list[Claim]]:
-        """Rows that may be read later, and the others. What was handed out once holds its key, or
-        counts for it, before what comes after it is."""
-        now_ms = self._catalog.now_ms()
-        ahead: list[Claim] = []
-        others: list[Claim] = []
-        for row in rows:
-            later = self.is_due(row, now_ms) and not (row.deliveries or row.priority)
-            (ahead if later else others).append(row)
-        return ahead, others
-
-    def more(self, epochs: Mapping[str, int], messages: int) -> list[Segment]:
-        """The next rows of `ahead`, until they have `messages` messages: `ROWS_TOGETHER` at most.
-        While one cannot be read, the later ones of its chain stay there. epochs: by pipe. Raises as
-        the store does, if nothing may pass what cannot be read; `ahead` is as it was then."""
-        window, rows = self._claimer.window, self.ahead.rows
-        out, held_up = window.left_alone(), set[str]()
+    def more(
+        self, epochs: Mapping[str, int], messages: int, stays: Callable[[], bool]
+    ) -> list[Segment] | None:
+        """The next rows of `ahead`, until they have `messages` messages: `PIPES_TOGETHER` at most.
+        While one cannot be read, the later ones of its chain stay there. None if all of them do.
+        epochs: by pipe. stays: called before each is read; False ends this, as the lane was lost.
+        Cost: a read of all these rows, and what `segment` costs for each."""
+        window = self._claimer.window
+        rows = self.ahead.first(window.left_alone(), messages)
+        now = self._now(rows)
+        held_up: set[str] = set()
         found: list[Segment] = []
-        stay: list[tuple[str, Claim]] = []
-        try:
-            while rows and messages > 0 and len(found) < ROWS_TOGETHER:
-                chain, row = rows[0]
-                if row.pipe_id not in out and chain not in held_up:
-                    try:
-                        left = self._unexpired(row, epochs[row.pipe_id])
-                        found += [
-                            self.segment(each) for each in left if each.state is ClaimState.FREE
-                        ]
-                        messages -= row.count
-                        self.ahead.removed(*rows.popleft())
-                        continue
-                    except UNREADABLE as exc:
-                        if found:
-                            break  # the next call begins with it
-                        window.pass_over(row.pipe_id, exc)
+        size, gone = 0, False
+        for chain, row in rows:
+            if chain in held_up:
+                continue
+            if size >= BYTES_TOGETHER or not stays():
+                break
+            epoch = epochs[row.pipe_id]
+            try:
+                left = [part for each in now(row) for part in self._unexpired(each, epoch)]
+                segments = [self.segment(each) for each in left if each.state is ClaimState.FREE]
+            except UNREADABLE as exc:
+                window.pass_over(row.pipe_id, exc)
                 held_up.add(chain)
-                stay.append(rows.popleft())
-        finally:
-            rows.extendleft(reversed(stay))
-        return found
+                continue
+            self.ahead.remove(chain)
+            gone = True
+            found += segments
+            size += sum(bundle.size for segment in segments for bundle, _ in segment.pieces)
+        return found if gone else None
+
+    def _now(self, rows: Sequence[tuple[str, Claim]]) -> Callable[[Claim], list[Claim]]:
+        """Reads rows again; returns what finds for each of them what there is of it now, and is
+        free."""
+        pipe_ids = list(dict.fromkeys(row.pipe_id for _, row in rows))
+        group_id = rows[0][1].group_id if rows else ""
+        if len(pipe_ids) == 1:
+            seqs = range(rows[0][1].start, rows[-1][1].end)
+            listed = [self._claims.rows(group_id, pipe_ids[0], seqs)]
+        else:
+            listed = self._claims.rows_in(group_id, pipe_ids) if pipe_ids else []
+        found = dict(zip(pipe_ids, listed, strict=True))
+        starts = {pipe_id: [row.start for row in its] for pipe_id, its in found.items()}
+
+        def free_at(row: Claim) -> list[Claim]:
+            at, each = bisect_left(starts[row.pipe_id], row.start), found[row.pipe_id]
+            within = takewhile(lambda one: one.start < row.end, each[at:])
+            return [one for one in within if one.state is ClaimState.FREE]
+
+        return free_at
 
     def fence(self, group_id: str, pipe_ids: Sequence[str]) -> dict[str, FencedPipe]:
         """Raise the epochs of pipes, and free what an earlier holder had of them: those that are
@@ -361,6 +397,11 @@ def _ready(
             held_up.add(chain_of(pipe, strict))
         elif chain_of(pipe, strict) not in held_up:
             yield pipe
+
+
+def _is_ahead(row: Claim) -> bool:
+    """Whether nobody was given anything of a row, so that it holds no key, and counts for none."""
+    return row.state is ClaimState.FREE and not (row.deliveries or row.priority)
 
 
 def _is_kept(row: Claim, now_ms: int) -> bool:

@@ -4,16 +4,20 @@ of it what it needs, in order."""
 from __future__ import annotations
 
 import random
+from itertools import count
+from typing import Any, Literal
 
 import pytest
 
 import cassq
 from cassq.base.clock import ManualClock
+from cassq.consumer.claiming.candidates import Readers
 from cassq.consumer.keyed import lane
-from cassq.consumer.keyed.take_over import TakeOver
-from cassq.errors import CorruptionError
+from cassq.consumer.keyed.take_over import FencedPipe, TakeOver
+from cassq.errors import BackendUnavailableError, CassqError, CorruptionError
+from cassq.extents.port import ExtentUnavailableError
 from cassq.model.rows import Claim
-from tests.integration.consumer.test_keys import drained, push, texts
+from tests.integration.consumer.test_keys import drained, pass_time, push, texts
 from tests.integration.places import Place
 from tests.integration.timed import clock, timed
 
@@ -138,6 +142,147 @@ def test_what_others_removed_of_it_is_passed_over(
     push(queue, ["a98", "b99"])
     popper.commit(first)
     assert drained(popper) == ["a98", "b99"]
+    assert queue.audit().findings == []
+
+
+def test_what_expired_of_it_is_passed_over_in_the_same_call(
+    timed: cassq.Client, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lane, "AHEAD_MESSAGES", 4)
+    queue = expiring(timed, "cp")
+    claimed_ahead(queue)
+    clock.advance(61)
+    push(queue, ["a98", "b99"])
+    assert texts(queue.popper("keyed").pop(10)) == ["a98", "b99"]
+
+
+def test_its_chain_goes_on_once_its_pipes_are_retired(
+    timed: cassq.Client, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lane, "AHEAD_MESSAGES", 1)
+    queue = expiring(timed, "ap")
+    with queue.pusher() as pusher:
+        for number in range(PIPES):
+            pusher.push(b"a%02d" % number, key=b"a")
+        popper = queue.popper("keyed")
+        first = popper.pop(1)
+        assert texts(popper.pop(1)) == [], "all are claimed to see that none is ready"
+        popper.commit(first)
+        popper.close()
+        popper = queue.popper("keyed", keep_alive=1000)
+        first = popper.pop(1)
+        assert texts(first) == ["a01"]
+        before = len(list(queue.pipes()))
+        pass_time(clock, popper, 70)
+        for _ in range(5):
+            timed.reap()
+        assert len(list(queue.pipes())) < before - PIPES / 2
+        pusher.push(b"a98", key=b"a")
+        popper.commit(first)
+        assert drained(popper) == ["a98"]
+
+
+def expiring(client: cassq.Client, consistency: Literal["ap", "cp"]) -> cassq.Queue:
+    """A queue whose messages expire after a minute, each in a pipe of its own."""
+    queue = client.create_queue(
+        "jobs",
+        consistency=consistency,
+        max_pushes_per_pipe=1,
+        sick_check=False,
+        message_ttl=60,
+    )
+    queue.create_group("keyed", order="key")
+    return queue
+
+
+def test_what_was_taken_and_cannot_be_opened_again_comes_again(
+    queue: cassq.Queue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = claimed_ahead(queue)
+    taken, get = TakeOver.taken, Readers.get
+    opened = count()
+
+    def get_after_all(self: Readers, pipe_id: str) -> object:
+        if next(opened) == 2:
+            raise ExtentUnavailableError("its sidecars are away", pipe_id=pipe_id)
+        return get(self, pipe_id)
+
+    def take(self: TakeOver, *given: Any) -> object:
+        found = taken(self, *given)
+        if found:
+            monkeypatch.setattr(Readers, "get", get_after_all)
+        return found
+
+    monkeypatch.setattr(TakeOver, "taken", take)
+    popper = queue.popper("keyed")
+    with pytest.raises(ExtentUnavailableError):
+        popper.pop(10)
+    clock.advance(60)
+    assert by_key(drained(popper)) == by_key(left)
+
+
+def test_a_take_over_that_fails_halfway_begins_again(
+    timed: cassq.Client, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what could not be reached before."""
+    queue = timed.create_queue("jobs", max_pushes_per_pipe=1, sick_check=False)
+    queue.create_group("keyed", order="key")
+    push(queue, ["a1", "a2", "a3", "a4"])
+    popper = queue.popper("keyed")
+    (first,) = popper.pop(1)
+    assert texts(popper.pop(1)) == [], "all are claimed to see that none is ready"
+    first.nack()
+    popper.close()
+    unsettled = TakeOver.unsettled
+    errors: list[type[CassqError] | None] = [ExtentUnavailableError]
+
+    def failing(self: TakeOver, fenced: FencedPipe, *, timed: bool) -> object:
+        error = errors.pop(0) if errors else None
+        if error is not None:
+            raise error("away")
+        return unsettled(self, fenced, timed=timed)
+
+    monkeypatch.setattr(TakeOver, "unsettled", failing)
+    popper = queue.popper("keyed")
+    assert texts(popper.pop(1)) == []
+    errors += [None, None, BackendUnavailableError]
+    clock.advance(2)
+    with pytest.raises(BackendUnavailableError):
+        popper.pop(1)
+    found: list[str] = []
+    for _ in range(5):
+        found += drained(popper)
+        pass_time(clock, popper, 1)
+    assert found == ["a1", "a2", "a3", "a4"]
+
+
+def test_what_others_have_in_hand_stays_theirs_once_a_chain_can_be_read_again(
+    timed: cassq.Client, clock: ManualClock, place: Place
+) -> None:
+    queue = timed.create_queue("jobs", max_pushes_per_pipe=1, sick_check=False)
+    queue.create_group("keyed", order="key")
+    with queue.pusher() as pusher:
+        pusher.push(b"a-damaged", key=b"a")
+        first = queue.popper("keyed")
+        (damaged,) = first.pop(10)
+        damaged.nack()
+        first.close()
+        pusher.push(b"a2", key=b"a")
+        pusher.push(b"a3", key=b"a")
+    pipe_id = place.damage(b"a-damaged")
+    popper = queue.popper("keyed")
+    with pytest.raises(CorruptionError):
+        popper.pop(10)
+    push(queue, ["b1"])
+    (b1,) = popper.pop(10)
+    queue.skip_damage(pipe_id)
+    found: list[str] = []
+    for _ in range(60):
+        pass_time(clock, popper, 1)
+        found += drained(popper)
+    assert found == ["a2", "a3"]
+    b1.ack()
+    popper.flush()
     assert queue.audit().findings == []
 
 

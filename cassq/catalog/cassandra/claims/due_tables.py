@@ -121,9 +121,10 @@ class DueClaims:
     def _known_of(
         self, group_ids: Iterable[str], without: Collection[str]
     ) -> Iterable[PartitionCache]:
+        left_out = frozenset(without)
         for group_id in group_ids:
             for pipe_id in list(self._cursors.listed(group_id).pipe_ids):
-                if pipe_id not in without:
+                if pipe_id not in left_out:
                     yield self._memory.of((group_id, pipe_id))
 
     def _needs_look(self, known: PartitionCache, now_ms: int, until_ms: int | None) -> bool:
