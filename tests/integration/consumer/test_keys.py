@@ -618,6 +618,27 @@ def test_a_message_in_hand_keeps_its_key_from_other_pushers_when_its_popper_rest
     assert drained(popper) == ["a1", "a2", "a3"]
 
 
+def test_a_message_in_hand_keeps_its_key_from_urgent_ones_when_its_popper_restarts(
+    timed: cassq.Client, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = timed.create_queue("jobs")
+    queue.create_group("keyed", order="key")
+    popper = queue.popper("keyed")
+    with queue.pusher() as pusher:
+        pusher.push(b"b1", key=b"b", priority=9)
+        pusher.push(b"a1", key=b"a")
+        in_hand = popper.pop(10)
+        assert texts(in_hand) == ["b1", "a1"]
+        pusher.push(b"a2", key=b"a", priority=9)
+        popper.commit([in_hand[0]])
+        assert not popper.pop(10), "a2 is in line now, behind a1"
+        pusher.push(b"a3", key=b"a", priority=9)
+        begin_anew(timed, popper, monkeypatch)
+    assert not popper.pop(10)
+    clock.advance(31)
+    assert drained(popper) == ["a1", "a2", "a3"]
+
+
 def begin_anew(client: cassq.Client, popper: cassq.Popper, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a popper's claim of what was pushed last fail, so that it does not know what it has."""
 
