@@ -27,8 +27,8 @@ from cassq.cli.verb import Invocation, Verb, queue_argument
 def cancel(ctx: click.Context, queue: str, message_id: str | None, dedup_id: str | None) -> None:
     """Take a delayed message back: groups that have not received it never will.
 
-    MESSAGE_ID is what the push returned. If a group has received the message, the command says so,
-    and the exit code is 1; the other groups do not receive it.
+    MESSAGE_ID is the id that the push returned. If a group has received the message, the command
+    says so, and the exit code is 1; the other groups do not receive it.
     """
     call = ctx.ensure_object(Invocation)
     with call.connect() as client:

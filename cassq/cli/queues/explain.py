@@ -21,12 +21,12 @@ from cassq.cli.verb import Invocation, Verb
 @click.pass_obj
 def explain(call: Invocation, message_id: str) -> None:
     """Show where a message is for every consumer group: which popper holds it and until when, what
-    happened to it before, what will happen next and when, and its priority and which greater ones
-    go before it.
+    happened to it before, and what will happen next and when. Also show its priority, and the
+    greater priorities whose messages go before it.
 
-    MESSAGE_ID is what a push returned, and what `cassq pop --json` and `cassq peek` show. It stays
-    the same when a message becomes a dead letter and when it is merged back. The message is not
-    affected.
+    MESSAGE_ID is the id that the push returned; `cassq pop --json` and `cassq peek` show it too. It
+    stays the same when a message becomes a dead letter and when it is merged back. The message is
+    not affected.
     """
     with call.connect() as client:
         explanation = client.explain(message_id)

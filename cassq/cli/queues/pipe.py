@@ -35,9 +35,8 @@ def list_(ctx: click.Context, queue: str, damaged: bool) -> None:
     """List the pipes of a queue that are not retired, oldest first.
 
     LEFT counts the messages that the slowest consumer group has not committed, LOST those that
-    `cassq pipe skip` gave up.
-    The messages of a pipe are counted once it is sealed. With --damaged every message is read, and
-    the exit code is 1 if any pipe is damaged.
+    `cassq pipe skip` gave up. The messages of a pipe are counted only after it is sealed. With
+    --damaged every message is read, and the exit code is 1 if any pipe is damaged.
     """
     call = ctx.ensure_object(Invocation)
     with call.connect() as client:

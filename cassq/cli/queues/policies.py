@@ -81,7 +81,7 @@ QUEUE_HELP = {
     "max_deliveries": "Deliveries of a message to a group before it becomes a dead letter.",
     "retry_schedule": "Delays before a failed message is delivered again, one per failure, as in"
     " 10s,100s,1000s; the last one repeats. none: at once, behind waiting messages.",
-    "retry_jitter": "Lengthen each of these delays by up to this share of it, 0 to 1, at random.",
+    "retry_jitter": "Lengthen each of these delays at random, by up to this share of it, 0 to 1.",
     "sick_check": "While nothing in a group succeeds, slow redelivery down and make no dead"
     " letters.",
     "sick_hold": "How long sick_check keeps a failing message, counted from its first failure, in"
@@ -93,8 +93,8 @@ QUEUE_HELP = {
     "min_open_pipes": "Keep at least this many pipes of an ap queue open side by side during"
     " pushes.",
     "max_open_pipes": "Open at most this many pipes side by side, as throughput requires.",
-    "key_lanes": "How many poppers, in as many processes, can work for a group with order=key at"
-    " once, each for keys of its own. It cannot be changed later.",
+    "key_lanes": "At most this many poppers, each in its own process, work at once for a group with"
+    " order=key, each for its own keys. This cannot be changed later.",
     "max_claim_messages": "A popper claims at most this many messages at once.",
     "max_pushes_per_pipe": "A pusher starts its next pipe after this many messages.",
     "max_push_time_of_pipe": "A pusher starts its next pipe when the current one is this old.",
@@ -109,16 +109,16 @@ QUEUE_HELP = {
     "overflow": "In a full queue, refuse pushes or move the oldest messages to the dead letters.",
     "push_paused": "Refuse pushes; see also `cassq queue pause`.",
     "pop_paused": "Let pops find nothing; see also `cassq queue pause`.",
-    "dedup_window": "How long a repeated push of the same dedup id counts as the first one.",
-    "rate": "How many messages each group gets at most, over all processes, as in 500/s, 5/m or"
-    " 100/h.",
-    "concurrency": "How many messages of each group may be in consumers' hands at once, over all"
+    "dedup_window": "A push with the same dedup id within this time counts as the first push.",
+    "rate": "Deliver at most this many messages to each group, over all processes, as in 500/s, 5/m"
+    " or 100/h.",
+    "concurrency": "Consumers of each group may have at most this many messages at once, over all"
     " processes.",
-    "dead_letters": "The queue that dead letters of all groups move to; empty: each group"
-    " has a queue of its own.",
-    "attributes": "What clients of a gateway have set, as JSON; see docs/gateway.md.",
+    "dead_letters": "Move the dead letters of all groups to this queue; empty: each group has a"
+    " queue of its own for them.",
+    "attributes": "Attributes that clients of a gateway have set, as JSON; see docs/gateway.md.",
     "owner": "Who is responsible for the queue; alerts are routed by this.",
-    "alert_no_consumer": "Alert when messages have waited this long and no consumer has come.",
+    "alert_no_consumer": "Alert when messages have waited this long without any consumer.",
     "alert_oldest_age": "Alert when the oldest uncommitted message is this old.",
     "alert_dead_growth": "Alert when this many messages became dead letters within an hour.",
     "alert_stalled": "Alert when there are consumers and messages, but no commit for this long.",
@@ -131,19 +131,19 @@ GROUP_HELP = {
     "max_deliveries": "Deliveries before a message becomes a dead letter; `queue`: use the queue's"
     " setting.",
     "retry_schedule": "Delays before a failed message is delivered again, as in 10s,100s,1000s.",
-    "retry_jitter": "Lengthen each of these delays by up to this share of it, 0 to 1, at random.",
+    "retry_jitter": "Lengthen each of these delays at random, by up to this share of it, 0 to 1.",
     "sick_check": "While nothing in the group succeeds, slow redelivery down and make no dead"
     " letters.",
     "sick_hold": "How long sick_check keeps a failing message if nothing in the group has ever"
     " succeeded.",
-    "rate": "How many messages the group gets at most, over all processes, as in 500/s.",
-    "concurrency": "How many messages of the group may be in consumers' hands at once.",
-    "order": "With `key`, messages of one key are delivered in order, none while an earlier one is"
-    " unsettled.",
+    "rate": "Deliver at most this many messages to the group, over all processes, as in 500/s.",
+    "concurrency": "Consumers of the group may have at most this many messages at once.",
+    "order": "With `key`, messages of one key are delivered in order, each once all earlier ones"
+    " are settled.",
     "on_dead": "With `hold` and order `key`, a dead letter holds later messages of its key until it"
     " is gone or the key is released.",
-    "limit_per_key": "How many messages of one key may be unsettled at once.",
-    "rate_per_key": "How many messages of one key are delivered at most, as in 10/s, 5/m or 100/h.",
+    "limit_per_key": "At most this many messages of one key may be unsettled at once.",
+    "rate_per_key": "Deliver at most this many messages of one key, as in 10/s, 5/m or 100/h.",
     "fair": "Deliver messages of the key with the least share of work first, so that no backlog of"
     " one key delays the others.",
     "group_expires": "Remove the group, with its position and claims, when it has had no popper for"
