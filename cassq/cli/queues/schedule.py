@@ -35,8 +35,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 def schedule() -> None:
     """Push messages at fixed times, as cron does, or at intervals.
 
-    Running clients with a pusher or popper do this, and so does `cassq reap`: whichever does,
-    each tick becomes one message. Nothing else needs to run.
+    Running clients with a pusher or popper do this, and so does `cassq reap`; each tick still
+    becomes only one message. Nothing else needs to run.
     """
 
 
@@ -97,14 +97,14 @@ def _settings(*, defaults: bool) -> Callable[[F], F]:
         click.option(
             "--missed",
             type=click.Choice(get_args(Missed)),
-            help="Of ticks that nobody pushed within a minute, push the last one, all, or none.",
+            help="Of ticks that were not pushed within a minute, push the last one, all, or none.",
             **chosen("once"),
         ),
         click.option(
             "--overlap",
             type=click.Choice(get_args(Overlap)),
-            help="skip: leave out a tick while a group is not done with the message of the tick"
-            " before.",
+            help="skip: leave out a tick while a group is not done with the message of the previous"
+            " tick.",
             **chosen("allow"),
         ),
     ]
@@ -166,11 +166,12 @@ def create(
 ) -> None:
     """Create a schedule: at each tick, one message is pushed to the queue.
 
-    Whichever client or reaper is running at that time pushes it. SPEC has the syntax of Debian's
-    cron, and its rules for daylight saving time: a time that a change to summer time leaves out
-    runs right after it, a time that comes twice runs once, and a SPEC with * in the minutes or
-    hours keeps its pace. If the schedule exists with the same settings, nothing happens; with other
-    settings the command fails and names the differences: `cassq schedule update` changes it.
+    One of the clients and reapers that are running at that time pushes it. SPEC has the syntax of
+    Debian's cron, and its rules for daylight saving time: a time that the change to summer time
+    leaves out runs right after the change, a time that comes twice runs once, and a SPEC with * in
+    the minutes or hours keeps its pace. If the schedule exists with the same settings, nothing
+    happens; with other settings the command fails and names the differences: `cassq schedule
+    update` changes it.
     """
     settings |= {
         "payload": _payload(payload, payload_file) or b"",
@@ -257,7 +258,7 @@ def show(call: Invocation, name: str, count: int | None) -> None:
     type=header,
     multiple=True,
     metavar="NAME=VALUE",
-    help="A header of each message, instead of all that it had; may be given several times.",
+    help="A header of each message; replaces all its headers; may be given several times.",
 )
 @click.option("--no-headers", is_flag=True, help="Remove all headers.")
 @click.option("--no-key", is_flag=True, help="Remove the key.")
@@ -278,8 +279,8 @@ def update(
 ) -> None:
     """Change settings of a schedule; the others stay as they are.
 
-    With another SPEC, interval or time zone the next tick is the first one from now on by the new
-    times. A tick that is due, and that nobody has pushed yet, stays due and is pushed as changed.
+    After a change of SPEC, interval or time zone, the next tick is the first one from now on by the
+    new times. A tick that is due and not pushed yet stays due, and is pushed with the new settings.
     """
     if (headers and no_headers) or (key is not None and no_key):
         one = "header" if headers and no_headers else "key"
