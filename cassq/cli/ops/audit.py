@@ -28,16 +28,16 @@ def audit(ctx: click.Context, queues: tuple[str, ...]) -> None:
     """Check that no message of the QUEUEs, or of any queue, is lost or was invented.
 
     Every stored message is read and its checksum verified. Then, for each group: pushed = waiting +
-    pending + committed + dead + expired + purged + merged + lost + skipped, where lost counts
-    damaged messages that `cassq pipe skip` gave up, and skipped those that were pushed before the
-    group's start. No counter is trusted except the totals that were written once when a pipe was
-    retired. It also checks that what a group has claimed has the priority with which it was pushed;
-    that messages with keys are in the pipes of their key lanes; that poppers do not share more
-    permits than `concurrency` allows, except for a while after it was lowered, which the command
-    cannot know; and that no push of a schedule's tick was left unfinished for more than a minute.
+    pending + committed + dead + expired + purged + merged + lost + skipped. Lost are damaged
+    messages that `cassq pipe skip` gave up; skipped are those that were pushed before the group's
+    start. No counter is trusted except the totals that were written once when a pipe was retired.
+    It also checks that each claimed message has the priority with which it was pushed; that
+    messages with keys are in the pipes of their key lanes; that poppers do not share more permits
+    than `concurrency` allows (they may for a while after it was lowered, and that is reported too);
+    and that no push of a schedule's tick has been unfinished for more than a minute.
 
     If something is wrong, the command says what, and the exit code is 1. While others push and pop,
-    numbers change during the audit: if a queue does not balance then, audit it again at a quiet
+    numbers change during the audit: if a queue then does not balance, audit it again at a quiet
     moment. With --json, one QUEUE gives one object; several, or none, give a list.
     """
     call = ctx.ensure_object(Invocation)

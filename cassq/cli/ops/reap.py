@@ -108,25 +108,25 @@ def reap(
     schedule  push the ticks of schedules that are due
     mend      repair claims that have gaps or overlap, and redeliver messages that none covers
     rollback  give back messages that a popper has kept for too long
-    disband   remove groups without a popper for as long as their group_expires says
+    disband   remove groups that had no popper for the time of their setting group_expires
     retire    remove pipes that every group has committed
     expire    remove messages that are too old, or too many
     scale     open more or fewer pipes side by side, as the load requires
     rollup    record the totals and depths of each minute, hour and day
     unstage   remove messages that a dead Spark job wrote but did not commit
     sweep     finish removals that a crash interrupted
-    repair    copy replicas that storage sidecars have lost, or must give up
+    repair    copy replicas that storage sidecars lost or must give up
     alert     with --alerts, send alerts
 
     Running clients do this themselves, so the command is needed only where no client runs: as one
     pass from cron, or as a daemon with --every. Any number may run side by side.
 
     If a pass does not know whether the pushers of some pipes are alive, it watches these pipes
-    until it does: for at most a lease, which is 10 seconds by default, and a minute while a Spark
-    job writes. It watches a group that may have no popper for 15 seconds. A later pass tries again
-    to send alerts that could not be sent. Repairs continue for ten seconds after one pass, and all
-    the time with --every. The records of `rollup` are not shown. The exit code is 1 if something
-    could not be done.
+    until it does: for at most a lease, which is 10 seconds by default, and for a minute while a
+    Spark job writes. If a group may have no popper, it watches the group for 15 seconds. Alerts
+    that could not be sent are sent by a later pass. Repairs continue for ten seconds after a single
+    pass, and all the time with --every. The records of `rollup` are not shown. The exit code is 1
+    if something could not be done.
     """
     metrics = None if metrics_port is None else (metrics_port, metrics_host)
     targets = load_targets(alerts) if alerts is not None else []

@@ -103,7 +103,7 @@ def stats(
 
     \b
     PUSHED     messages for the group since the queue was made: the sum of WAITING to SKIPPED
-    PIPES      the logs they are in, without retired ones
+    PIPES      the logs that hold them, without retired ones
     WAITING    not claimed by any popper of the group
     PENDING    claimed, and not yet acked
     COMMITTED  acked
@@ -115,13 +115,13 @@ def stats(
     SKIPPED    pushed before the group's start
     OLDEST     the age of the oldest uncommitted message
 
-    For one queue it also shows the pipes by state, the rates of messages pushed, popped, committed
-    and dead over the last 1, 5 and 15 minutes, how many messages of each priority are waiting, if
-    there are others than 0, and how often waiting and pending messages were delivered. It also
-    shows the troubles of the last two days: messages that were spilled, carried over, perhaps
-    written twice, and so on; and, for all queues, requests to Cassandra that were sent again,
-    refused by an overloaded server, or not answered; and how many groups expired. With --watch and
-    --json each line is an object.
+    For one queue it also shows the pipes by state; the rates of messages pushed, popped, committed
+    and dead over the last 1, 5 and 15 minutes; the number of waiting messages of each priority, if
+    there are priorities other than 0; and how often waiting and pending messages were delivered. It
+    also shows the troubles of the last two days: messages that were spilled, carried over, perhaps
+    written twice, and so on; and, of all queues together, requests to Cassandra that were sent
+    again, refused by an overloaded server, or not answered. Groups that expired in the last 60 days
+    are counted. With --watch and --json each line is an object.
 
     --history shows the records of each minute in which a client or `cassq reap` ran: minutes are
     kept for 2 days, hours for 60 days, days for 5 years.

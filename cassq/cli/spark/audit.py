@@ -46,12 +46,12 @@ def audit(
 ) -> None:
     """Check that no message of QUEUE is lost or was invented, like `cassq audit`, in many tasks.
 
-    Every stored message is read and its checksum verified. For each group every message is then
-    joined with its fate, exactly one of: waiting, pending, committed, dead, expired, purged,
-    merged, lost or skipped. For retired pipes the totals written when they were retired are used.
+    Every stored message is read and its checksum verified. For each group, every message must have
+    exactly one state: waiting, pending, committed, dead, expired, purged, merged, lost or skipped.
+    Retired pipes count with the totals that were recorded when they were retired.
 
-    If something is wrong, the command says what, and the exit code is 1. --json gives what `cassq
-    audit QUEUE --json` gives.
+    If something is wrong, the command says what, and the exit code is 1. The output of --json is
+    that of `cassq audit QUEUE --json`.
     """
     call = ctx.ensure_object(Invocation)
     with call.connect() as client:

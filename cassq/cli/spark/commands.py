@@ -142,9 +142,9 @@ def compact(
 ) -> None:
     """Move the small pipes of QUEUE from the archive DIR to the directory INTO, many to a file.
 
-    DIR is what `cassq spark archive` wrote; it may go on writing there. A pipe's messages are
-    removed from DIR when all of them are in INTO. If a run is killed, the next one finishes its
-    work. Pipes of 128 MiB or more stay in DIR. The queue is not needed.
+    `cassq spark archive` wrote DIR, and may still write there. A pipe's messages are removed from
+    DIR when all of them are in INTO. If a run is killed, the next one finishes its work. Pipes of
+    128 MiB or more stay in DIR. The queue is not needed.
     """
     call = ctx.ensure_object(Invocation)
     with session_of("compact", master, settings) as session:
