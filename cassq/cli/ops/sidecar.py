@@ -78,7 +78,7 @@ def sidecar() -> None:
 @click.option(
     "--name",
     default="",
-    help="The sidecar's permanent name.  [default: what DIR says, or HOST:PORT]",
+    help="The sidecar's permanent name.  [default: the name in DIR, or HOST:PORT]",
 )
 @click.option(
     "--advertise",
@@ -144,12 +144,12 @@ def serve(
 
     It registers in the catalog, and may be started before the first client. On SIGTERM or Ctrl-C it
     stops after its writers have moved to other sidecars; a second signal ends it at once. If it is
-    killed, nothing acknowledged is lost. When it comes back, it reports replicas that it lacks. On
+    killed, nothing acknowledged is lost. When it comes back, it reports incomplete replicas. On
     SIGHUP it reads the files of its token and certificates again. It logs to standard error, one
     line per message with its time, or with --json one object per message.
 
     It listens on loopback addresses only, unless it has TLS and either a token or certificates of
-    clients.
+    clients, or --insecure is given.
     """
     with extras.wanted(*extras.SIDECAR_SERVER):
         from cassq.sidecar.rocks import opener

@@ -43,11 +43,11 @@ LOOK_REST = 10
 @click.option("--wait", is_flag=True, help="Help to copy, and return when the sidecar is empty.")
 @click.pass_context
 def drain(ctx: click.Context, name: str, undo: bool, wait: bool) -> None:
-    """Let everything on a sidecar be copied to others, to take it out of service.
+    """Take a sidecar out of service: have all its extents copied to other sidecars.
 
     The sidecar accepts no new extents from now on, and pushers continue elsewhere. Clients and
-    `cassq reap` copy its extents, and remove them from it only afterwards; it serves them until
-    then. When it is empty, stop it, and run `cassq sidecar forget`.
+    `cassq reap` copy its extents, and only then remove them from it; it serves readers until then.
+    When it is empty, stop it, and run `cassq sidecar forget`.
 
     With --wait this command copies too, and may be stopped at any time. The exit code is 1 if it
     was stopped, or if something could not be copied for a minute.

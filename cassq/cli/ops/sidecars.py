@@ -93,10 +93,10 @@ def described(fleet: Fleet, row: SidecarRow, left: Mapping[str, int], error: str
 def list_(call: Invocation) -> None:
     """List the sidecars and their last reports.
 
-    STATE is up, draining or gone. ALIVE says whether it answers within two seconds, or since when
-    it has not renewed its lease in the catalog. LOAD is the rate at which the sidecar is written.
-    LEFT counts the extents of a draining or lost sidecar that still had to be copied elsewhere at
-    the last full check.
+    STATE is up, draining or gone. ALIVE says whether it answers within two seconds, or how long ago
+    it last renewed its lease in the catalog. LOAD is the rate of writes to the sidecar. LEFT counts
+    the extents of a draining or lost sidecar that still had to be copied elsewhere at the last full
+    check.
     """
     with call.connect() as client:
         upkeep = upkeep_of(client)
@@ -205,18 +205,18 @@ def check(ctx: click.Context) -> None:
     """Compare all extents in the catalog with those that the sidecars have.
 
     \b
-    unreadable        no good replica is known: its messages cannot be read now
-    under-replicated  fewer good replicas than there should be
+    unreadable        no good replica is known: the messages cannot be read now
+    under-replicated  there are fewer good replicas than there should be
     damaged           a replica is damaged; another one is copied over it
     behind            a replica lacks the last messages; another one is copied over it
-    missing           its sidecar is alive but does not have it; it is copied there, or elsewhere
-    begun             too few replicas of an empty pipe, because its pusher died while making it;
-                      it is removed after an hour
-    orphaned          on a sidecar, unknown to the catalog; it is removed there after an hour
+    missing           a sidecar is alive but lacks its replica, which is copied there or elsewhere
+    begun             an empty pipe has too few replicas, because its pusher died while making it;
+                      the pipe is removed after an hour
+    orphaned          the catalog does not list a replica; its sidecar removes it after an hour
 
     The exit code is 1 if anything but the last two is found, or if a sidecar that should answer
-    does not. `cassq reap` repairs what it can. It looks for missing replicas once an hour; if this
-    command finds any, it looks at once.
+    does not. `cassq reap` repairs what it can. It looks for missing replicas once an hour, and at
+    once after this command has found one.
     """
     call = ctx.ensure_object(Invocation)
     with call.connect() as client:
