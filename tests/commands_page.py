@@ -28,9 +28,9 @@ same. This page collects what `cassq --help` and `cassq COMMAND --help` say.
 **Where the queues are**: `--url`, before or after the command, else the environment variable
 `CASSQ_URL`, else `file:cassq-data` in the current directory. Only `cassq queue create`,
 `cassq gateway`, and `cassq worker` with an app of tasks make that directory; all others fail if it
-does not exist. If it has lost its `catalog.sqlite`, any command rebuilds it from the pipe files,
-and warns which messages are delivered again. `cassq schema apply` makes the tables of a keyspace in
-Cassandra, `cassandra://HOST1,HOST2/KEYSPACE`.
+does not exist. If the directory has lost its `catalog.sqlite`, any command rebuilds this file from
+the pipe files, and warns which messages are delivered again. `cassq schema apply` makes the tables
+of a keyspace in Cassandra, `cassandra://HOST1,HOST2/KEYSPACE`.
 
 **Help**: `--help`, or `-h`; without a command `cassq`, `cassq queue` and the like show it too.
 `cassq --version` shows the version.
@@ -49,7 +49,7 @@ per line for messages (`pop`, `peek`) and for commands that run until they are s
 |---|---|
 | 0 | done |
 | 1 | it failed for good, an audit does not balance, or the reader of the output went away |
-| 2 | the call is wrong (`UsageError`): nothing was changed by it |
+| 2 | the call is wrong (`UsageError`): it changed nothing |
 | 75 | the storage cannot be used now, or the queue is paused (`BackendError`): try again later |
 | 128 + n | ended by signal n: 130 after Ctrl-C, 143 after SIGTERM |
 

@@ -52,7 +52,7 @@ LARGE_EXAMPLE = (
 @click.option(
     "--credentials",
     type=A_FILE,
-    help="Access keys, their secrets and what they may do, as TOML. Read again when it changes.",
+    help="Access keys, their secrets and permissions, as TOML. Read again when it changes.",
 )
 @click.option("--tls-cert", type=A_FILE, help="The certificate, for TLS.")
 @click.option("--tls-key", type=A_FILE, help="The key of the certificate.")
@@ -61,7 +61,7 @@ LARGE_EXAMPLE = (
 @click.option(
     "--expose-groups",
     is_flag=True,
-    help="Serve each other group of a queue as a queue, QUEUE--GROUP, to receive from.",
+    help="Also serve each group except `default` as a queue, QUEUE--GROUP, to receive from.",
 )
 @click.option(
     "--insecure",
@@ -87,8 +87,8 @@ def gateway(
 
     The same address serves /health, and /metrics for Prometheus. After SIGTERM or Ctrl-C, requests
     may finish within --grace; those that wait for messages are answered at once. A second Ctrl-C
-    ends at once. The files of credentials and certificates are read again when they change, and
-    after SIGHUP. A process that crashes is replaced.
+    ends the command at once. The files of credentials and certificates are read again when they
+    change, and after SIGHUP. A process that crashes is replaced.
     """
     with extras.wanted(*extras.GATEWAY):
         from cassq.gateway.serving import check_exposure, open_sockets, server_tls

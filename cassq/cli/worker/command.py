@@ -66,7 +66,8 @@ class SourcePlace(NamedTuple):
     metavar="QUEUE",
     multiple=True,
     shell_complete=complete_queue,
-    help="The queue to take from; repeatable.  [default: the only one, or an app's]",
+    help="The queue to take from; may be given several times.  [default: the only one, or an"
+    " app's]",
 )
 @click.option(
     "--group",
@@ -134,16 +135,17 @@ def worker(
     """Call a function for every message of a queue, until SIGTERM or Ctrl-C.
 
     OBJECT is a function of one argument, the message; if it is async, an event loop runs it. Or
-    OBJECT is an app of `cassq.tasks`: then the tasks in all of its queues are run, or only those in
-    the queues that --queue names, and missing queues are created. MODULE is a module in the current
-    directory, or anywhere that Python finds it. When the function returns, the message is acked. If
-    it raises, the error is logged, and the message is nacked with it. If the function settles the
-    message itself, for example by message.dead(...), the worker does not settle it again.
+    OBJECT is an app of `cassq.tasks`: then the command runs the tasks in all of its queues, or only
+    those in the queues that --queue names, and creates missing queues. MODULE is a module in the
+    current directory, or anywhere that Python finds it. When the function returns, the message is
+    acked. If it raises, the error is logged, and the message is nacked with this error. If the
+    function settles the message itself, for example by message.dead(...), the worker does not
+    settle it again.
 
     Each process takes only as many messages as it can run at once. After SIGTERM or Ctrl-C, running
     tasks may go on for --grace; messages that were not begun go back, which does not count as a
     delivery. Tasks that run even longer are nacked, and the exit code is 1; otherwise it is 0. A
-    second Ctrl-C ends at once.
+    second Ctrl-C ends the command at once.
 
     A process that crashes is replaced, and its messages are delivered again, which counts as a
     delivery. If a task runs for longer than --time-limit, its message is nacked, and its process is

@@ -52,8 +52,8 @@ def task() -> None:
 def list_tasks(call: Invocation, queue: str | None, state: TaskState | None, limit: int) -> None:
     """List calls of tasks that are not done, in one queue or in all.
 
-    States: waiting for a worker, delayed, running, sleeping, waiting for a signal, and dead. At
-    most 10,000 messages of each queue are looked at.
+    States: waiting for a worker, delayed, running, sleeping, waiting for a signal, and dead. The
+    command reads at most 10,000 messages of each queue.
     """
     from cassq.tasks.steps import listing
 
@@ -163,8 +163,9 @@ def signal(ctx: click.Context, task_id: str, name: str, value: str) -> None:
 @_id_argument
 @click.pass_context
 def retry(ctx: click.Context, task_id: str) -> None:
-    """Run a call again that is a dead letter. Its attempts are counted from the beginning; steps
-    that returned do not run again. If the call is not dead, the exit code is 1."""
+    """Run a dead call again, that is, one that became a dead letter. Its attempts are counted from
+    the beginning; steps that returned do not run again. If the call is not dead, the exit code is
+    1."""
     from cassq.tasks.steps import listing
 
     call = ctx.ensure_object(Invocation)
@@ -182,9 +183,9 @@ def retry(ctx: click.Context, task_id: str) -> None:
 @_id_argument
 @click.pass_context
 def cancel(ctx: click.Context, task_id: str) -> None:
-    """Cancel a call. A call that is delayed, or waits for a worker or a retry, never runs then; one
-    that sleeps or waits for a signal never goes on. If a worker has the call, or it is over, it is
-    too late: the output says so, and the exit code is 1."""
+    """Cancel a call. A call that is delayed, or waits for a worker or a retry, will never run; one
+    that sleeps or waits for a signal will never continue. If a worker has the call, or the call is
+    over, it is too late: the output says so, and the exit code is 1."""
     from cassq.tasks.steps import listing
 
     call = ctx.ensure_object(Invocation)
