@@ -58,7 +58,8 @@ signal, and then exit with 0. A second signal ends any command at once, and so d
 the command is starting.
 
 `pop` exits with 0 even when the queue is empty: its output shows that. If it finds nothing more
-because popping is paused, it says so and exits with 75.
+because popping is paused, it says so and exits with 75. If the reader of its output goes away, it
+exits with 141.
 
 **Times** (`SECONDS`) are seconds, or have a unit: `500ms`, `10s`, `5m`, `1h`, `7d`.
 

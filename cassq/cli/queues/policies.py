@@ -89,7 +89,7 @@ QUEUE_HELP = {
     "max_pop_width": "A popper takes from this many pipes in turn, oldest first; 1 comes closest to"
     " first in, first out.",
     "priority_share": "One in this many claims begins with the lowest priority that has messages"
-    " waiting; 0: higher ones always come first.",
+    " waiting; 0: higher priorities always come first.",
     "min_open_pipes": "Keep at least this many pipes of an ap queue open side by side during"
     " pushes.",
     "max_open_pipes": "Open at most this many pipes side by side, as throughput requires.",

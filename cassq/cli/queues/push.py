@@ -113,8 +113,8 @@ class PushProgress:
     type=int,
     default=0,
     metavar="N",
-    help="The priority of every message, from 0 to 9, the most urgent, which is delivered first;"
-    " not in a cp queue.  [default: 0]",
+    help="The priority of every message, from 0 to 9; 9 is the most urgent, and is delivered first."
+    " Not for cp queues.  [default: 0]",
 )
 @click.option("--ids", is_flag=True, help="Write the ids of the messages, one per line.")
 @click.pass_context

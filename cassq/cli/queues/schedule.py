@@ -91,7 +91,8 @@ def _settings(*, defaults: bool) -> Callable[[F], F]:
             "--priority",
             type=int,
             metavar="N",
-            help="The priority of each message, from 0 to 9, the most urgent; not in a cp queue.",
+            help="The priority of each message, from 0 to 9; 9 is the most urgent. Not for cp"
+            " queues.",
             **chosen(0),
         ),
         click.option(
