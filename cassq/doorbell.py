@@ -19,7 +19,7 @@ from collections.abc import Callable
 from itertools import compress
 from pathlib import Path
 
-from cassq.base.clock import Clock, Nudge, Stopwatch
+from cassq.base.clock import AutoResetEvent, Clock, Stopwatch
 from cassq.base.os_errors import translated
 
 SLOTS = 256
@@ -70,7 +70,7 @@ class SharedWaiter(Waiter):
 
     def __init__(self) -> None:
         self._waiting_alone = threading.Lock()
-        self._others: list[Nudge] = []
+        self._others: list[AutoResetEvent] = []
 
     def wait(self, seconds: float, ready: Callable[[], bool]) -> None:
         if self._waiting_alone.locked():
@@ -81,17 +81,17 @@ class SharedWaiter(Waiter):
                 self._wait_alone(seconds, ready)
         finally:
             for other in list(self._others):
-                other.give()
+                other.set()
 
     def _wait_beside(self, seconds: float, ready: Callable[[], bool]) -> None:
-        nudge = Nudge()
-        self._others.append(nudge)
+        event = AutoResetEvent()
+        self._others.append(event)
         try:
-            # Looked at again, as the bell may have rung before the nudge was there.
+            # Looked at again, as the bell may have rung before the event was there.
             if self._waiting_alone.locked() and not ready():
-                nudge.wait(min(seconds, LOOK_AGAIN_SECONDS))
+                event.wait(min(seconds, LOOK_AGAIN_SECONDS))
         finally:
-            self._others.remove(nudge)
+            self._others.remove(event)
 
     @abc.abstractmethod
     def _wait_alone(self, seconds: float, ready: Callable[[], bool]) -> None:
@@ -105,7 +105,7 @@ class FifoDoorbell(Doorbell):
         self._directory = directory
         self._queue_id = queue_id
         self._clock = clock
-        self._ropes: dict[int, int] = {}  # slot → its FIFO, opened for writing
+        self._writers: dict[int, int] = {}  # slot → its FIFO, opened for writing
         self._mutex = threading.Lock()
         with translated("opening a doorbell"):
             path = directory / f"{queue_id}.bell"
@@ -131,19 +131,19 @@ class FifoDoorbell(Doorbell):
         # One thread at a time: if one closed a FIFO that another writes to, the byte would go
         # into whatever file has that descriptor by then.
         with self._mutex:
-            if slot in self._ropes and not self._pull(slot):
+            if slot in self._writers and not self._pull(slot):
                 self._let_go(slot)  # its waiter left; another may have come
-            if slot not in self._ropes:
+            if slot not in self._writers:
                 with contextlib.suppress(OSError):  # no waiter, or no file can be opened
                     flags = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
-                    self._ropes[slot] = os.open(self._path(slot), flags)
+                    self._writers[slot] = os.open(self._path(slot), flags)
                     if not self._pull(slot):
                         self._let_go(slot)
 
     def _pull(self, slot: int) -> bool:
         """Write into a FIFO; False if no process reads it."""
         try:
-            os.write(self._ropes[slot], b"!")
+            os.write(self._writers[slot], b"!")
         except BlockingIOError:
             return True  # rung often enough
         except OSError:
@@ -151,7 +151,7 @@ class FifoDoorbell(Doorbell):
         return True
 
     def _let_go(self, slot: int) -> None:
-        os.close(self._ropes.pop(slot))
+        os.close(self._writers.pop(slot))
 
     def listen(self) -> Waiter:
         with translated("opening a doorbell"):
@@ -190,7 +190,7 @@ class FifoDoorbell(Doorbell):
         """Close the FIFOs and the page. Its waiters must be closed before."""
         with self._mutex:
             self._page.close()
-            for slot in list(self._ropes):
+            for slot in list(self._writers):
                 self._let_go(slot)
 
 
@@ -296,23 +296,23 @@ class PollingDoorbell(Doorbell):
 
     def __init__(self, pause: float = 0.04) -> None:
         self._pause = pause
-        self._ears: set[Nudge] = set()
+        self._listeners: set[AutoResetEvent] = set()
         self._mutex = threading.Lock()
 
     def ring(self) -> None:
         with self._mutex:
-            for ear in self._ears:
-                ear.give()
+            for listener in self._listeners:
+                listener.set()
 
     def listen(self) -> Waiter:
-        ear = Nudge()
+        listener = AutoResetEvent()
         with self._mutex:
-            self._ears.add(ear)
-        return _ListeningWaiter(ear, self._pause, self._leave)
+            self._listeners.add(listener)
+        return _ListeningWaiter(listener, self._pause, self._leave)
 
-    def _leave(self, ear: Nudge) -> None:
+    def _leave(self, listener: AutoResetEvent) -> None:
         with self._mutex:
-            self._ears.discard(ear)
+            self._listeners.discard(listener)
 
     def close(self) -> None:
         """Wake all waiters."""
@@ -320,9 +320,11 @@ class PollingDoorbell(Doorbell):
 
 
 class _ListeningWaiter(SharedWaiter):
-    def __init__(self, ear: Nudge, pause: float, leave: Callable[[Nudge], None]) -> None:
+    def __init__(
+        self, listener: AutoResetEvent, pause: float, leave: Callable[[AutoResetEvent], None]
+    ) -> None:
         super().__init__()
-        self._ear = ear
+        self._event = listener
         self._pause = pause
         self._leave = leave
         self._closed = False
@@ -332,14 +334,14 @@ class _ListeningWaiter(SharedWaiter):
         limit = min(seconds, LOOK_AGAIN_SECONDS)
         while not (self._closed or ready()):
             left = limit - watch.seconds()
-            if left <= 0 or self._ear.wait(min(left, self._pause)):
+            if left <= 0 or self._event.wait(min(left, self._pause)):
                 break
-        self._ear.wait(0)  # discard a nudge: the next wait checks first anyway
+        self._event.wait(0)  # discard a set event: the next wait checks first anyway
 
     def wake(self) -> None:
-        self._ear.give()
+        self._event.set()
 
     def close(self) -> None:
         self._closed = True
-        self._ear.give()
-        self._leave(self._ear)
+        self._event.set()
+        self._leave(self._event)

@@ -13,8 +13,8 @@ from cassq.base.clock import Stopwatch
 from cassq.consumer.delivery import Error
 from cassq.consumer.delivery import Message as Delivered
 from cassq.errors import ClosedError, UsageError
+from cassq.worker.eventloop.fetcher import Fetcher
 from cassq.worker.eventloop.message import Message
-from cassq.worker.eventloop.taker import Taker
 
 # An iteration takes ahead what it finishes in about a tenth of a second, and no more than this.
 AHEAD_MAX = 1024
@@ -28,12 +28,12 @@ class Popper:
     `Queue.popper`. It is opened by `async with`, or by its first call."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, open_taker: Callable[[], Awaitable[Taker]]
+        self, loop: asyncio.AbstractEventLoop, open_fetcher: Callable[[], Awaitable[Fetcher]]
     ) -> None:
         self._loop = loop
-        self._open = open_taker
+        self._open = open_fetcher
         self._opening = asyncio.Lock()
-        self._taker: Taker | None = None
+        self._fetcher: Fetcher | None = None
         self._ahead: deque[Message] = deque()
         self._ahead_most = 1
         self._ahead_watch = Stopwatch()
@@ -52,11 +52,11 @@ class Popper:
         task is cancelled, messages that were claimed for it are given back, uncounted. Errors and
         cost: as for `cassq.Popper.pop`.
         """
-        taker = await self._opened()
+        fetcher = await self._opened()
         if self._ahead and isinstance(max_messages, int):
-            taker.check()
+            fetcher.check()
             return [self._next() for _ in range(min(max_messages, len(self._ahead)))]
-        return await taker.take(max_messages, wait)
+        return await fetcher.take(max_messages, wait)
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Messages one by one, without end: waits when there are none, and ends when the popper is
@@ -76,13 +76,13 @@ class Popper:
         return self._ahead.popleft()
 
     async def _take_ahead(self) -> None:
-        taker = await self._opened()
+        fetcher = await self._opened()
         seconds = self._ahead_watch.seconds()
         if seconds < QUICK_SECONDS:
             self._ahead_most = min(AHEAD_MAX, 2 * self._ahead_most)
         elif seconds > SLOW_SECONDS:
             self._ahead_most = max(1, self._ahead_most // 4)
-        self._ahead.extend(await taker.take(self._ahead_most, None, ahead=True))
+        self._ahead.extend(await fetcher.take(self._ahead_most, None, ahead=True))
         self._ahead_watch = Stopwatch()
         if len(self._ahead) > 1 and self._unused is None:
             self._took_at = self._loop.time()
@@ -101,10 +101,10 @@ class Popper:
             self._give_back_ahead()
 
     def _give_back_ahead(self) -> None:
-        if self._ahead and self._taker is not None:
+        if self._ahead and self._fetcher is not None:
             messages = [message.delivered for message in self._ahead]
             self._ahead.clear()
-            self._taker.give_back(messages)
+            self._fetcher.give_back(messages)
 
     @asynccontextmanager
     async def transaction(
@@ -127,13 +127,13 @@ class Popper:
     async def commit(self, messages: Iterable[Message]) -> None:
         """Ack messages, durably on return. Raises ClaimLostError if another popper has some of
         them; the others are committed. Cost: one synced transaction for all of them."""
-        taker = await self._opened()
-        await taker.call(taker.popper.commit, _delivered(messages))
+        fetcher = await self._opened()
+        await fetcher.call(fetcher.popper.commit, _delivered(messages))
 
     async def flush(self) -> None:
         """Write the acks collected so far, durably."""
-        taker = await self._opened()
-        await taker.call(taker.popper.flush)
+        fetcher = await self._opened()
+        await fetcher.call(fetcher.popper.flush)
 
     async def rollback(
         self, messages: Iterable[Message], delay: float | None = None, error: Error = None
@@ -142,22 +142,22 @@ class Popper:
         if delay is not None:
             milliseconds("delay", delay)
         text = error_text("error", error)
-        taker = await self._opened()
-        await taker.call(taker.popper.rollback, _delivered(messages), delay, text)
+        fetcher = await self._opened()
+        await fetcher.call(fetcher.popper.rollback, _delivered(messages), delay, text)
 
     async def release(self, messages: Iterable[Message]) -> None:
         """Give messages back untried: this delivery does not count. Durable on return. What was
         taken ahead goes back too."""
-        taker = await self._opened()
+        fetcher = await self._opened()
         found = _delivered(messages)
         self._give_back_ahead()
-        await taker.call(taker.popper.release, found)
+        await fetcher.call(fetcher.popper.release, found)
 
     async def dead(self, messages: Iterable[Message], reason: Error = "") -> None:
         """Reject messages: they become dead letters of the group. Durable on return."""
         text = error_text("reason", reason)
-        taker = await self._opened()
-        await taker.call(taker.popper.dead, _delivered(messages), text)
+        fetcher = await self._opened()
+        await fetcher.call(fetcher.popper.dead, _delivered(messages), text)
 
     # --- life -----------------------------------------------------------------------------------
 
@@ -170,8 +170,8 @@ class Popper:
         settled. Returns at once."""
         self._stopped = True
         self._give_back_ahead()
-        if self._taker is not None:
-            self._taker.stop()
+        if self._fetcher is not None:
+            self._fetcher.stop()
 
     @property
     def stopped(self) -> bool:
@@ -186,9 +186,9 @@ class Popper:
             self._unused.cancel()
         self._give_back_ahead()
         async with self._opening:
-            taker = self._taker
-        if taker is not None:
-            await taker.close()
+            fetcher = self._fetcher
+        if fetcher is not None:
+            await fetcher.close()
 
     @property
     def closed(self) -> bool:
@@ -204,16 +204,16 @@ class Popper:
     def __reduce__(self) -> NoReturn:
         refuse_pickling("popper", "pass the names, and open one there")
 
-    async def _opened(self) -> Taker:
+    async def _opened(self) -> Fetcher:
         if self._closed:
             raise ClosedError("this popper is closed; its messages were given back")
-        if self._taker is None:
+        if self._fetcher is None:
             async with self._opening:
-                if self._taker is None:
-                    self._taker = await self._open()
+                if self._fetcher is None:
+                    self._fetcher = await self._open()
                     if self._stopped:
-                        self._taker.stop()
-        return self._taker
+                        self._fetcher.stop()
+        return self._fetcher
 
 
 def _delivered(messages: Iterable[Message]) -> list[Delivered]:

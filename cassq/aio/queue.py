@@ -18,8 +18,8 @@ from cassq.message.message_ids import MessageId, MessageIds
 from cassq.model.queues import DEFAULT_GROUP, QueuePolicy
 from cassq.popper import KEEP_ALIVE_SECONDS
 from cassq.settings import GroupSettings, QueueSettings, Start, WorkerSettings
+from cassq.worker.eventloop.fetcher import Fetcher
 from cassq.worker.eventloop.message import Message
-from cassq.worker.eventloop.taker import Taker
 from cassq.worker.handler import AsyncHandler, is_async
 from cassq.worker.tasks import AsyncWorker
 
@@ -66,9 +66,9 @@ class Queue:
         parts = self._parts
         parts.check()
 
-        async def opened() -> Taker:
+        async def opened() -> Fetcher:
             popper = await parts.call(self.sync.popper, group, keep_alive=keep_alive)
-            return Taker(parts.loop, popper, parts.ports)
+            return Fetcher(parts.loop, popper, parts.ports)
 
         popper = Popper(parts.loop, opened)
         parts.opened(popper)

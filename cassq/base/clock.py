@@ -208,12 +208,12 @@ def contended(what: str, *, hint: str = "try again") -> BackendTimeoutError:
     return BackendTimeoutError(f"other clients keep changing {what}", hint=hint)
 
 
-class Nudge:
-    """One thread waits on it, and any other can wake that thread. A nudge while it is awake ends
-    its next wait at once; two nudges count as one.
+class AutoResetEvent:
+    """An event for which one thread waits, and which its wait resets: to set it while nobody waits
+    ends the next wait at once, and to set it twice is to set it once.
 
-    Not an Event, because an exception from a signal handler in `Event.set` can leave its lock taken
-    for ever.
+    Not a `threading.Event`, because an exception from a signal handler in `Event.set` can leave its
+    lock taken for ever.
     """
 
     __slots__ = ("_lock",)
@@ -222,15 +222,15 @@ class Nudge:
         self._lock = threading.Lock()
         self._lock.acquire()
 
-    def give(self) -> None:
-        """Wake it, or keep it from sleeping."""
+    def set(self) -> None:
+        """Wake the thread that waits, or the next one that would."""
         try:
             self._lock.release()
         except RuntimeError:
-            return  # an earlier nudge is still pending
+            return  # it is set already
 
     def wait(self, seconds: float) -> bool:
-        """Wait for a nudge at most `seconds`; whether there was one."""
+        """Wait until it is set, at most `seconds`; whether it was."""
         return self._lock.acquire(timeout=max(0.0, seconds))
 
 

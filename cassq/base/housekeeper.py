@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from cassq.base.clock import Clock, Nudge
+from cassq.base.clock import AutoResetEvent, Clock
 from cassq.errors import CassqError
 
 logger: logging.Logger = logging.getLogger("cassq")
@@ -27,7 +27,7 @@ class Housekeeper:
         self._clock = clock
         self._name = f"cassq-{name}"
         self._mutex = threading.Lock()
-        self._nudge = Nudge()
+        self._event = AutoResetEvent()
         self._due: dict[Maintain, float] = {}
         self._urgent: deque[Maintain] = deque()
         self._failing: dict[Maintain, str] = {}  # and what was logged of each
@@ -50,7 +50,7 @@ class Housekeeper:
     def call_soon(self, maintain: Maintain) -> None:
         """Call a task now. Takes no lock, so that a signal handler may call this."""
         self._urgent.append(maintain)
-        self._nudge.give()
+        self._event.set()
 
     def remove(self, maintain: Maintain) -> None:
         """Remove a task."""
@@ -67,7 +67,7 @@ class Housekeeper:
             self._due[maintain] = due
             earlier = due < self._next
         if earlier:
-            self._nudge.give()
+            self._event.set()
 
     def _run(self) -> None:
         while not self._stopped:
@@ -82,7 +82,7 @@ class Housekeeper:
             with self._mutex:
                 self._next = min(self._due.values(), default=now + 3600.0)
                 pause = self._next - self._clock.boot_ms() / 1000
-            self._nudge.wait(pause)
+            self._event.wait(pause)
 
     def _call(self, maintain: Maintain) -> None:
         try:
@@ -113,6 +113,6 @@ class Housekeeper:
     def stop(self) -> None:
         """End the thread; no task is called after it returns."""
         self._stopped = True
-        self._nudge.give()
+        self._event.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()

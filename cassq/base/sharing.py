@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from cassq.base.clock import Nudge
+from cassq.base.clock import AutoResetEvent
 from cassq.errors import CassqError
 
 logger: logging.Logger = logging.getLogger("cassq")
@@ -34,7 +34,7 @@ class Background:
     def __init__(self) -> None:
         self._jobs: OrderedDict[object, Callable[[], object]] = OrderedDict()
         self._mutex = threading.Lock()
-        self._nudge = Nudge()
+        self._event = AutoResetEvent()
         self._thread: threading.Thread | None = None
         self._closed = False
 
@@ -49,14 +49,14 @@ class Background:
                     target=self._run, name="cassq-background", daemon=True
                 )
                 self._thread.start()
-        self._nudge.give()
+        self._event.set()
 
     def _run(self) -> None:
         while not self._closed:
             with self._mutex:
                 job = self._jobs.popitem(last=False)[1] if self._jobs else None
             if job is None:
-                self._nudge.wait(3600.0)
+                self._event.wait(3600.0)
                 continue
             try:
                 job()
@@ -72,7 +72,7 @@ class Background:
             self._closed = True
             self._jobs.clear()
             thread = self._thread
-        self._nudge.give()
+        self._event.set()
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 

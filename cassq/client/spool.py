@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from cassq.base.clock import Nudge
+from cassq.base.clock import AutoResetEvent
 from cassq.client.forwarding import (
     NOTES_SECONDS,
     SPOOL_POLICY,
@@ -71,8 +71,8 @@ class Spool:
         self._forwarder: Forwarder | None = None
         self._reach: Callable[[], Ports]  # `start` sets these two
         self._open_pusher: Callable[[QueueRow], Pusher]
-        self._nudge = Nudge()
-        self.overflow: Overflow = Overflow(self._keep, self._expect, self._nudge.give)
+        self._event = AutoResetEvent()
+        self.overflow: Overflow = Overflow(self._keep, self._expect, self._event.set)
         self._thread: threading.Thread | None = None
         self._forwarding = threading.Lock()
         self._working = True
@@ -141,7 +141,7 @@ class Spool:
     def _work(self) -> None:
         pause = again = 0.0
         while self._working:
-            self._nudge.wait(pause)
+            self._event.wait(pause)
             if not self._working:
                 return
             try:
@@ -209,7 +209,7 @@ class Spool:
         with self._mutex:
             thread, self._thread = self._thread, None
         self._working = False
-        self._nudge.give()
+        self._event.set()
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 

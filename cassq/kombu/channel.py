@@ -344,8 +344,8 @@ class Channel(virtual.Channel):
         takers = self.intake.cancel(queue)
         declared = self.connection.declared.get(queue)
         if declared is not None and declared.temporary:
-            for taker in takers:
-                taker.close()
+            for fetcher in takers:
+                fetcher.close()
             self.queue_delete(queue)
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:

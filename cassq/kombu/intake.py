@@ -1,7 +1,7 @@
 """What a channel has in hand, and the threads that pop for it.
 
-Each queue that a channel consumes has a taker: a thread with a popper. It waits while the prefetch
-limit of the channel is reached, then for messages, and hands them to the thread that delivers them.
+Each queue that a channel consumes has a fetcher: a thread with a popper. It waits while the channel
+has reached its prefetch limit, then for messages, which it hands to the thread that delivers them.
 
 Invariants:
 1. A channel has at most as many messages in hand as its prefetch limit says: those beyond it, as
@@ -35,8 +35,8 @@ logger: logging.Logger = logging.getLogger("cassq")
 
 READY_MAX = 1000  # messages that wait to be delivered where the prefetch limit is none
 WAIT_SECONDS = 60.0
-# A taker that has just taken waits this long for more room: a pop for each message that is settled
-# costs three times as much as one for several.
+# A fetcher that has just taken some waits this long for more room: a pop for each message that is
+# settled costs three times as much as one for several.
 GATHER_SECONDS = 0.002
 # What reading a message raises that no kombu has written.
 UNREADABLE = (ValueError, TypeError, KeyError, AttributeError)
@@ -73,29 +73,29 @@ class ChannelPrefetch:
         self._ready: deque[Taken] = deque()
         self._held: dict[int, Taken] = {}
         self._failure: CassqError | None = None
-        self._takers: dict[str, list[ChannelTaker]] = {}
-        self._retired: list[ChannelTaker] = []
+        self._takers: dict[str, list[ChannelFetcher]] = {}
+        self._retired: list[ChannelFetcher] = []
 
     # --- consumers ------------------------------------------------------------------------------
 
     def consume(self, queue: str, poppers: Iterable[Popper], *, no_ack: bool) -> None:
         """Begin to pop for a queue."""
-        takers = [ChannelTaker(self, queue, popper, no_ack) for popper in poppers]
+        takers = [ChannelFetcher(self, queue, popper, no_ack) for popper in poppers]
         self._takers.setdefault(queue, []).extend(takers)
-        for taker in takers:
-            taker.start()
+        for fetcher in takers:
+            fetcher.start()
 
-    def cancel(self, queue: str) -> list[ChannelTaker]:
+    def cancel(self, queue: str) -> list[ChannelFetcher]:
         """Pop no more for a queue. Messages in hand can still be settled. Returns its takers."""
         takers = self._takers.pop(queue, [])
-        for taker in takers:
-            taker.stop()
+        for fetcher in takers:
+            fetcher.stop()
         with self._change:
             self._change.notify_all()
             back = [taken for taken in self._ready if taken.queue == queue]
             self._ready = deque(taken for taken in self._ready if taken.queue != queue)
-        for taker in takers:
-            taker.join()
+        for fetcher in takers:
+            fetcher.join()
         give_back(taken for taken in back if not taken.settled)
         self._retired += takers
         return takers
@@ -106,8 +106,8 @@ class ChannelPrefetch:
             self.cancel(queue)
         self.give_back_held()
         retired, self._retired = self._retired, []
-        for taker in retired:
-            taker.close()
+        for fetcher in retired:
+            fetcher.close()
 
     def give_back_held(self) -> None:
         """Give back what was delivered and not settled."""
@@ -134,22 +134,22 @@ class ChannelPrefetch:
             return max(0, READY_MAX - len(self._ready))
         return max(0, self._limit - len(self._held) - len(self._ready))
 
-    def room_for(self, taker: ChannelTaker) -> int:
-        """Wait until there is room; 0 if the taker was stopped."""
+    def room_for(self, fetcher: ChannelFetcher) -> int:
+        """Wait until there is room; 0 if the fetcher was stopped."""
         with self._change:
-            self._gather(taker)
-            while not taker.stopped:
+            self._gather(fetcher)
+            while not fetcher.stopped:
                 room = self.room()
                 if room:
                     return room if len(self._takers) == 1 else 1
                 self._change.wait(WAIT_SECONDS)
         return 0
 
-    def _gather(self, taker: ChannelTaker) -> None:
-        """If a taker has just taken, wait a moment until half of the room is free."""
+    def _gather(self, fetcher: ChannelFetcher) -> None:
+        """If a fetcher has just taken, wait a moment until half of the room is free."""
         self._wanted = (self._limit or READY_MAX) // 2
-        while not taker.stopped and self.room() < self._wanted:
-            left = GATHER_SECONDS - taker.since_last.seconds()
+        while not fetcher.stopped and self.room() < self._wanted:
+            left = GATHER_SECONDS - fetcher.since_last.seconds()
             if left <= 0:
                 break
             self._change.wait(left)
@@ -161,8 +161,8 @@ class ChannelPrefetch:
         if self.room() >= self._wanted:
             self._change.notify_all()
 
-    def add(self, taker: ChannelTaker, messages: Iterable[Message]) -> None:
-        """Keep what a taker popped until it is delivered."""
+    def add(self, fetcher: ChannelFetcher, messages: Iterable[Message]) -> None:
+        """Keep what a fetcher popped until it is delivered."""
         beyond: list[Taken] = []
         done: list[Message] = []
         bad: list[tuple[Message, str]] = []
@@ -170,17 +170,17 @@ class ChannelPrefetch:
             room = self.room()
             for message in messages:
                 try:
-                    taken = self._opened(taker.queue, message, taker.popper)
+                    taken = self._opened(fetcher.queue, message, fetcher.popper)
                 except UNREADABLE as exc:
                     bad.append((message, f"it cannot be read: {exc}"))
                     continue
-                if taken is None or taker.no_ack:
+                if taken is None or fetcher.no_ack:
                     done.append(message)
                 if taken is None:
                     continue
-                if taker.no_ack:
+                if fetcher.no_ack:
                     self._ready.append(taken._replace(settled=True))
-                elif taker.stopped or room <= 0:
+                elif fetcher.stopped or room <= 0:
                     beyond.append(taken)
                 else:
                     room -= 1
@@ -191,12 +191,12 @@ class ChannelPrefetch:
             for message, reason in bad:
                 message.dead(reason)
         except ClaimLostError as exc:
-            logger.warning("a message of %s was lost: %s", taker.queue, exc)
+            logger.warning("a message of %s was lost: %s", fetcher.queue, exc)
         give_back(beyond)
         self._news()
 
     def next(self) -> Taken | None:
-        """The next message to deliver, which is in hand from now on. Raises what a taker failed
+        """The next message to deliver, which is in hand from now on. Raises what a fetcher failed
         with."""
         if not (self._ready or self._failure):
             return None
@@ -214,12 +214,12 @@ class ChannelPrefetch:
             return taken
 
     def hold(self, taken: Taken) -> None:
-        """Have a message in hand that was popped outside of a taker."""
+        """Have a message in hand that was popped outside of a fetcher."""
         with self._change:
             self._held[taken.tag] = taken
 
     def failed(self, failure: CassqError) -> None:
-        """A taker ended: the thread that delivers raises the error."""
+        """A fetcher ended: the thread that delivers raises the error."""
         with self._change:
             self._failure = failure
         self._news()
@@ -240,7 +240,7 @@ class ChannelPrefetch:
         return len(self._held)
 
 
-class ChannelTaker:
+class ChannelFetcher:
     """The thread that pops for one queue of a channel."""
 
     def __init__(self, intake: ChannelPrefetch, queue: str, popper: Popper, no_ack: bool) -> None:

@@ -37,18 +37,18 @@ class Overflow:
     """Decides whether pushes go into the spool, and puts them there. Thread-safe.
 
     keep: raises StorageFullError. expect: prepares a place for what may be spilled for a queue.
-    nudge: called when there is something new to forward, or to wait for.
+    notify: called when there is something new to forward, or to wait for.
 
     down: the cluster did not answer the last time, so pushes do not wait for it.
     """
 
     def __init__(
-        self, keep: Keep, expect: Callable[[QueueRow], object], nudge: Callable[[], object]
+        self, keep: Keep, expect: Callable[[QueueRow], object], notify: Callable[[], object]
     ) -> None:
         self.down: bool = False
         self.expect: Callable[[QueueRow], object] = expect
         self._keep = keep
-        self._nudge = nudge
+        self._notify = notify
         self._mutex = threading.Lock()
         self._since = 0  # messages spilled since the cluster stopped answering
 
@@ -71,7 +71,7 @@ class Overflow:
             self.down = True
             self._since = 0
         logger.warning("pushes are spilled to this machine until the cluster answers: %s", exc)
-        self._nudge()
+        self._notify()
 
     def well(self) -> None:
         """Note that the cluster answers again."""
@@ -89,7 +89,7 @@ class Overflow:
         with self._mutex:
             self._since += len(batch.payloads)
         if not self.down:
-            self._nudge()  # the outage was so short that forwarding missed this
+            self._notify()  # the outage was so short that forwarding missed this
         return receipts
 
 

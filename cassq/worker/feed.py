@@ -11,7 +11,7 @@ import logging
 import threading
 from collections import deque
 
-from cassq.base.clock import Nudge
+from cassq.base.clock import AutoResetEvent
 from cassq.consumer.delivery import Delivery, Message
 from cassq.errors import BackendError, ClaimLostError, ClosedError, CorruptionError
 from cassq.extents.port import ExtentMissingError
@@ -59,7 +59,7 @@ class Feed:
         self._turn = threading.Lock()
         self._free: set[int] = set()  # the threads in `take`
         self._taken: deque[tuple[Delivery, Message]] = deque()
-        self._nudge = Nudge()
+        self._event = AutoResetEvent()
 
     @property
     def is_spent(self) -> bool:
@@ -100,7 +100,7 @@ class Feed:
             except (BackendError, CorruptionError) as exc:
                 seconds = backoff.after(exc)
                 if seconds:
-                    self._nudge.wait(seconds)
+                    self._event.wait(seconds)
                 continue
             if found:
                 for run in found.runs:
@@ -111,7 +111,7 @@ class Feed:
 
     def wake(self) -> None:
         """End a pause, because the popper was stopped. Safe in a signal handler."""
-        self._nudge.give()
+        self._event.set()
 
     def give_back(self, *, wait: bool) -> None:
         """Give back, uncounted, what no thread has begun. Call it once the popper was stopped.

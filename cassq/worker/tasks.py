@@ -31,8 +31,8 @@ from cassq.errors import (
     UsageError,
 )
 from cassq.worker.eventloop.calls import Calls
+from cassq.worker.eventloop.fetcher import Fetcher
 from cassq.worker.eventloop.message import Message
-from cassq.worker.eventloop.taker import Taker
 from cassq.worker.feed import Backoff
 from cassq.worker.handler import AsyncHandler, check_handler
 from cassq.worker.journal import HandlerCall, Journal, Outcome, Terms
@@ -66,7 +66,7 @@ class AsyncWorker:
         self._settling = 0  # tasks that ended, and are not settled yet
         self._left = settings.max_tasks
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._taker: Taker | None = None
+        self._fetcher: Fetcher | None = None
         self._changed = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None  # of the oldest task's time limit
         self._began = False
@@ -114,20 +114,20 @@ class AsyncWorker:
             popper = await calls.make(self._source.open_popper, keep_alive)
         finally:
             await calls.end()
-        taker = self._taker = Taker(loop, popper, self._source.ports())
+        fetcher = self._fetcher = Fetcher(loop, popper, self._source.ports())
         cut_off = f"it still ran {self.settings.grace:g} s after its worker was stopped"
         try:
             if self._stopping:
-                taker.stop()  # it was stopped before there was a popper
+                fetcher.stop()  # it was stopped before there was a popper
             self.hooks.ready(popper.name)
-            await self._feed(taker)
+            await self._feed(fetcher)
             await self._wait_for_tasks()
         except asyncio.CancelledError:
             cut_off = "its worker was cancelled"
             raise
         finally:
             self._stopping = True
-            await self._end(taker, cut_off)
+            await self._end(fetcher, cut_off)
         if self._abandoned:
             self.journal.still_running(self._abandoned)
             raise abandoned(self._source, self._abandoned)
@@ -141,8 +141,8 @@ class AsyncWorker:
             loop.call_soon_threadsafe(self._stop_now)
 
     def _stop_now(self) -> None:
-        if self._taker is not None:
-            self._taker.stop()
+        if self._fetcher is not None:
+            self._fetcher.stop()
         self._changed.set()
 
     def facts(self) -> Mapping[str, Any]:
@@ -192,7 +192,7 @@ class AsyncWorker:
             room -= self._settling
         return room if self._left is None else min(room, self._left)
 
-    async def _feed(self, taker: Taker) -> None:
+    async def _feed(self, fetcher: Fetcher) -> None:
         """Start a task for each message, as long as there is room, until it is stopped."""
         backoff = Backoff()
         while not (self._stopping or self._leaving):
@@ -203,7 +203,7 @@ class AsyncWorker:
                 await self._change()
                 continue
             try:
-                found = await taker.take(self._room, None)
+                found = await fetcher.take(self._room, None)
             except ClosedError:
                 return
             except (BackendError, CorruptionError) as exc:
@@ -213,7 +213,7 @@ class AsyncWorker:
                 continue
             backoff = Backoff()
             if self._stopping or self._leaving:
-                taker.give_back([message.delivered for message in found])
+                fetcher.give_back([message.delivered for message in found])
                 return
             for message in found:
                 self._start(message)
@@ -257,7 +257,7 @@ class AsyncWorker:
         self, task: HandlerCall, act: Callable[[], tuple[Outcome, BaseException | None]]
     ) -> None:
         """Have the popper's thread settle the message of a task, and note how that went."""
-        assert self._taker is not None
+        assert self._fetcher is not None
         self._settling += 1
 
         def told(result: object, error: BaseException | None) -> None:
@@ -268,7 +268,7 @@ class AsyncWorker:
                 self.journal.ended(task, Outcome.UNWRITTEN, error)
             self._changed.set()
 
-        self._taker.call_soon(act, told)
+        self._fetcher.call_soon(act, told)
 
     # --- ending tasks ---------------------------------------------------------------------------
 
@@ -308,8 +308,8 @@ class AsyncWorker:
         first, self._leaving = not self._leaving, True
         if first and not self._stopping:
             self.hooks.leaving(why)
-        if self._taker is not None and why != MAX_TASKS:  # then nothing is taken anyway
-            self._taker.stop()
+        if self._fetcher is not None and why != MAX_TASKS:  # then nothing is taken anyway
+            self._fetcher.stop()
 
     async def _wait_for_tasks(self) -> None:
         """Until no task runs, or the grace is over, which begins when the worker is stopped."""
@@ -320,7 +320,7 @@ class AsyncWorker:
             if self._running:
                 await asyncio.wait(list(self._running.values()), timeout=self.settings.grace)
 
-    async def _end(self, taker: Taker, cut_off: str) -> None:
+    async def _end(self, fetcher: Fetcher, cut_off: str) -> None:
         """Give up what still runs, and write everything."""
         self._abandoned += len(self._running)
         for task in list(self._running):
@@ -330,7 +330,7 @@ class AsyncWorker:
             # One that was cancelled before it began has not noted its end.
             self._stuck = {task: each for task, each in self._stuck.items() if not each.done()}
         try:
-            await taker.close()
+            await fetcher.close()
         except CassqError:
             if not self._abandoned:
                 raise

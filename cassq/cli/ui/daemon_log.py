@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from cassq.base.clock import Nudge, Stopwatch
+from cassq.base.clock import AutoResetEvent, Stopwatch
 from cassq.base.printing import cut, printable
 from cassq.plurals import counted
 
@@ -52,7 +52,7 @@ class DroppingHandler(logging.Handler):
         self._waiting: deque[str] = deque()
         self._dropped = 0
         self._writing = False
-        self._nudge = Nudge()
+        self._event = AutoResetEvent()
         self._thread = threading.Thread(target=self._run, name="cassq-log", daemon=True)
         self._thread.start()
         atexit.register(self.drain, END_SECONDS)
@@ -68,7 +68,7 @@ class DroppingHandler(logging.Handler):
             lost = (record.name, logging.WARNING, record.pathname, record.lineno, what, (), None)
             self._waiting.append(self.format(logging.LogRecord(*lost)))
         self._waiting.append(self.format(record))
-        self._nudge.give()
+        self._event.set()
 
     def drain(self, seconds: float) -> bool:
         """Wait until everything is written, for `seconds` at most; returns whether it is."""
@@ -86,7 +86,7 @@ class DroppingHandler(logging.Handler):
                 except (OSError, ValueError):
                     continue  # standard error is closed
             self._writing = False
-            self._nudge.wait(_IDLE_SECONDS)
+            self._event.wait(_IDLE_SECONDS)
 
 
 class DaemonFormatter(logging.Formatter):

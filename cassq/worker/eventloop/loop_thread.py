@@ -18,7 +18,7 @@ from collections.abc import Callable
 from itertools import count as counter
 from typing import Generic, TypeVar
 
-from cassq.base.clock import Nudge
+from cassq.base.clock import AutoResetEvent
 from cassq.errors import CassqError, UsageError
 
 logger: logging.Logger = logging.getLogger("cassq")
@@ -60,7 +60,7 @@ class LoopThread(Generic[J]):
         self._cleanup = cleanup
         self._turn: list[J] = []  # sent since the last turn of the loop
         self._jobs: deque[J] = deque()
-        self._nudge = Nudge()
+        self._event = AutoResetEvent()
         self._results: deque[Callable[[], object]] = deque()
         self._reporting = False
         self._thread: threading.Thread | None = None
@@ -83,7 +83,7 @@ class LoopThread(Generic[J]):
 
     def wake(self) -> None:
         """Wake the thread, so that it looks at its jobs again."""
-        self._nudge.give()
+        self._event.set()
         if self._thread is not None:
             self._interrupt()
 
@@ -143,7 +143,7 @@ class LoopThread(Generic[J]):
             elif self._ending:
                 return
             else:
-                self._nudge.wait(LOOK_SECONDS)
+                self._event.wait(LOOK_SECONDS)
             if self._loop.is_closed():
                 raise RuntimeError("the event loop is closed")
 

@@ -86,8 +86,8 @@ def test_what_was_on_its_way_to_a_cancelled_pop_goes_to_others(url: str) -> None
         await queue.push(b"0")
         mine, theirs = queue.popper(), queue.popper()
         popping = asyncio.create_task(mine.pop())
-        taker = await mine._opened()
-        while not any(want.future.done() for want in taker._waiting):
+        fetcher = await mine._opened()
+        while not any(want.future.done() for want in fetcher._waiting):
             await asyncio.sleep(0)
         popping.cancel()  # its messages are there, and the task has not seen them
         await asyncio.wait([popping])
@@ -253,13 +253,13 @@ def test_acks_wait_for_no_disk(directory: Path) -> None:
             first, second, _third = await popper.pop(3)
             gate, entered = asyncio.Event(), asyncio.Event()
             loop = asyncio.get_running_loop()
-            taker = await popper._opened()
+            fetcher = await popper._opened()
 
             def hold() -> None:
                 loop.call_soon_threadsafe(entered.set)
                 asyncio.run_coroutine_threadsafe(gate.wait(), loop).result()
 
-            holding = asyncio.create_task(taker.call(hold))
+            holding = asyncio.create_task(fetcher.call(hold))
             await entered.wait()
             await first.ack()
             await second.ack()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cassq.base.clock import Clock, ManualClock, Nudge, Stopwatch, SystemClock, wait_event
+from cassq.base.clock import AutoResetEvent, Clock, ManualClock, Stopwatch, SystemClock, wait_event
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -93,19 +93,19 @@ def test_waiting_for_an_event_returns_whether_it_came() -> None:
     assert wait_event(event, 3600) is True
 
 
-def test_a_nudge_wakes_once_however_often_it_is_given() -> None:
-    nudge = Nudge()
-    assert nudge.wait(0) is False
-    nudge.give()
-    nudge.give()
-    assert nudge.wait(3600) is True
-    assert nudge.wait(-1) is False
+def test_an_event_wakes_once_however_often_it_is_set() -> None:
+    event = AutoResetEvent()
+    assert event.wait(0) is False
+    event.set()
+    event.set()
+    assert event.wait(3600) is True
+    assert event.wait(-1) is False
 
 
-def test_a_nudge_wakes_a_thread_that_waits() -> None:
-    nudge, found = Nudge(), list[bool]()
-    thread = threading.Thread(target=lambda: found.append(nudge.wait(60)), daemon=True)
+def test_an_event_wakes_a_thread_that_waits() -> None:
+    event, found = AutoResetEvent(), list[bool]()
+    thread = threading.Thread(target=lambda: found.append(event.wait(60)), daemon=True)
     thread.start()
-    nudge.give()
+    event.set()
     thread.join(30)
     assert found == [True]

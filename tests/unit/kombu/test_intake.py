@@ -1,4 +1,4 @@
-"""How much a taker pops at once, and that takers do not keep each other waiting."""
+"""How much a fetcher pops at once, and that takers do not keep each other waiting."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from cassq.base.clock import Stopwatch
 from cassq.consumer.delivery import Message
 from cassq.kombu import intake
-from cassq.kombu.intake import ChannelPrefetch, ChannelTaker, Taken
+from cassq.kombu.intake import ChannelFetcher, ChannelPrefetch, Taken
 from cassq.popper import Popper
 from tests.integration.deadlines import eventually
 
@@ -40,11 +40,11 @@ def holding(count: int) -> ChannelPrefetch:
     return made
 
 
-def taker_of(made: ChannelPrefetch, queue: str = "mails") -> ChannelTaker:
-    """A taker whose thread does not run, and that has taken this moment."""
-    taker = ChannelTaker(made, queue, POPPER, no_ack=False)
-    made._takers[queue] = [taker]
-    return taker
+def taker_of(made: ChannelPrefetch, queue: str = "mails") -> ChannelFetcher:
+    """A fetcher whose thread does not run, and that has taken this moment."""
+    fetcher = ChannelFetcher(made, queue, POPPER, no_ack=False)
+    made._takers[queue] = [fetcher]
+    return fetcher
 
 
 @pytest.fixture

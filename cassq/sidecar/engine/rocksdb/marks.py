@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
-from cassq.base.clock import Nudge
+from cassq.base.clock import AutoResetEvent
 from cassq.base.os_errors import translated
 from cassq.errors import BackendError, CorruptionError
 
@@ -87,7 +87,7 @@ class SyncMarks:
         self._number = 0
         self._unsynced = False
         self._closed = False
-        self._nudge = Nudge()
+        self._event = AutoResetEvent()
         self._thread: threading.Thread | None = None
         header = (_MAGIC + generation.encode() + b"\n").ljust(_PAGE, b"\0")
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
@@ -184,7 +184,7 @@ class SyncMarks:
     def close(self) -> None:
         """Sync for the last time, and close."""
         self._closed = True
-        self._nudge.give()
+        self._event.set()
         if self._thread is not None:
             self._thread.join()
         try:
@@ -194,7 +194,7 @@ class SyncMarks:
 
     def _run(self) -> None:
         while not self._closed:
-            self._nudge.wait(SYNC_MS / 1000)
+            self._event.wait(SYNC_MS / 1000)
             try:
                 self.sync()
             except BackendError:

@@ -12,7 +12,7 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable, Collection
 
-from cassq.base.clock import Nudge, Stopwatch
+from cassq.base.clock import AutoResetEvent, Stopwatch
 
 logger: logging.Logger = logging.getLogger("cassq")
 
@@ -53,8 +53,8 @@ class Reclaim:
         self._dropped: set[bytes] = set()
         self._dropped_bytes = 0
         self._pass = threading.Lock()
-        self._nudge = Nudge()
-        self._pause = Nudge()
+        self._event = AutoResetEvent()
+        self._pause = AutoResetEvent()
         self._closed = False
         self._thread: threading.Thread | None = None
 
@@ -69,7 +69,7 @@ class Reclaim:
             self._dropped.add(name)
             self._dropped_bytes += size_bytes
             if self._dropped_bytes >= PASS_BYTES:
-                self._nudge.give()
+                self._event.set()
 
     def pass_now(self) -> int:
         """Reclaim the space of extents dropped so far; return their number. Cost: compactions."""
@@ -86,8 +86,8 @@ class Reclaim:
     def stop(self) -> None:
         """Start no more compactions."""
         self._closed = True
-        self._nudge.give()
-        self._pause.give()
+        self._event.set()
+        self._pause.set()
 
     def join(self) -> None:
         """Wait for the running compaction."""
@@ -96,7 +96,7 @@ class Reclaim:
 
     def _run(self) -> None:
         while not self._closed:
-            self._nudge.wait(PASS_SECONDS)
+            self._event.wait(PASS_SECONDS)
             watch = Stopwatch()
             try:
                 self.pass_now()

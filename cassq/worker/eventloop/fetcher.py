@@ -1,4 +1,4 @@
-"""Takers: one thread that pops and settles for the tasks of an event loop, through one popper.
+"""Fetchers: one thread that pops and settles for the tasks of an event loop, through one popper.
 
 Tasks that wait for messages wait in line. The thread pops for all of them at once and never more
 than they asked for, so what is claimed has a task that wants it. A task that was cancelled while
@@ -54,7 +54,7 @@ class TakeRequest:
         return WAIT_MAX_SECONDS if self.wait is None else self.wait - self.watch.seconds()
 
 
-class Taker:
+class Fetcher:
     """Takes from a popper for the tasks of one loop. Its methods are called in that loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, popper: Popper, ports: Ports) -> None:
