@@ -26,7 +26,8 @@ def queue(client: cassq.Client) -> cassq.Queue:
 def acts(queue: cassq.Queue) -> Iterator[dict[str, Act]]:
     """By their names, what programs do with messages again and again."""
     with queue.pusher() as pusher, queue.popper() as popper, queue.popper("keyed") as keyed:
-        pusher.push_many([b"x"] * 20 * TIMES, keys=[b"%d" % (n % 7) for n in range(20 * TIMES)])
+        count = 40 * TIMES
+        pusher.push_many([b"x"] * count, keys=[b"%d" % (n % 7) for n in range(count)])
         ids = iter(range(10**6))
         yield {
             "push": lambda: pusher.push(b"x", headers={"a": "b"}, key=b"k"),
@@ -53,6 +54,15 @@ def test_nothing_is_left_to_the_garbage_collector(acts: dict[str, Act], name: st
     act = acts[name]
     for _ in range(10):
         act()
+    # What threads of earlier tests leave comes once; what is left by each call comes each time.
+    rounds = [garbage_of(act) for _ in range(3)]
+    # What a call does now and then may leave a little.
+    least = min(rounds, key=Counter.total)
+    assert least.total() < TIMES / 2, least.most_common(5)
+
+
+def garbage_of(act: Act) -> Counter[str]:
+    """What `TIMES` calls leave, by its type."""
     gc.collect()
     gc.disable()
     gc.set_debug(gc.DEBUG_SAVEALL)
@@ -60,10 +70,8 @@ def test_nothing_is_left_to_the_garbage_collector(acts: dict[str, Act], name: st
         for _ in range(TIMES):
             act()
         gc.collect()
-        found = Counter(type(each).__name__ for each in gc.garbage)
+        return Counter(type(each).__name__ for each in gc.garbage)
     finally:
         gc.set_debug(0)
         gc.garbage.clear()
         gc.enable()
-    # Other threads, and what a call does now and then, may leave a little.
-    assert found.total() < TIMES / 2, found.most_common(5)
