@@ -23,6 +23,7 @@ from bench.results.report import Report
 from bench.results.targets import judge
 from bench.scenarios.aio import Aio
 from bench.scenarios.backlog import Backlog
+from bench.scenarios.cassandra.batches import CassandraBatches
 from bench.scenarios.cassandra.cp import CassandraCp
 from bench.scenarios.cassandra.poppers import CassandraPoppers
 from bench.scenarios.cassandra.retired import CassandraRetired
@@ -68,6 +69,7 @@ SCENARIOS: dict[str, type[Scenario]] = {
             OnCassandra,
             CassandraSingle,
             CassandraCp,
+            CassandraBatches,
             CassandraPoppers,
             CassandraWorkers,
         ),

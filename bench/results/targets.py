@@ -169,6 +169,8 @@ def cassandra_targets() -> list[Target]:
     for key, what in (("100", "one node"), ("1000", "one node, 1 KB"), ("three", "three nodes")):
         title = f"frames of 400 KB, {what}: pushes to ap over pushes to cp"
         made.append(on_cassandra(title, "≤", 3, f"cassandra-cp/{key}", "times"))
+    title = "one node, 1,000 B: batches of 5,000 over those of 50,000"
+    made.append(on_cassandra(title, "≥", 0.8, "cassandra-batches/1000", "share"))
     return [
         *made,
         over("a message at a time: push p50 over a row's", "≤", 1.5, single, rows, "push_p50_ms"),

@@ -19,7 +19,7 @@ class CassqCassandraPeer(CassqPeer):
         server="cassandra",
         warmup_messages=100_000,
         only=(
-            *("cassandra", "cassandra-single", "cassandra-cp"),
+            *("cassandra", "cassandra-single", "cassandra-cp", "cassandra-batches"),
             *("cassandra-poppers", "cassandra-workers", "cassandra-retired", "spark-cassandra"),
         ),
         durable="commit log",

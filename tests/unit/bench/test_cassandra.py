@@ -50,6 +50,7 @@ def full_scores() -> Scores:
         scores.add(key, "kafka-synced", {"through": 250_000.0})
     for key in ("cassandra-cp/100", "cassandra-cp/1000", "cassandra-cp/three"):
         scores.add(key, OWN, {"times": 2.0})
+    scores.add("cassandra-batches/1000", OWN, {"share": 0.9})
     taken = {f"{step}_p{share}_ms": 1.0 for step in ("push", "turn") for share in (50, 99)}
     for peer in (OWN, "cassandra-rows"):
         scores.add("cassandra-single", peer, {**taken, "push_p99_ms": 2.0})
@@ -86,6 +87,7 @@ def test_every_target_can_be_reached() -> None:
         ("cassandra/three/1000", OWN, {"through": 149_000.0}, "three nodes, 1,000 B"),
         ("cassandra-cp/1000", OWN, {"times": 3.1}, "one node, 1 KB: pushes to ap over"),
         ("cassandra-cp/three", OWN, {"times": 3.1}, "three nodes: pushes to ap over"),
+        ("cassandra-batches/1000", OWN, {"share": 0.79}, "batches of 5,000"),
         ("cassandra-single", OWN, {"push_p50_ms": 1.6}, "push p50"),
         ("cassandra-single", OWN, {"push_p99_ms": 3.1}, "push p99"),
         ("cassandra-single", OWN, {"turn_p50_ms": 2.1}, "one node, a message at a time: push, pop"),
