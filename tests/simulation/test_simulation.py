@@ -56,6 +56,7 @@ FOUND = {
     437: "a wall clock set back before a reboot left the dead boot's leases standing for an hour",
     5158: "locks of an exclusive group's pipes stayed in the catalog for ever",
     10540: "a process that was stopped wrote its dead letter again after the pipe was retired",
+    31055: "the checker took what one popper gave back to another for a message out of order",
     1047: "a popper stopped for longer than its lock's lease took over the rightful holder's claim",
 }
 # The same, of runs in which messages of a keyed group are settled by receipt.

@@ -489,7 +489,8 @@ class Checker(Lookout):
             raise BrokenPromiseError(f"{first.place}: a fenced ack was accepted")
 
     def _check_first(self, delivery: Delivery) -> None:
-        """First deliveries of a pipe to one popper are in order, and counted from one."""
+        """First deliveries of a pipe to one popper are in order, but for what another popper had
+        claimed ahead and gave back; and they are counted from one."""
         group = delivery.group
         if delivery.attempts == 1 and group.forgotten[delivery.place] > 1:
             raise BrokenPromiseError(
@@ -500,6 +501,9 @@ class Checker(Lookout):
             raise BrokenPromiseError(
                 f"{delivery.place} came first with attempts={delivery.attempts}"
             )
+        pipe_id, seq = delivery.place
+        came_to = group.came_to[pipe_id]
+        came_to.setdefault(seq, delivery.popper)
         if group.keyed or before or delivery.attempts != 1:
             return
         if delivery.sent.due_ms or group.queue in self.merging:
@@ -507,12 +511,17 @@ class Checker(Lookout):
         rows = delivery.message._delivery.rows
         if any(claims.is_suspect(row) for row in rows):
             return  # lost before, by a claim of unknown outcome: at the limit that counts as none
-        key = (delivery.popper, delivery.place[0])
-        if group.firsts.get(key, -1) >= delivery.place[1]:
+        key = (delivery.popper, pipe_id)
+        if group.firsts.get(key, -1) >= seq:
+            # A claim is a run: the message before it came to the popper that had claimed both.
+            claimer = came_to.get(max((each for each in came_to if each < seq), default=-1))
+            if claimer not in (None, delivery.popper):
+                came_to[seq] = claimer
+                return
             raise BrokenPromiseError(
                 f"{delivery.place} was first delivered after {group.firsts[key]}"
             )
-        group.firsts[key] = delivery.place[1]
+        group.firsts[key] = seq
 
     def _check_order(self, batch: list[Delivery]) -> None:
         """On a strict queue all that was pushed before is acked, dead, or in the same batch."""

@@ -120,6 +120,8 @@ class GroupView:
     settling: dict[Place, int] = field(default_factory=dict)
     settled: dict[Place, int] = field(default_factory=dict)
     firsts: dict[tuple[object, str], int] = field(default_factory=dict)
+    # By pipe and seq, the popper that a message came to first.
+    came_to: defaultdict[str, dict[int, object]] = field(default_factory=lambda: defaultdict(dict))
     forgotten: dict[Place, int] = field(default_factory=lambda: defaultdict(int))
     frontier: int = 0
     came_ms: list[int] = field(default_factory=list)  # when each delivery was handed out: boot time
