@@ -30,6 +30,11 @@ class Bundle(abc.ABC):
     ids: Column | None
     _times: Times
 
+    @property
+    @abc.abstractmethod
+    def count(self) -> int:
+        """How many messages it has."""
+
     @abc.abstractmethod
     def payloads_of(self, seqs: RangeSet) -> list[bytes]:
         """The payloads of these seqs, in order."""
@@ -75,6 +80,11 @@ class BundleSlice(NamedTuple):
 
     bundle: Bundle
     seqs: RangeSet
+
+    @property
+    def share(self) -> int:
+        """Its share of the bytes that the bundle takes."""
+        return self.bundle.size * len(self.seqs) // max(1, self.bundle.count)
 
     def kept(self, seqs: RangeSet) -> BundleSlice:
         """The given messages, without keeping the bytes of the others in memory."""

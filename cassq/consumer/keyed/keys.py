@@ -433,6 +433,11 @@ class KeyLine:
         times = [waiting[0][0] for waiting in (self._waiting, self._paced) if waiting]
         return min(times, default=None)
 
+    def until_due(self, now_ms: int, most: float) -> float:
+        """Seconds until then; at most `most`."""
+        due_ms = self.due_ms()
+        return most if due_ms is None else min(most, max(0.001, (due_ms - now_ms) / 1000))
+
     def taken(self, segment: Segment, delivery: Delivery) -> None:
         """A segment that waited is ours now: its heads are ready, before all others."""
         segment.delivery = delivery

@@ -19,22 +19,20 @@ Not thread-safe: `cassq.popper` holds its lock around every call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import current_thread
 
 from cassq.consumer.claiming.candidates import REFRESH_MS, UNREADABLE, PipeView
 from cassq.consumer.claiming.claimer import DUE_LISTED, LOOK_BESIDE_MS, LOOK_MS, Claimer
-from cassq.consumer.claiming.new_claims import ClaimRequest
 from cassq.consumer.claiming.parts import LanePart
-from cassq.consumer.delivery import Acknowledger, DeliveredRun, Delivery, Messages, NackOptions
+from cassq.consumer.delivery import Acknowledger, DeliveredRun, Delivery, Messages
 from cassq.consumer.keyed.elsewhere import ReceiptFollower
 from cassq.consumer.keyed.holding import HeldKeyNotices
 from cassq.consumer.keyed.keys import Acked, KeyLine, PopperCallbacks
 from cassq.consumer.keyed.receiving import Receiving
-from cassq.consumer.keyed.segment_hold import LaneMessages, SegmentHold
+from cassq.consumer.keyed.segment_hold import LaneMessages, SegmentHold, give_up_all, give_up_late
 from cassq.consumer.keyed.segments import Adrift, Entry, Segment, delivery_of, in_hand, seqs_of
-from cassq.consumer.keyed.take_over import HELD_FOR, TakeOver, chain_of, lane_lock
+from cassq.consumer.keyed.take_over import HELD_FOR, LaterRows, TakeOver, chain_of, lane_lock
 from cassq.consumer.keyed.waiting import Waiting
 from cassq.consumer.keyed.watching import Watch
 from cassq.consumer.settling import Settler
@@ -115,6 +113,7 @@ class Lane(LaneMessages):
         self._missed = False  # a claim was lost, so that others may have what it held
         # The last call found nothing that was ready; and did not look at everything.
         self._hungry = self._looks_on = False
+        self._full = False  # so much waits that no more is claimed
 
     @property
     def is_held(self) -> bool:
@@ -234,7 +233,7 @@ class Lane(LaneMessages):
     def _fill(self, wanted: int, now_ms: int) -> None:
         """Claim more, until enough are ready, too many wait, or it takes too long."""
         line, window = self._line, self._claimer.window
-        self._looks_on = False
+        self._looks_on = self._full = False
         if window.is_stale(now_ms):
             window.refresh()
         if line.fair is not None:
@@ -245,10 +244,9 @@ class Lane(LaneMessages):
         while len(line.ready) < wanted and self._known:
             goes_on = line.ready or self._after or self._elsewhere.acks
             most = LINE_MESSAGES if goes_on else LINE_MESSAGES_MAX
-            full = line.count >= most or self._bytes >= LINE_BYTES_MAX
-            if full or not self._claim_more(now_ms):
+            self._full = line.count >= most or self._bytes >= LINE_BYTES_MAX
+            if self._full or not self._claim_more(now_ms):
                 return
-            self._keep_in_time()  # behind a stuck key this may be a long way
             if len(line.ready) > ready:
                 ready, before = len(line.ready), line.count
             enough = line.count - before >= LOOK_MESSAGES
@@ -273,6 +271,8 @@ class Lane(LaneMessages):
         """Claim a run of what goes before all that is ready, if anything does."""
         views = self._in_chains(now_ms)
         self._line.turn(upward=(upward := self._claimer.least_is_next()))
+        if upward and self._take_over.ahead.chains and self._line.goes_first(0):
+            self._line_up_ahead()  # these have the least
         for view in reversed(views) if upward else views:
             first = self._line.goes_first(view.row.priority) and self._known
             if not first or self._line.count >= LINE_MESSAGES_MAX or self._claim_from(view):
@@ -312,8 +312,9 @@ class Lane(LaneMessages):
             return []
         strict = self._queue().policy.strict
         views = self._claimer.window.in_chains(strict=strict, now_ms=now_ms)
-        held_up = self._held_up | self._take_over.ahead.chains.keys()
-        return [view for view in views if chain_of(view.row, strict) not in held_up]
+        held_up, ahead = self._held_up, self._take_over.ahead.chains
+        chains = [(view, chain_of(view.row, strict)) for view in views]
+        return [view for view, chain in chains if chain not in held_up and chain not in ahead]
 
     def _claim_from(self, view: PipeView) -> bool:
         """Claim a run of a pipe; whether there was one."""
@@ -324,8 +325,9 @@ class Lane(LaneMessages):
             if pipe_id not in self._epochs:
                 strict = self._queue().policy.strict
                 unseen = self._take_over.unseen_before(view.row, self._epochs, strict=strict)
-                if unseen is not None:
-                    self._adopt(unseen, timed=False)
+                if unseen:
+                    self._adopt_late(unseen)
+                    return True
                 view.cursor = self._adopt(pipe_id, timed=False)
             elif view.cursor is None:
                 view.cursor = self._catalog.claims.cursor(self._group().id, pipe_id)
@@ -336,20 +338,16 @@ class Lane(LaneMessages):
             if cursor.epoch != self._epochs.get(pipe_id):
                 self._forget()
                 return False
-            rules = self._claimer.rules
-            rules = replace(rules, claim_timeout_ms=HELD_FOR * rules.claim_timeout_ms)
-            request = ClaimRequest(
-                self._claimer.new_holder(), self._acknowledger, rules, ROW_MESSAGES, tried=EMPTY
-            )
-            self._claimer.new_claims.claim_for([request], view, lock)
-            if request.found is None:
+            found = self._take_over.claimed(view, lock, ROW_MESSAGES)
+            if found is None:
                 view.cursor = None
                 return False
-            delivery, pieces = request.found
+            delivery, pieces = found
             segment = Segment(delivery.rows[0], pieces)
             self._own(segment, delivery)
             self._line.add(segment)
             window.claimed(view)
+            self._keep_in_time()  # behind a stuck key this may be a long way
             return True
         except UNREADABLE as exc:
             view.cursor = None
@@ -368,7 +366,7 @@ class Lane(LaneMessages):
         reader = self._claimer.window.readers.get(delivery.pipe_id)
         segment.synced = delivery.deliveries > 1 or reader.earlier_boot
         self._segments[delivery] = segment
-        segment.size = sum(bundle.size for bundle, _ in segment.pieces)
+        segment.size = sum(piece.share for piece in segment.pieces)
         self._bytes += segment.size
         self._settler.take(delivery, segment.pieces, delivery.claimed_ms)
 
@@ -416,9 +414,14 @@ class Lane(LaneMessages):
             self._group().id, self._unread, self._stays, strict=self._queue().policy.strict
         )
         self._unread, self._held_up = adopted.left, adopted.held_up
-        self._line_up_of(adopted.segments, adopted.epochs)
-        for chain, rows in adopted.ahead:
-            self._take_over.ahead.add(chain, rows)
+        self._line_up_of(adopted.segments, adopted.epochs, adopted.ahead)
+
+    def _adopt_late(self, pipes: Iterable[PipeRow | None]) -> None:
+        """Adopt pipes, in their places, of which an earlier holder has claimed something late."""
+        known = {pipe.id for pipe in self._unread}
+        self._unread += [pipe for pipe in pipes if pipe is not None and pipe.id not in known]
+        self._unread.sort(key=lambda pipe: pipe.ordinal)
+        self._adopt_begun()
 
     def _adopt(self, pipe_id: str, *, timed: bool) -> Cursor | None:
         """Fence a pipe and put all that is unsettled in line; None if the pipe is gone."""
@@ -429,13 +432,21 @@ class Lane(LaneMessages):
         self._line_up_of(found, {pipe_id: fenced.cursor.epoch})
         return fenced.cursor
 
-    def _line_up_of(self, found: Sequence[Segment], epochs: Mapping[str, int]) -> None:
-        """Put what was found in pipes that were just fenced in line."""
-        self._epochs |= epochs
-        self._claimer.window.forget_cursors(epochs)
-        if found:
-            self._holding.look(self._line)
-        self._line_up(found)
+    def _line_up_of(
+        self, found: Sequence[Segment], epochs: Mapping[str, int], ahead: LaterRows = ()
+    ) -> None:
+        """Put what was found in pipes that were just fenced in line. ahead: what may be later."""
+        try:
+            if found:
+                self._holding.look(self._line)
+            self._epochs |= epochs
+            self._claimer.window.forget_cursors(epochs)
+            for chain, rows in ahead:
+                self._take_over.ahead.add(chain, rows)
+            self._line_up(found)
+        except BaseException:
+            self._forget()  # they are thought to be in line
+            raise
 
     def _line_up(self, waiting: Sequence[Segment]) -> None:
         """Put segments of free rows in line: those that are due as ours, in their order, behind
@@ -491,8 +502,9 @@ class Lane(LaneMessages):
             return
         self._waiting.take(changed + self._line.due(self._catalog.now_ms()))
         look_ms = LOOK_MS if self._ports.sharing is None else LOOK_BESIDE_MS
-        if now_ms - self._looked_ms < look_ms * (1 + len(self._take_over.ahead.pipes) // 1000):
-            return  # to leave out many pipes takes long
+        many = len(self._take_over.ahead.pipes)  # to leave out many takes long
+        if now_ms - self._looked_ms < look_ms * min(10, 1 + many // 1000):
+            return
         self._looked_ms = now_ms
         self._waiting.take(self._watch.changed(self._line, now_ms))
         if not self._known:
@@ -507,10 +519,16 @@ class Lane(LaneMessages):
         out = {*self._claimer.window.left_alone(), *self._take_over.ahead.pipes}
         out.update(pipe.id for pipe in self._unread)
         due = self._part.due(self._group().id, self._catalog.now_ms(), DUE_LISTED, out)
+        new_ids = [pipe_id for pipe_id in due if pipe_id not in self._epochs]
+        late = [pipe_id for pipe_id in new_ids if not timers.owns(pipe_id)]
+        self._adopt_late(map(self._catalog.pipes.by_id, late))
         for pipe_id, some in due.items():
+            if not self._known:
+                return
             try:
-                if pipe_id not in self._epochs:
-                    self._adopt(pipe_id, timed=timers.owns(pipe_id))
+                if pipe_id in new_ids:
+                    if pipe_id not in late:
+                        self._adopt(pipe_id, timed=True)
                     continue
                 free = [row for row in some if row.state is ClaimState.FREE]
                 ours = self._segments.values()
@@ -632,27 +650,14 @@ class Lane(LaneMessages):
         if not self._lock.renew(HELD_FOR * timeout_ms):
             self._lose()
             return
-        self._take_away(timeout_ms)
+        now_ms = self._catalog.now_ms()
+        if give_up_late(self._segments, self._settler, now_ms, timeout_ms, self._keep_alive_ms):
+            self._flush()
         # What is kept for so long may wait for the next time.
-        soon_ms = self._catalog.now_ms() + timeout_ms + timeout_ms // 3
+        soon_ms = now_ms + timeout_ms + timeout_ms // 3
         due = [each for each in self._segments if any(row.due_ms < soon_ms for row in each.rows)]
         if due and not self._settler.extend_all(due, HELD_FOR * timeout_ms):
             self._forget()
-
-    def _take_away(self, timeout_ms: int) -> None:
-        """Give back what consumers have kept for too long, or died with."""
-        now_ms = self._catalog.now_ms()
-        took = False
-        for delivery, segment in list(self._segments.items()):
-            kept_ms = self._keep_alive_ms if delivery.is_attended else 0
-            seqs = segment.overdue(now_ms, timeout_ms, kept_ms)
-            if seqs:
-                took = True
-                if delivery.hold is not None:
-                    delivery.hold.failed(seqs)
-                self._settler.give_up(delivery, seqs, NackOptions(None, reason="expired"))
-        if took:
-            self._flush()
 
     def leave(self, ahead: Mapping[Delivery, RangeSet]) -> None:
         """Give everything back, and leave the lane: what is in hand counts as delivered, but not
@@ -660,15 +665,7 @@ class Lane(LaneMessages):
         lock = self._lock
         if lock is None:
             return
-        for delivery, segment in list(self._segments.items()):
-            if delivery.lost:
-                continue
-            hand = RangeSet.of(sorted(segment.out)) - ahead.get(delivery, EMPTY)
-            rest = delivery.open_seqs() - hand
-            delivery.hold = None
-            for seqs, counted in ((hand, True), (rest, False)):
-                if seqs:
-                    self._settler.give_up(delivery, seqs, NackOptions(0, counted=counted))
+        give_up_all(self._segments, self._settler, ahead)
         self._lock = None
         self._clear()
         try:
@@ -687,14 +684,14 @@ class Lane(LaneMessages):
             return min(most, IN_LINE_SECONDS)
         most = self._watch.until_due(self._line, self._holding.until_due(self._line, most))
         most = self._elsewhere.until_due(most)
-        due_ms = self._line.due_ms()
-        if due_ms is None:
-            return most
-        return min(most, max(0.001, (due_ms - self._catalog.now_ms()) / 1000))
+        return self._line.until_due(self._catalog.now_ms(), most)
 
     def has_news(self) -> bool:
         """Whether something may be ready. Memory reads only."""
         if self._lock is None or self._claimer.paused:
             return False
         acks = self._after or self._elsewhere.acks
-        return bool(self._line.ready or acks or self._looks_on) or self._claimer.has_news()
+        if self._line.ready or acks or self._looks_on:
+            return True
+        stuck = self._full or self._held_up or self._take_over.ahead.chains
+        return not stuck and self._claimer.has_news()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import compress
 
-from cassq.consumer.delivery import Delivery
+from cassq.consumer.delivery import Delivery, NackOptions
 from cassq.consumer.hold import Hold
 from cassq.consumer.keyed.elsewhere import ReceiptFollower
 from cassq.consumer.keyed.segments import Entry, Segment
+from cassq.consumer.settling import Settler
 from cassq.errors import ClaimLostError
 from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model.rows import Claim
@@ -152,3 +153,40 @@ class SegmentHold(Hold):
             entry = segment, segment.bundle_of(seq), seq
             self._keeper.elsewhere.gone(entry, rows, in_hand=in_hand, acked=seq in acked)
         return True
+
+
+def give_up_late(
+    segments: Mapping[Delivery, Segment],
+    settler: Settler,
+    now_ms: int,
+    timeout_ms: int,
+    keep_alive_ms: float,
+) -> bool:
+    """Note that what consumers have kept for too long, or died with, is given back; whether there
+    was any. now_ms: catalog time. keep_alive_ms: how long a message may take while the thread that
+    took it runs."""
+    found = False
+    for delivery, segment in list(segments.items()):
+        seqs = segment.overdue(now_ms, timeout_ms, keep_alive_ms if delivery.is_attended else 0)
+        if seqs:
+            found = True
+            if delivery.hold is not None:
+                delivery.hold.failed(seqs)
+            settler.give_up(delivery, seqs, NackOptions(None, reason="expired"))
+    return found
+
+
+def give_up_all(
+    segments: Mapping[Delivery, Segment], settler: Settler, ahead: Mapping[Delivery, RangeSet]
+) -> None:
+    """Note that everything is given back: what is in hand counts as delivered, but not what was
+    only taken `ahead`."""
+    for delivery, segment in list(segments.items()):
+        if delivery.lost:
+            continue
+        hand = RangeSet.of(sorted(segment.out)) - ahead.get(delivery, EMPTY)
+        rest = delivery.open_seqs() - hand
+        delivery.hold = None
+        for seqs, counted in ((hand, True), (rest, False)):
+            if seqs:
+                settler.give_up(delivery, seqs, NackOptions(0, counted=counted))

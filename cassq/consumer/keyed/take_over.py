@@ -7,19 +7,22 @@ Not thread-safe, as `cassq.consumer.keyed.lane`, which decides what stands in li
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice, takewhile
 from typing import NamedTuple
 
 from cassq.base.clock import attempts, contended
-from cassq.consumer.claiming.candidates import UNREADABLE
+from cassq.consumer.claiming.candidates import UNREADABLE, PipeView
 from cassq.consumer.claiming.claimer import Claimer
+from cassq.consumer.claiming.new_claims import ClaimRequest
 from cassq.consumer.claiming.redelivery import read_left
 from cassq.consumer.delivery import Acknowledger, Delivery
 from cassq.consumer.keyed.segments import Segment
 from cassq.lifecycle.ports import Ports
+from cassq.locks.port import Lock
+from cassq.message.bundles import BundleSlice
 from cassq.message.frames import Place
 from cassq.message.ranges import EMPTY
 from cassq.model import claims
@@ -39,13 +42,16 @@ class FencedPipe(NamedTuple):
     rows: list[Claim]
 
 
+LaterRows = Sequence[tuple[str, list[Claim]]]
+
+
 class Adopted(NamedTuple):
     """What is unsettled in pipes that were fenced. ahead: rows that may be read later, with their
     chains. left: the pipes that could not be read, and those behind them in their chains, which
     they hold up. epochs: by pipe, of all others."""
 
     segments: list[Segment]
-    ahead: list[tuple[str, list[Claim]]]
+    ahead: LaterRows
     epochs: dict[str, int]
     left: list[PipeRow]
     held_up: set[str]
@@ -74,7 +80,7 @@ class RowsAhead:
     they are needed. chains: the rows of each, in order. pipes: how many are in each."""
 
     def __init__(self) -> None:
-        self.chains: dict[str, deque[Claim]] = {}
+        self.chains: OrderedDict[str, deque[Claim]] = OrderedDict()
         self.pipes: Counter[str] = Counter()
 
     def add(self, chain: str, rows: Sequence[Claim]) -> None:
@@ -124,7 +130,7 @@ class TakeOver:
         self._claimer = claimer
         self._acknowledger = acknowledger
         self.ahead: RowsAhead = RowsAhead()
-        self._next: dict[str, str] = {}  # by chain, the first pipe that was not claimed to its end
+        self._next: dict[str, PipeRow] = {}  # by chain, the first pipe not claimed to its end
 
     def begun(self, group_id: str, pipes: Sequence[PipeRow], *, strict: bool) -> list[PipeRow]:
         """Which pipes have unsettled messages. Notes which one comes next in each chain: an earlier
@@ -140,17 +146,27 @@ class TakeOver:
             if cursor is not None and cursor.ack.seq < claimed_seq:
                 found.append(pipe)
             if pipe.end is None or claimed_seq < pipe.end.seq:
-                self._next.setdefault(chain_of(pipe, strict), pipe.id)
+                self._next.setdefault(chain_of(pipe, strict), pipe)
         return found
 
     def unseen_before(
         self, pipe: PipeRow, epochs: Mapping[str, int], *, strict: bool
-    ) -> str | None:
-        """The pipe that came next in the chain of `pipe` when the lane was taken over, unless it is
-        `pipe`, or was adopted: an earlier holder has claimed the rest of it since. Told once. pipe:
-        the first of its chain that is claimed from. epochs: of adopted pipes."""
-        pipe_id = self._next.pop(chain_of(pipe, strict), pipe.id)
-        return None if pipe_id == pipe.id or pipe_id in epochs else pipe_id
+    ) -> list[PipeRow]:
+        """The pipes from that which came next in the chain of `pipe`, when the lane was taken over,
+        up to it, which were not adopted: an earlier holder has claimed the rest of them since. Told
+        once. pipe: the first of its chain that is claimed from. epochs: of adopted pipes. Cost: a
+        read, if there may be any."""
+        chain = chain_of(pipe, strict)
+        first = self._next.pop(chain, pipe)
+        if first.id == pipe.id:
+            return []
+        return [
+            each
+            for each in self._catalog.pipes.live(pipe.queue_id)
+            if first.ordinal <= each.ordinal < pipe.ordinal
+            and chain_of(each, strict) == chain
+            and each.id not in epochs
+        ]
 
     def adopt(
         self,
@@ -179,8 +195,9 @@ class TakeOver:
                 elif chain_of(pipe, strict) not in held_up and stays():
                     timed = pipe.timer_ms is not None
                     cursor, rows = fenced[pipe.id]
-                    ahead = [] if timed else [row for row in rows if _is_ahead(row)]
-                    rows = [row for row in rows if timed or not _is_ahead(row)]
+                    behind = chain_of(pipe, strict) in self.ahead.chains
+                    ahead = [] if timed else [row for row in rows if _is_ahead(row, behind)]
+                    rows = [row for row in rows if timed or not _is_ahead(row, behind)]
                     try:
                         found += self.unsettled(FencedPipe(cursor, rows), timed=timed)
                         done[pipe.id] = cursor.epoch
@@ -351,6 +368,18 @@ class TakeOver:
         pieces, _ = read_left(reader, row, row.count, row.count * (1 << 40))
         return Segment(row, pieces)
 
+    def claimed(
+        self, view: PipeView, lock: Lock, messages: int
+    ) -> tuple[Delivery, list[BundleSlice]] | None:
+        """Claim the next run of a pipe, `messages` at most; None if there is none. lock: of
+        the lane. Cost: a claim, and its frames."""
+        rules = self._claimer.rules
+        rules = replace(rules, claim_timeout_ms=HELD_FOR * rules.claim_timeout_ms)
+        holder = self._claimer.new_holder()
+        request = ClaimRequest(holder, self._acknowledger, rules, messages, tried=EMPTY)
+        self._claimer.new_claims.claim_for([request], view, lock)
+        return request.found
+
     def is_due(self, row: Claim, now_ms: int) -> bool:
         """Whether a free row may be taken now, as its messages do not become dead letters."""
         over = claims.is_leaving(row) or self._claimer.is_spent(row)
@@ -399,9 +428,10 @@ def _ready(
             yield pipe
 
 
-def _is_ahead(row: Claim) -> bool:
-    """Whether nobody was given anything of a row, so that it holds no key, and counts for none."""
-    return row.state is ClaimState.FREE and not (row.deliveries or row.priority)
+def _is_ahead(row: Claim, behind: bool) -> bool:
+    """Whether a row may be read later: nobody was given anything of it, so that it holds no key,
+    and counts for none; or it is `behind` others of its chain that are read later."""
+    return row.state is ClaimState.FREE and (behind or not (row.deliveries or row.priority))
 
 
 def _is_kept(row: Claim, now_ms: int) -> bool:

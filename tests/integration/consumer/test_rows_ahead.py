@@ -16,6 +16,7 @@ from cassq.consumer.keyed import lane
 from cassq.consumer.keyed.take_over import FencedPipe, TakeOver
 from cassq.errors import BackendUnavailableError, CassqError, CorruptionError
 from cassq.extents.port import ExtentUnavailableError
+from cassq.lifecycle.dead_keys import DeadKeys
 from cassq.model.rows import Claim
 from tests.integration.consumer.test_keys import drained, pass_time, push, texts
 from tests.integration.places import Place
@@ -254,6 +255,120 @@ def test_a_take_over_that_fails_halfway_begins_again(
         found += drained(popper)
         pass_time(clock, popper, 1)
     assert found == ["a1", "a2", "a3", "a4"]
+
+
+def test_a_chain_that_is_adopted_later_waits_while_dead_letters_cannot_be_read(
+    timed: cassq.Client, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = timed.create_queue("jobs", max_pushes_per_pipe=1, sick_check=False)
+    queue.create_group("keyed", order="key", on_dead="hold")
+    push(queue, ["a1", "a2"])
+    popper = queue.popper("keyed")
+    (first,) = popper.pop(1)
+    first.nack(delay=100)
+    popper.close()
+    unsettled, look = TakeOver.unsettled, DeadKeys.look
+    away: list[CassqError] = [ExtentUnavailableError("away")]
+    busy: list[CassqError] = []
+
+    def failing(self: TakeOver, fenced: FencedPipe, *, timed: bool) -> object:
+        if away:
+            raise away.pop()
+        return unsettled(self, fenced, timed=timed)
+
+    def looks(self: DeadKeys) -> object:
+        if busy:
+            raise busy.pop()
+        return look(self)
+
+    monkeypatch.setattr(TakeOver, "unsettled", failing)
+    monkeypatch.setattr(DeadKeys, "look", looks)
+    popper = queue.popper("keyed", keep_alive=1000)
+    assert texts(popper.pop(1)) == []
+    busy.append(BackendUnavailableError("busy"))
+    clock.advance(2)
+    with pytest.raises(BackendUnavailableError):
+        popper.pop(1)
+    assert [texts(popper.pop(1)) for _ in range(2)] == [[], []], "a1 holds its key"
+    pass_time(clock, popper, 110)
+    assert drained(popper) == ["a1", "a2"]
+
+
+def test_a_popper_that_waits_beside_a_chain_that_is_held_up_rests(
+    client: cassq.Client, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lane, "AHEAD_MESSAGES", 1)
+    queue = client.create_queue("jobs", max_pushes_per_pipe=1, sick_check=False)
+    queue.create_group("keyed", order="key")
+    with queue.pusher() as pusher:
+        for text in (b"a1", b"a-damaged", b"a3"):
+            pusher.push(text, key=b"a")
+        popper = queue.popper("keyed")
+        first = popper.pop(1)
+        assert texts(popper.pop(1)) == [], "all are claimed to see that none is ready"
+        popper.commit(first)
+        popper.close()
+        place.damage(b"a-damaged")
+        popper = queue.popper("keyed")
+        with pytest.raises(CorruptionError):
+            popper.pop(1)
+        pusher.push(b"a4", key=b"a")
+        takes = count()
+        take = lane.Lane.take
+
+        def counted(self: lane.Lane, limit: int) -> object:
+            next(takes)
+            return take(self, limit)
+
+        monkeypatch.setattr(lane.Lane, "take", counted)
+        assert texts(popper.pop(1, wait=1.0)) == []
+        assert next(takes) < 50
+
+
+def test_less_urgent_messages_that_were_claimed_ahead_get_their_share(client: cassq.Client) -> None:
+    queue = client.create_queue("jobs", sick_check=False, priority_share=2, max_pushes_per_pipe=1)
+    queue.create_group("keyed", order="key")
+    with queue.pusher() as pusher:
+        for number in range(20):
+            pusher.push(b"low %d" % number, key=b"low")
+        popper = queue.popper("keyed")
+        first = popper.pop(1)
+        assert texts(popper.pop(1)) == [], "all are claimed to see that none is ready"
+        popper.commit(first)
+        popper.close()
+        for number in range(100):
+            pusher.push(b"urgent", key=b"%d" % number, priority=9)
+    popper = queue.popper("keyed")
+    found: list[str] = []
+    for _ in range(20):
+        messages = popper.pop(1)
+        found += texts(messages)
+        popper.commit(messages)
+    assert len([text for text in found if text != "urgent"]) >= 5
+
+
+def test_rows_of_one_push_count_its_bytes_once(
+    timed: cassq.Client, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an outage, in which every other message failed: the rest are of a key that waits."""
+    queue = timed.create_queue("jobs", sick_check=False, max_deliveries=100)
+    queue.create_group("keyed", order="key")
+    keys = [key for number in range(200) for key in (b"stuck", b"%d" % number)]
+    keys += [b"free %d" % number for number in range(5)]
+    payloads = [(b"o" if key.startswith(b"free") else b"x") + b"." * 99 for key in keys]
+    with queue.pusher() as pusher:
+        pusher.push_many(payloads, keys=keys)
+    popper = queue.popper("keyed")
+    for message in popper.pop(201):
+        message.nack(delay=3600)
+    popper.close()
+    monkeypatch.setattr(lane, "LINE_BYTES_MAX", 20 * len(payloads) * 200)
+    popper = queue.popper("keyed", keep_alive=1000)
+    found: list[str] = []
+    for _ in range(20):
+        found += drained(popper)
+        pass_time(clock, popper, 1)
+    assert [text[0] for text in found] == ["o"] * 5
 
 
 def test_what_others_have_in_hand_stays_theirs_once_a_chain_can_be_read_again(

@@ -32,6 +32,10 @@ class Texts(Bundle):
         self.size = 0
         self._times = 0
 
+    @property
+    def count(self) -> int:
+        return len(self.keys or [])
+
     def payloads_of(self, seqs: RangeSet) -> list[bytes]:
         return [(self.keys or [])[seq - self.base_seq] or b"" for seq in seqs]
 
