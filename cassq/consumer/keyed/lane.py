@@ -131,9 +131,9 @@ class Lane(LaneMessages):
 
         Cost: one write of the rows that they are in, synced for messages that were delivered, or
         pushed before the last boot; where they waited for others of their key, a synced one, of
-        the acks noted so far, too. For each `ROW_MESSAGES` a claim; and at the start one write and
-        read for each pipe with unsettled messages. Raises CorruptionError or ExtentMissingError
-        once for a pipe that cannot be read.
+        the acks noted so far, too. For each `ROW_MESSAGES` a claim; at the start a write for every
+        64 pipes with unsettled messages, and a read of each row that was handed out before. Raises
+        CorruptionError or ExtentMissingError once for a pipe that cannot be read.
         """
         had_it = self._lock is not None
         if had_it:
