@@ -179,6 +179,7 @@ class Cql:
             for _ in range(MEASUREMENTS):
                 asked_ms = clock.boot_ms()
                 self.time.learn(asked_ms, self.read(SERVER_TIME)[0][0])
+            self._stamp_us = 0  # the reads before took theirs from this client's own clock
         except BaseException:
             self.close()
             raise

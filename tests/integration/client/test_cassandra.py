@@ -183,17 +183,19 @@ def test_what_the_url_says_of_requests_holds_for_each_of_them(
 # --- time -------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("days", [-1, 1])
 def test_clients_agree_on_the_time_whatever_their_wall_clocks_say(
-    cassandra1: CassandraCluster, tables: Cql
+    cassandra1: CassandraCluster, tables: Cql, days: int
 ) -> None:
     class WrongClock(SystemClock):
         def wall_ms(self) -> int:
-            return super().wall_ms() - 86_400_000
+            return super().wall_ms() + days * 86_400_000
 
     wrong = Cql(tables.contact, WrongClock(), keyspace=KEYSPACE)
     try:
         # Each is off by half of the round trip in which it was measured, at most.
         assert abs(wrong.time.now_ms() - tables.time.now_ms()) < 30_000, "not a day"
+        assert abs(wrong.stamp() - tables.stamp()) < 30_000_000, "microseconds: not a day either"
         write = "INSERT INTO meta (key, value) VALUES ('who was last', ?)"
         read = "SELECT value FROM meta WHERE key = 'who was last'"
 
