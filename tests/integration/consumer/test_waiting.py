@@ -49,6 +49,7 @@ def test_a_push_of_another_thread_wakes_a_waiting_popper(queue: cassq.Queue) -> 
     assert found == [b"%d" % n for n in range(ROUNDS)]
 
 
+@pytest.mark.embedded_only(reason="a push rings in other processes of one machine alone")
 @pytest.mark.usefixtures("rings_alone")
 def test_a_push_of_another_process_wakes_a_waiting_popper(
     queue: cassq.Queue, url: str, act: Act
@@ -65,6 +66,7 @@ def test_a_push_of_another_process_wakes_a_waiting_popper(
     pusher.expect("done")
 
 
+@pytest.mark.embedded_only(reason="a push rings in other processes of one machine alone")
 def test_a_popper_of_another_process_is_woken_by_our_push(
     queue: cassq.Queue, url: str, act: Act
 ) -> None:
