@@ -521,7 +521,8 @@ class Lane(LaneMessages):
         due = self._part.due(self._group().id, self._catalog.now_ms(), DUE_LISTED, out)
         new_ids = [pipe_id for pipe_id in due if pipe_id not in self._epochs]
         late = [pipe_id for pipe_id in new_ids if not timers.owns(pipe_id)]
-        self._adopt_late(map(self._catalog.pipes.by_id, late))
+        if late:
+            self._adopt_late(map(self._catalog.pipes.by_id, late))
         for pipe_id, some in due.items():
             if not self._known:
                 return
