@@ -54,6 +54,11 @@ class ClusterTime:
         self._slew: _Slew | None = None
         self._ask_at_ms = 0
 
+    @property
+    def is_known(self) -> bool:
+        """Whether a server has said its time, so that `now_ms` is cluster time."""
+        return self._slew is not None
+
     def now_ms(self) -> int:
         """The time; wall time before anything is known. Never blocks. Cost: now and then a
         background request."""

@@ -179,7 +179,6 @@ class Cql:
             for _ in range(MEASUREMENTS):
                 asked_ms = clock.boot_ms()
                 self.time.learn(asked_ms, self.read(SERVER_TIME)[0][0])
-            self._stamp_us = 0  # the reads before took theirs from this client's own clock
         except BaseException:
             self.close()
             raise
@@ -518,6 +517,10 @@ class Cql:
     def stamp(self, after: int = 0) -> int:
         """A timestamp for a plain write: cluster time in microseconds, greater than any before, and
         than `after`."""
+        if not self.time.is_known:
+            # Only reads were sent yet. What this client's own clock says must not last, as later
+            # stamps are greater than any that is noted.
+            return max(self._clock.wall_ms() * 1000, after + 1)
         # Outside the lock: `now_ms` may send a request, whose stamp is requested here.
         now_us = self.time.now_ms() * 1000
         with self._stamping:

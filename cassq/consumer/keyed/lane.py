@@ -32,7 +32,7 @@ from cassq.consumer.keyed.keys import Acked, KeyLine, PopperCallbacks
 from cassq.consumer.keyed.receiving import Receiving
 from cassq.consumer.keyed.segment_hold import LaneMessages, SegmentHold, give_up_all, give_up_late
 from cassq.consumer.keyed.segments import Adrift, Entry, Segment, delivery_of, in_hand, seqs_of
-from cassq.consumer.keyed.take_over import HELD_FOR, LaterRows, TakeOver, chain_of, lane_lock
+from cassq.consumer.keyed.take_over import HELD_FOR, LaterRows, TakeOver, lane_lock
 from cassq.consumer.keyed.waiting import Waiting
 from cassq.consumer.keyed.watching import Watch
 from cassq.consumer.settling import Settler
@@ -77,7 +77,7 @@ class Lane(LaneMessages):
         self._ports, self._part = ports, part
         self._catalog = ports.catalog
         self._clock = ports.clock
-        self._queue = queue
+        self._strict = queue().policy.strict
         self._group = group
         self._claimer = claimer
         self._settler = settler
@@ -87,7 +87,7 @@ class Lane(LaneMessages):
         self._lock: Lock | None = None
         self._known = False  # whether all that is unsettled is in line
         self._line = KeyLine()
-        self._take_over = TakeOver(ports, claimer, acknowledger)
+        self._take_over = TakeOver(ports, claimer, acknowledger, strict=self._strict)
         self._holding = HeldKeyNotices(ports, queue(), group())
         self._watch = Watch(ports.catalog)
         self._unread: list[PipeRow] = []  # pipes with unsettled messages that are not in line yet
@@ -310,10 +310,9 @@ class Lane(LaneMessages):
         as what is read of them then is old once it is."""
         if not self._known:
             return []
-        strict = self._queue().policy.strict
-        views = self._claimer.window.in_chains(strict=strict, now_ms=now_ms)
+        views = self._claimer.window.in_chains(strict=self._strict, now_ms=now_ms)
         held_up, ahead = self._held_up, self._take_over.ahead.chains
-        chains = [(view, chain_of(view.row, strict)) for view in views]
+        chains = [(view, self._take_over.chain_of(view.row)) for view in views]
         return [view for view, chain in chains if chain not in held_up and chain not in ahead]
 
     def _claim_from(self, view: PipeView) -> bool:
@@ -323,8 +322,7 @@ class Lane(LaneMessages):
         pipe_id = view.row.id
         try:
             if pipe_id not in self._epochs:
-                strict = self._queue().policy.strict
-                unseen = self._take_over.unseen_before(view.row, self._epochs, strict=strict)
+                unseen = self._take_over.unseen_before(view.row, self._epochs)
                 if unseen:
                     self._adopt_late(unseen)
                     return True
@@ -386,8 +384,7 @@ class Lane(LaneMessages):
         try:
             live = self._catalog.pipes.live(group.queue_id)
             pipes = [pipe for pipe in live if pipe.is_for(group.id) and self._part.has(pipe)]
-            strict = self._queue().policy.strict
-            self._unread = self._take_over.begun(group.id, pipes, strict=strict)
+            self._unread = self._take_over.begun(group.id, pipes)
             self._holding.look(self._line)
             self._adopt_begun()
         except BaseException:
@@ -410,9 +407,7 @@ class Lane(LaneMessages):
 
     def _adopt_begun(self) -> None:
         """Adopt the pipes with unsettled messages, as far as they can be read."""
-        adopted = self._take_over.adopt(
-            self._group().id, self._unread, self._stays, strict=self._queue().policy.strict
-        )
+        adopted = self._take_over.adopt(self._group().id, self._unread, self._stays)
         self._unread, self._held_up = adopted.left, adopted.held_up
         self._line_up_of(adopted.segments, adopted.epochs, adopted.ahead)
 

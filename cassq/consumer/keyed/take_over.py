@@ -67,13 +67,6 @@ def lane_locks(group_id: str, key_lanes: int) -> list[str]:
     return [lane_lock(group_id, number) for number in range(key_lanes)]
 
 
-def chain_of(pipe: PipeRow, strict: bool) -> str:
-    """What names the pipes that are claimed from one after the other. strict: of a cp queue."""
-    if pipe.timer_ms is not None:
-        return pipe.id
-    return "" if strict else pipe.owner
-
-
 class RowsAhead:
     """Rows of which nobody was given anything, as an earlier holder of the lane had claimed them
     ahead. They may be many, and a lane changes hands often: so they are read and taken only once
@@ -120,19 +113,30 @@ class RowsAhead:
 
 
 class TakeOver:
-    """Frees, reads and takes rows for the popper that has the lane. ahead: those that are not read
-    yet."""
+    """Frees, reads and takes rows for the popper that has the lane.
 
-    def __init__(self, ports: Ports, claimer: Claimer, acknowledger: Acknowledger) -> None:
+    strict: whether the queue is a cp one. ahead: the rows that are not read yet.
+    """
+
+    def __init__(
+        self, ports: Ports, claimer: Claimer, acknowledger: Acknowledger, *, strict: bool
+    ) -> None:
         self._catalog, self._clock = ports.catalog, ports.clock
         self._claims = ports.catalog.claims
         self._ids = ports.ids
         self._claimer = claimer
         self._acknowledger = acknowledger
         self.ahead: RowsAhead = RowsAhead()
+        self._strict = strict
         self._next: dict[str, PipeRow] = {}  # by chain, the first pipe not claimed to its end
 
-    def begun(self, group_id: str, pipes: Sequence[PipeRow], *, strict: bool) -> list[PipeRow]:
+    def chain_of(self, pipe: PipeRow) -> str:
+        """What names the pipes that are claimed from one after the other."""
+        if pipe.timer_ms is not None:
+            return pipe.id
+        return "" if self._strict else pipe.owner
+
+    def begun(self, group_id: str, pipes: Sequence[PipeRow]) -> list[PipeRow]:
         """Which pipes have unsettled messages. Notes which one comes next in each chain: an earlier
         holder of the lane may be about to claim the rest of it. pipes: oldest first. Cost: a read.
         """
@@ -146,17 +150,15 @@ class TakeOver:
             if cursor is not None and cursor.ack.seq < claimed_seq:
                 found.append(pipe)
             if pipe.end is None or claimed_seq < pipe.end.seq:
-                self._next.setdefault(chain_of(pipe, strict), pipe)
+                self._next.setdefault(self.chain_of(pipe), pipe)
         return found
 
-    def unseen_before(
-        self, pipe: PipeRow, epochs: Mapping[str, int], *, strict: bool
-    ) -> list[PipeRow]:
+    def unseen_before(self, pipe: PipeRow, epochs: Mapping[str, int]) -> list[PipeRow]:
         """The pipes from that which came next in the chain of `pipe`, when the lane was taken over,
         up to it, which were not adopted: an earlier holder has claimed the rest of them since. Told
         once. pipe: the first of its chain that is claimed from. epochs: of adopted pipes. Cost: a
         read, if there may be any."""
-        chain = chain_of(pipe, strict)
+        chain = self.chain_of(pipe)
         first = self._next.pop(chain, pipe)
         if first.id == pipe.id:
             return []
@@ -164,18 +166,11 @@ class TakeOver:
             each
             for each in self._catalog.pipes.live(pipe.queue_id)
             if first.ordinal <= each.ordinal < pipe.ordinal
-            and chain_of(each, strict) == chain
+            and self.chain_of(each) == chain
             and each.id not in epochs
         ]
 
-    def adopt(
-        self,
-        group_id: str,
-        pipes: Sequence[PipeRow],
-        stays: Callable[[], bool],
-        *,
-        strict: bool,
-    ) -> Adopted:
+    def adopt(self, group_id: str, pipes: Sequence[PipeRow], stays: Callable[[], bool]) -> Adopted:
         """Fence pipes, and read what is unsettled in them, but for what may be read later. While
         one cannot be read, the later ones of its chain wait: their messages may be of the same
         keys. stays: called before every `fence`, and before each pipe is read; False ends this, as
@@ -186,28 +181,50 @@ class TakeOver:
         found: list[Segment] = []
         later: list[tuple[str, list[Claim]]] = []
         held_up: set[str] = set()
-        ready = _ready(pipes, window.left_alone(), held_up, strict=strict)
+        ready = self._ready(pipes, window.left_alone(), held_up)
         while (some := list(islice(ready, PIPES_TOGETHER))) and stays():
             fenced = self.fence(group_id, [pipe.id for pipe in some])
             for pipe in some:
+                chain = self.chain_of(pipe)
                 if pipe.id not in fenced:
                     done[pipe.id] = None
-                elif chain_of(pipe, strict) not in held_up and stays():
-                    timed = pipe.timer_ms is not None
+                elif chain not in held_up and stays():
                     cursor, rows = fenced[pipe.id]
-                    behind = chain_of(pipe, strict) in self.ahead.chains
-                    ahead = [] if timed else [row for row in rows if _is_ahead(row, behind)]
-                    rows = [row for row in rows if timed or not _is_ahead(row, behind)]
+                    timed = pipe.timer_ms is not None
+                    now, ahead = (rows, []) if timed else self._parted(chain, rows)
                     try:
-                        found += self.unsettled(FencedPipe(cursor, rows), timed=timed)
+                        found += self.unsettled(FencedPipe(cursor, now), timed=timed)
                         done[pipe.id] = cursor.epoch
-                        later.append((chain_of(pipe, strict), ahead))
+                        later.append((chain, ahead))
                     except UNREADABLE as exc:
                         window.pass_over(pipe.id, exc)
-                        held_up.add(chain_of(pipe, strict))
+                        held_up.add(chain)
         left = [pipe for pipe in pipes if pipe.id not in done]
         epochs = {pipe_id: epoch for pipe_id, epoch in done.items() if epoch is not None}
-        return Adopted(found, later, epochs, left, {chain_of(pipe, strict) for pipe in left})
+        return Adopted(found, later, epochs, left, {self.chain_of(pipe) for pipe in left})
+
+    def _ready(
+        self, pipes: Iterable[PipeRow], out: Collection[str], held_up: set[str]
+    ) -> Iterator[PipeRow]:
+        """The pipes that none of their chain holds up. out: those that cannot be read now, whose
+        chains are added to `held_up`."""
+        for pipe in pipes:
+            if pipe.id in out:
+                held_up.add(self.chain_of(pipe))
+            elif self.chain_of(pipe) not in held_up:
+                yield pipe
+
+    def _parted(self, chain: str, rows: Iterable[Claim]) -> tuple[list[Claim], list[Claim]]:
+        """The rows of a pipe that are read now, and those that may be read later: nobody was given
+        anything of these, so that they hold no key, and count for none; or they are behind others
+        of their chain that are read later."""
+        behind = chain in self.ahead.chains
+        now: list[Claim] = []
+        ahead: list[Claim] = []
+        for row in rows:
+            unused = behind or not (row.deliveries or row.priority)
+            (ahead if unused and row.state is ClaimState.FREE else now).append(row)
+        return now, ahead
 
     def more(
         self, epochs: Mapping[str, int], messages: int, stays: Callable[[], bool]
@@ -238,7 +255,7 @@ class TakeOver:
             self.ahead.remove(chain)
             gone = True
             found += segments
-            size += sum(bundle.size for segment in segments for bundle, _ in segment.pieces)
+            size += sum(piece.share for segment in segments for piece in segment.pieces)
         return found if gone else None
 
     def _now(self, rows: Sequence[tuple[str, Claim]]) -> Callable[[Claim], list[Claim]]:
@@ -414,24 +431,6 @@ class TakeOver:
         """A row as ours, and what is to replace it."""
         until, holder = Place(row.end, row.pos), self._claimer.new_holder()
         return claims.taken(row, until, holder, due_ms, self._ids.version, tried=EMPTY)
-
-
-def _ready(
-    pipes: Iterable[PipeRow], out: Collection[str], held_up: set[str], *, strict: bool
-) -> Iterator[PipeRow]:
-    """The pipes that none of their chain holds up. out: those that cannot be read now, whose chains
-    are added to `held_up`."""
-    for pipe in pipes:
-        if pipe.id in out:
-            held_up.add(chain_of(pipe, strict))
-        elif chain_of(pipe, strict) not in held_up:
-            yield pipe
-
-
-def _is_ahead(row: Claim, behind: bool) -> bool:
-    """Whether a row may be read later: nobody was given anything of it, so that it holds no key,
-    and counts for none; or it is `behind` others of its chain that are read later."""
-    return row.state is ClaimState.FREE and (behind or not (row.deliveries or row.priority))
 
 
 def _is_kept(row: Claim, now_ms: int) -> bool:

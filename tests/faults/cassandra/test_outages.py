@@ -80,9 +80,11 @@ class WaitingCql(Cql):
         self.waits = waits
 
     def send(self, statement: Any) -> ResponseFuture:
+        if self.waits is None:
+            return super().send(statement)
+        since = self._watch.seconds()  # the timeout begins while it is sent, which may take long
         future = super().send(statement)
-        if self.waits is not None:
-            self._until[future] = self._watch.seconds() + future.timeout
+        self._until[future] = since + future.timeout
         return future
 
     def _result(self, future: ResponseFuture, *, conditional: bool) -> list[Any]:

@@ -9,7 +9,7 @@ import pytest
 import cassq
 from cassq.base.clock import ManualClock
 from cassq.errors import ConfigError, UsageError
-from tests.integration.consumer.test_keys import drained, pass_time, push
+from tests.integration.consumer.keyed_stage import drained, pass_time, push
 from tests.integration.timed import clock, timed
 
 __all__ = ["clock", "timed"]

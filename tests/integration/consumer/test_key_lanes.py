@@ -14,7 +14,7 @@ from cassq.base.clock import ManualClock
 from cassq.consumer.keyed import lane, lanes
 from cassq.errors import BackendError, ClaimLostError, ConfigError, QueueExistsError
 from cassq.model.scaling import key_lane_of
-from tests.integration.consumer.test_keys import by_key, drained, push, texts
+from tests.integration.consumer.keyed_stage import by_key, drained, push, texts
 from tests.integration.places import Place
 from tests.integration.stage import Connect
 from tests.integration.timed import clock, timed

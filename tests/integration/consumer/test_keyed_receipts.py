@@ -17,7 +17,7 @@ from cassq.consumer.delivery import Message
 from cassq.consumer.keyed.elsewhere import LOOK_MS
 from cassq.errors import ClaimLostError, ReceiptError
 from cassq.model.rows import Claim
-from tests.integration.consumer.test_keys import counts, drained, keyed, pass_time, push, texts
+from tests.integration.consumer.keyed_stage import counts, drained, keyed, pass_time, push, texts
 from tests.integration.deadlines import eventually, in_threads
 from tests.integration.places import Place
 from tests.integration.stage import Connect, alone

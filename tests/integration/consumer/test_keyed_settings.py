@@ -9,7 +9,7 @@ import pytest
 
 import cassq
 from cassq.errors import ConfigError, GroupExistsError
-from tests.integration.consumer.test_keys import drained, keyed, push
+from tests.integration.consumer.keyed_stage import drained, keyed, push
 
 __all__ = ["keyed"]
 

@@ -7,8 +7,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import NoReturn
@@ -17,7 +15,6 @@ import pytest
 
 import cassq
 from cassq.base.clock import ManualClock
-from cassq.consumer.delivery import Message
 from cassq.consumer.keyed import lane
 from cassq.errors import (
     BackendError,
@@ -26,59 +23,20 @@ from cassq.errors import (
     OwnershipError,
     UsageError,
 )
+from tests.integration.consumer.keyed_stage import (
+    by_key,
+    counts,
+    drained,
+    keyed,
+    pass_time,
+    push,
+    texts,
+)
 from tests.integration.places import Place
 from tests.integration.stage import Connect, alone, client_on, payloads
 from tests.integration.timed import clock, timed
 
-__all__ = ["clock", "timed"]
-
-
-@pytest.fixture
-def keyed(queue: cassq.Queue) -> cassq.Queue:
-    """A queue with a group in the order of keys."""
-    queue.create_group("keyed", order="key")
-    return queue
-
-
-def push(queue: cassq.Queue, texts: Iterable[str], delay: float | None = None) -> None:
-    """Push texts, each of which begins with the letter of its key; "-": no key."""
-    with queue.pusher() as pusher:
-        for text in texts:
-            key = None if text[0] == "-" else text[0].encode()
-            pusher.push(text.encode(), key=key, delay=delay)
-
-
-def texts(messages: Iterable[Message]) -> list[str]:
-    return [message.payload.decode() for message in messages]
-
-
-def drained(popper: cassq.Popper) -> list[str]:
-    """Pop and commit until nothing comes."""
-    found: list[str] = []
-    while messages := popper.pop(100):
-        found += texts(messages)
-        popper.commit(messages)
-    return found
-
-
-def pass_time(clock: ManualClock, popper: cassq.Popper, seconds: int) -> None:
-    """Let time pass, in which a popper's housekeeper does its work."""
-    for _ in range(seconds):
-        clock.advance(1)
-        popper.maintain()
-
-
-def by_key(found: Sequence[str]) -> dict[str, list[str]]:
-    lines: dict[str, list[str]] = defaultdict(list)
-    for text in found:
-        lines[text[0]].append(text)
-    return lines
-
-
-def counts(queue: cassq.Queue) -> tuple[int, int, int]:
-    """Of the keyed group: how many are left, committed, dead."""
-    stats = queue.stats().groups["keyed"]
-    return stats.waiting + stats.pending, stats.committed, stats.dead
+__all__ = ["clock", "keyed", "timed"]
 
 
 # --- order --------------------------------------------------------------------------------------

@@ -18,7 +18,13 @@ from cassq.extents.port import ExtentUnavailableError
 from cassq.message.ranges import EMPTY
 from cassq.model import claims as claim_rows
 from cassq.model.rows import Cursor
-from tests.integration.consumer.test_keys import pass_time, push, texts
+from tests.integration.consumer.keyed_stage import (
+    pass_time,
+    pipe_for_each,
+    push,
+    texts,
+    with_all_claimed,
+)
 from tests.integration.timed import clock, timed
 
 __all__ = ["clock", "timed"]
@@ -27,9 +33,7 @@ __all__ = ["clock", "timed"]
 @pytest.fixture
 def queue(timed: cassq.Client) -> cassq.Queue:
     """Each message is in a pipe, and so in a row, of its own."""
-    queue = timed.create_queue("jobs", claim_timeout=2, max_pushes_per_pipe=1)
-    queue.create_group("keyed", order="key")
-    return queue
+    return pipe_for_each(timed, claim_timeout=2)
 
 
 def freed(
@@ -53,8 +57,7 @@ def test_what_an_earlier_holder_claims_at_the_last_moment_keeps_its_place(
 ) -> None:
     """A popper stalls before it claims; another takes the lane, and has seen what is claimed when
     the first one goes on."""
-    queue = timed.create_queue("jobs", claim_timeout=2, consistency="cp", max_pushes_per_pipe=1)
-    queue.create_group("keyed", order="key")
+    queue = strict_queue(timed)
     stalled, popper = queue.popper("keyed"), queue.popper("keyed", keep_alive=0)
     assert texts(stalled.pop(1)) == []
     clock.advance(0.5)
@@ -90,11 +93,7 @@ def test_what_an_earlier_holder_claims_at_the_last_moment_keeps_its_place(
 
 def strict_queue(client: cassq.Client) -> cassq.Queue:
     """One whose messages are in pipes of their own, all in one chain."""
-    queue = client.create_queue(
-        "strict", consistency="cp", claim_timeout=2, max_pushes_per_pipe=1, sick_check=False
-    )
-    queue.create_group("keyed", order="key")
-    return queue
+    return pipe_for_each(client, claim_timeout=2, consistency="cp")
 
 
 def claim_of_another(client: cassq.Client, queue: cassq.Queue, pipe: int) -> str:
@@ -120,9 +119,7 @@ def test_a_late_claim_of_a_later_pipe_waits_for_what_was_claimed_ahead(
     queue = strict_queue(timed)
     names = [f"a{number:02}" for number in range(20)]
     push(queue, names)
-    first = queue.popper("keyed")
-    found = first.pop(1)
-    assert texts(first.pop(1)) == [], "all are claimed to see that none is ready"
+    first, found = with_all_claimed(queue)
     first.commit(found)
     first.close()
     push(queue, ["a99"])

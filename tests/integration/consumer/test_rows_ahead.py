@@ -18,7 +18,14 @@ from cassq.errors import BackendUnavailableError, CassqError, CorruptionError
 from cassq.extents.port import ExtentUnavailableError
 from cassq.lifecycle.dead_keys import DeadKeys
 from cassq.model.rows import Claim
-from tests.integration.consumer.test_keys import drained, pass_time, push, texts
+from tests.integration.consumer.keyed_stage import (
+    drained,
+    pass_time,
+    pipe_for_each,
+    push,
+    texts,
+    with_all_claimed,
+)
 from tests.integration.places import Place
 from tests.integration.timed import clock, timed
 
@@ -30,9 +37,7 @@ PIPES = 40
 @pytest.fixture
 def queue(timed: cassq.Client) -> cassq.Queue:
     """A queue with a strict order and a keyed group; each message is in a pipe of its own."""
-    queue = timed.create_queue("jobs", consistency="cp", max_pushes_per_pipe=1, sick_check=False)
-    queue.create_group("keyed", order="key")
-    return queue
+    return pipe_for_each(timed, consistency="cp")
 
 
 @pytest.fixture
@@ -54,9 +59,7 @@ def claimed_ahead(queue: cassq.Queue) -> list[str]:
     only. Returns what is left, in order."""
     names = [f"{'ab'[number % 2]}{number:02}" for number in range(PIPES)]
     push(queue, names)
-    popper = queue.popper("keyed")
-    first = popper.pop(2)
-    assert texts(popper.pop(1)) == [], "all are claimed to see that none is ready"
+    popper, first = with_all_claimed(queue, 2)
     popper.commit(first)
     popper.close()
     return names[2:]
@@ -98,11 +101,9 @@ def test_what_failed_comes_again_though_others_of_its_pipe_are_still_ahead(
     queue = timed.create_queue("jobs", consistency="cp", sick_check=False)
     queue.create_group("keyed", order="key")
     push(queue, ["a1", *(f"b{number}" for number in range(10)), "a2"])
-    popper = queue.popper("keyed")
-    a1, b0 = popper.pop(2)
+    popper, (a1, b0) = with_all_claimed(queue, 2)
     queue.settle(b0.receipt).extend(5)
     a1.nack(delay=2)
-    assert texts(popper.pop(1)) == [], "all are claimed to see that none is ready"
     popper.close()
     popper = queue.popper("keyed")
     assert texts(popper.pop(10)) == []
@@ -165,9 +166,7 @@ def test_its_chain_goes_on_once_its_pipes_are_retired(
     with queue.pusher() as pusher:
         for number in range(PIPES):
             pusher.push(b"a%02d" % number, key=b"a")
-        popper = queue.popper("keyed")
-        first = popper.pop(1)
-        assert texts(popper.pop(1)) == [], "all are claimed to see that none is ready"
+        popper, first = with_all_claimed(queue)
         popper.commit(first)
         popper.close()
         popper = queue.popper("keyed", keep_alive=1000)
@@ -185,15 +184,7 @@ def test_its_chain_goes_on_once_its_pipes_are_retired(
 
 def expiring(client: cassq.Client, consistency: Literal["ap", "cp"]) -> cassq.Queue:
     """A queue whose messages expire after a minute, each in a pipe of its own."""
-    queue = client.create_queue(
-        "jobs",
-        consistency=consistency,
-        max_pushes_per_pipe=1,
-        sick_check=False,
-        message_ttl=60,
-    )
-    queue.create_group("keyed", order="key")
-    return queue
+    return pipe_for_each(client, consistency=consistency, message_ttl=60)
 
 
 def test_what_was_taken_and_cannot_be_opened_again_comes_again(
@@ -226,12 +217,9 @@ def test_a_take_over_that_fails_halfway_begins_again(
     timed: cassq.Client, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of what could not be reached before."""
-    queue = timed.create_queue("jobs", max_pushes_per_pipe=1, sick_check=False)
-    queue.create_group("keyed", order="key")
+    queue = pipe_for_each(timed)
     push(queue, ["a1", "a2", "a3", "a4"])
-    popper = queue.popper("keyed")
-    (first,) = popper.pop(1)
-    assert texts(popper.pop(1)) == [], "all are claimed to see that none is ready"
+    popper, (first,) = with_all_claimed(queue)
     first.nack()
     popper.close()
     unsettled = TakeOver.unsettled
@@ -298,14 +286,11 @@ def test_a_popper_that_waits_beside_a_chain_that_is_held_up_rests(
     client: cassq.Client, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lane, "AHEAD_MESSAGES", 1)
-    queue = client.create_queue("jobs", max_pushes_per_pipe=1, sick_check=False)
-    queue.create_group("keyed", order="key")
+    queue = pipe_for_each(client)
     with queue.pusher() as pusher:
         for text in (b"a1", b"a-damaged", b"a3"):
             pusher.push(text, key=b"a")
-        popper = queue.popper("keyed")
-        first = popper.pop(1)
-        assert texts(popper.pop(1)) == [], "all are claimed to see that none is ready"
+        popper, first = with_all_claimed(queue)
         popper.commit(first)
         popper.close()
         place.damage(b"a-damaged")
@@ -326,14 +311,11 @@ def test_a_popper_that_waits_beside_a_chain_that_is_held_up_rests(
 
 
 def test_less_urgent_messages_that_were_claimed_ahead_get_their_share(client: cassq.Client) -> None:
-    queue = client.create_queue("jobs", sick_check=False, priority_share=2, max_pushes_per_pipe=1)
-    queue.create_group("keyed", order="key")
+    queue = pipe_for_each(client, priority_share=2)
     with queue.pusher() as pusher:
         for number in range(20):
             pusher.push(b"low %d" % number, key=b"low")
-        popper = queue.popper("keyed")
-        first = popper.pop(1)
-        assert texts(popper.pop(1)) == [], "all are claimed to see that none is ready"
+        popper, first = with_all_claimed(queue)
         popper.commit(first)
         popper.close()
         for number in range(100):
@@ -374,8 +356,7 @@ def test_rows_of_one_push_count_its_bytes_once(
 def test_what_others_have_in_hand_stays_theirs_once_a_chain_can_be_read_again(
     timed: cassq.Client, clock: ManualClock, place: Place
 ) -> None:
-    queue = timed.create_queue("jobs", max_pushes_per_pipe=1, sick_check=False)
-    queue.create_group("keyed", order="key")
+    queue = pipe_for_each(timed)
     with queue.pusher() as pusher:
         pusher.push(b"a-damaged", key=b"a")
         first = queue.popper("keyed")
@@ -405,8 +386,7 @@ def test_what_cannot_be_read_holds_up_its_pusher_and_no_other(
     client: cassq.Client, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lane, "AHEAD_MESSAGES", 1)
-    queue = client.create_queue("jobs", max_pushes_per_pipe=1, sick_check=False)
-    queue.create_group("keyed", order="key")
+    queue = pipe_for_each(client)
     pusher = queue.pusher()
     pusher.push_many([b"a1", b"a2", b"a-damaged", b"a3"], keys=[b"a"] * 4)
     push(queue, ["b1", "b2"])
