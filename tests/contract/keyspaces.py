@@ -21,7 +21,9 @@ def on_servers(names: Iterable[str], *marks: pytest.MarkDecorator) -> list[Any]:
 
 
 def opened_keyspace(cluster: CassandraCluster, name: str) -> Iterator[Cql]:
-    """A session with a new keyspace; DDL is slow, so one for many tests."""
+    """A session with a new keyspace; DDL is slow, so one for many tests. Those that came before may
+    have left nodes killed."""
+    cluster.mend()
     contact = Contact(tuple(cluster.contact_points), name, cluster.port)
     replicas = min(3, len(cluster.contact_points))
     clock = SystemClock()
