@@ -1,4 +1,4 @@
-"""The client: the queues of one URL, and what its pushers and poppers share."""
+"""The client: opens the queues and schedules of one URL, and closes what was opened."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ _of_the_parent: list[object] = []
 
 
 class Client:
-    """The queues of one URL. Thread-safe; must not be used after a fork.
+    """Gives access to the queues of one URL. Thread-safe; must not be used after a fork.
 
-    place: already open, or opened by the spool's thread as soon as a server answers. spool: takes
-    pushes while no quorum answers, if there is one.
+    place: already open, or opened by the spool's thread as soon as a server answers. spool: if
+    given, takes pushes while no quorum answers.
     """
 
     runtime_class: ClassVar[type[Runtime]] = Runtime
@@ -120,7 +120,7 @@ class Client:
 
     @operation
     def queue(self, name: str) -> Queue:
-        """The queue with this name. Raises QueueNotFoundError if there is none."""
+        """The queue with this name. Raises QueueNotFoundError if it does not exist."""
         return self._named(name)
 
     def _named(self, name: str) -> Queue:
@@ -140,7 +140,7 @@ class Client:
 
     @operation
     def queue_of_pipe(self, pipe_id: str) -> Queue:
-        """The queue that a pipe belongs to. Raises UsageError if there is no such pipe, or it is
+        """The queue that a pipe belongs to. Raises UsageError if the pipe does not exist or was
         retired. Cost: two reads."""
         pipe = live_pipe(self.ports.catalog, pipe_id)
         row = None if pipe is None else self.ports.catalog.queues.by_id(pipe.queue_id)
@@ -153,7 +153,8 @@ class Client:
 
     @operation
     def explain(self, message_id: str) -> Explanation:
-        """Where a message is for every group, what happened to it, what happens next and when.
+        """The state of a message for every group, what happened to it, and what happens next and
+        when.
 
         Raises UsageError for an invalid id, and MessageNotFoundError if no queue knows the message.
         Cost: see `cassq.inspect.explain`.
@@ -162,8 +163,8 @@ class Client:
 
     @operation
     def delete_queue(self, name: str) -> None:
-        """Delete a queue with its messages, groups, dead letters and schedules, durably and
-        permanently."""
+        """Delete a queue permanently, with its messages, groups, dead letters and schedules. The
+        deletion is durable on return."""
         row = self._named(name).row
         doomed = [row]
         if not is_dead_letter_name(name):
@@ -199,21 +200,23 @@ class Client:
         overlap: Overlap = "allow",
         priority: int = 0,
     ) -> Schedule:
-        """Have a message pushed to a queue at each tick, once, by whichever client or reaper runs
-        then.
+        """Create a schedule: at each of its ticks, one message is pushed to a queue, by any client
+        or reaper that runs then.
 
         cron: five fields, as in "0 3 * * *", with the syntax and the rules for daylight saving time
         of Debian's cron; "@daily" and the like; or "@every 5m". every: instead of `cron`, an
         interval of 1 second to 366 days, counted from now. tz: the time zone of `cron`, as in
-        "Europe/Vienna". missed: which ticks that nobody pushed within a minute are made up for: of
-        several in a row the last one ("once"), "all", or none ("skip"). overlap: "skip" leaves out
-        a tick while a group is not done with the message of the tick before. payload, headers and
-        key: of each message, 64 KiB together at most; the headers `cassq-schedule` and `cassq-tick`
-        are added. priority: of each message, as for `Pusher.push`.
+        "Europe/Vienna". missed: what to do about ticks that were not pushed within a minute: push
+        only the last one of several in a row ("once"), all of them ("all"), or none ("skip").
+        overlap: "skip" leaves a tick out while a group is not done with the message of the tick
+        before. payload, headers and key: of each message, 64 KiB together at most; the headers
+        `cassq-schedule` and `cassq-tick` are added. priority: of each message, as for
+        `Pusher.push`.
 
         If the schedule exists with the same settings, returns it. Raises ScheduleExistsError if it
-        has others (`Schedule.update` changes them), QueueNotFoundError, and ConfigError, which
-        names the argument or the field of `cron`. Cost: two reads and a conditional write.
+        has other settings (`Schedule.update` changes them), QueueNotFoundError, and ConfigError,
+        which names the argument or the field of `cron`. Cost: a few reads, one of them of all
+        schedules, and a conditional write.
         """
         wanted = wanted_schedule(
             name,
@@ -231,20 +234,21 @@ class Client:
 
     @operation
     def schedule(self, name: str) -> Schedule:
-        """The schedule with this name. Raises ScheduleNotFoundError if there is none. Cost: one
+        """The schedule with this name. Raises ScheduleNotFoundError if it does not exist. Cost: one
         read."""
         return find_schedule(self.runtime, name)
 
     @operation
     def schedules(self, queue: str | None = None) -> list[Schedule]:
-        """The schedules, of all queues or of one, by name. Cost: one read of all of them."""
+        """The schedules of one queue, or of all (None), by name. Cost: reads all schedules."""
         return schedules_of(self.runtime, None if queue is None else self._named(queue).id)
 
     @operation
     def rebuilt_at(self) -> datetime | None:
-        """When the catalog was rebuilt from pipe files, because it was lost; None if it never was.
+        """When a lost catalog was rebuilt from pipe files; None if that never happened.
 
-        Policies, groups, commits and schedules from before are not in pipe files. Cost: one read.
+        Pipe files do not hold policies, groups, commits and schedules: those from before that time
+        are gone. Cost: one read.
         """
         return rebuilt_at(self.ports.catalog)
 
@@ -262,8 +266,8 @@ class Client:
 
         port: 0 picks a free one; the result's `port` is the one in use. queues: also report the
         depths of all queues, at the cost of `Queue.stats` for each at every scrape. health: the
-        facts for /health; its "healthy" decides between 200 and 503. Without it /health is 404.
-        also: reads metrics that are served too.
+        facts for /health, whose status is 200 if its "healthy" is true, else 503; without `health`,
+        404. also: reads further metrics to serve.
         Raises MissingExtraError without the extra `metrics`, and ConfigError if it cannot listen at
         the address.
         """
@@ -285,15 +289,15 @@ class Client:
         """Run the reaper's passes once, over the named queues (None: all). Returns the actions
         taken, each with `verb`, `subject`, `queue`, `outcome` and `detail`.
 
-        dry_run: return what would be done, and do nothing. To detect a stalled pusher takes a
-        second call, a lease later. Raises QueueNotFoundError. Cost with nothing to do: one query
-        per pass, for any number of queues.
+        dry_run: only return the actions that would be taken. A stalled pusher is detected by the
+        second of two calls that are a lease apart. Raises QueueNotFoundError. Cost with nothing to
+        do: one query per pass, for any number of queues.
         """
         rows = None if queues is None else [self._named(name).row for name in queues]
         return self.reaper.reap(rows, dry_run=dry_run)
 
     def _append_to(self, name: str, batch: Batch, intend: Intend) -> None:
-        """Push one dead letter, to a queue created when it is first needed."""
+        """Push one dead letter. Its queue is created when it is first needed."""
         pusher = self._letter_pushers.get(name)
         if pusher is not None and not pusher.closed:
             try:
@@ -305,7 +309,7 @@ class Client:
         pusher.push_intended(batch, intend)
 
     def _push_to(self, queue: QueueRow, batch: Batch, intend: Intend) -> None:
-        """Push the message of a schedule."""
+        """Push the message of a schedule's tick."""
         pusher = self._tick_pushers.get(queue.id)
         if pusher is None or pusher.closed:
             pusher = self._tick_pushers[queue.id] = Queue(self.runtime, queue).tick_pusher()
@@ -314,10 +318,11 @@ class Client:
     # --- life -----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close every pusher and popper, durably, and give back the messages they hold.
+        """Close every pusher and popper, and give back the messages that poppers hold. All is
+        durable on return.
 
-        If a signal handler calls it in the middle of another call of this thread, it stops the
-        poppers at once, and closes the client when that call ends.
+        If a signal handler calls this while its thread is inside another call of the client, the
+        poppers are stopped at once, and the client is closed when that call ends.
         """
         self._life.end(self._close_now, meanwhile=self._stop_poppers)
 
@@ -358,14 +363,14 @@ class Client:
             raise failure
 
     def _next_to_close(self) -> Openable | None:
-        """The one opened first; pushers of dead letters come last, as others may still
-        use them."""
+        """The pusher or popper opened first; pushers of dead letters come last, since poppers may
+        still need them."""
         things, letters = list(self.runtime.open), list(self._letter_pushers.values())
         others = (thing for thing in things if thing not in letters)
         return next(others, things[0] if things else None)
 
     def _retire(self, queues: Iterable[WatchedQueue]) -> None:
-        """Retire consumed pipes; what cannot be retired now is left for the next reaper."""
+        """Retire the consumed pipes of these queues. If that fails, the next reaper does it."""
         for queue in queues:
             try:
                 self.reaper.reap([queue.load()], only=("retire",))
@@ -373,7 +378,7 @@ class Client:
                 logger.warning("queue %s is left for the reaper: %s", queue.name, exc)
 
     def _forget_parent(self) -> None:
-        """In a forked child: touch nothing of the parent's, and refuse every call."""
+        """In a forked child: refuse every call, and leave what belongs to the parent untouched."""
         kept = self.runtime.abandon()
         for server in self._servers:
             server.abandon()
@@ -402,7 +407,7 @@ def _after_fork() -> None:
 
 
 def _at_exit() -> None:
-    # A spool's directory has a client too, which the spilling client closes.
+    # Clients with a spool come last: sorted() puts False first. Each spool has a client of its own.
     for client in sorted(_clients, key=lambda client: client.spool is None):
         try:
             client.close()

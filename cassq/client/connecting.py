@@ -26,37 +26,37 @@ def connect(
     spill: str | None = None,
     create: bool = True,
 ) -> Client:
-    """A client of the queues at `url`; None means `CASSQ_URL` if set, else `file:cassq-data`.
+    """Open a client for the queues at `url`. None means `CASSQ_URL` if set, else `file:cassq-data`.
 
     file:DIR and file:///DIR name a local directory, created if missing; any number of threads and
     processes of one machine may use it at once.
     durability: "disk" (the default) syncs to disk before anything is acknowledged; "os" leaves
-    syncing to the operating system: nothing is lost if a process dies, but the last seconds may be
-    lost if the machine does. Also as `?durability=os` in the URL.
+    syncing to the operating system: a crash of the process loses nothing, but a crash of the
+    machine may lose the last seconds. Also as `?durability=os` in the URL.
     create: if False, a missing directory is a ConfigError.
 
     cassandra://HOST1,HOST2/KEYSPACE names a keyspace of a Cassandra cluster; `cassq schema apply`
-    creates its tables. USER:PASSWORD@ may precede the hosts, and :PORT follow the last.
-    Options: dc (the data centre of this client, needed where there are several), consistency
+    creates its tables. USER:PASSWORD@ may precede the hosts, and :PORT may follow the last one.
+    Options: dc (this client's data centre, required if the cluster has several), consistency
     (local_quorum or quorum), serial (local_serial or serial), locks (the URL of ZooKeeper or
     Hazelcast, or "leases", the default; later clients read it from the keyspace), timeout (how many
-    seconds a request waits for its answer; default 5), patience (how many seconds servers that
-    fail may hold up a call; default 10), speculate (after how many seconds a second server is
-    asked too; default 0.15; 0: never), tls, ca, cert and key (see `cassq.base.tls.tls_of`), and
-    spill, also as an argument: a local directory that takes pushes to ap queues while no quorum
-    answers, and forwards them when one does.
+    seconds a request waits for its answer; default 5), patience (how many seconds failing
+    servers may delay a call; default 10, or 3 with spill), speculate (after how many seconds
+    without an answer a second server is asked too; default 0.15; 0: never), tls, ca, cert and key
+    (see `cassq.base.tls.tls_of`), and spill, also an argument: a local directory that keeps pushes
+    to ap queues while no quorum answers; the client forwards them when one does.
 
     store=sidecar, with either scheme, keeps messages on storage sidecars instead. The first client
     chooses the store of a directory or keyspace permanently. Options: replicas (1 to 9, of each new
     pipe; default 3), zone (of this client, which reads from sidecars in its zone first),
     sidecar_token (default: `CASSQ_SIDECAR_TOKEN`), sidecar_tls, sidecar_ca, sidecar_cert and
     sidecar_key (see `cassq.base.tls.tls_of`), repair_after (how many seconds a sidecar may be
-    silent before its data is copied elsewhere; default 600) and repair_rate (how many bytes a
-    second that copies; default 64M).
+    silent before its data is copied elsewhere; default 600) and repair_rate (how many bytes are
+    copied per second; default 64M).
 
     Raises ConfigError for a URL, directory or keyspace that cannot be used, MissingExtraError
-    if a package is missing, BackendUnavailableError if no server answers. Sidecars are not
-    contacted before a message is pushed or popped.
+    if a package is missing, and BackendUnavailableError if no server answers and nothing was
+    ever spilled to the directory. Sidecars are not contacted before a message is pushed or popped.
     """
     url = url or os.environ.get("CASSQ_URL") or DEFAULT_URL
     if not isinstance(url, str):
@@ -95,7 +95,7 @@ def _open_cluster(url: str, rest: str, options: dict[str, str], clock: Clock) ->
 
 
 def _open_spool(options: dict[str, str], keyspace: str, clock: Clock) -> Spool | None:
-    """The spool of a URL; None if it names none."""
+    """The spool of a URL; None without the option `spill`."""
     if "spill" not in options:
         return None
     if not options["spill"]:
@@ -118,9 +118,9 @@ def local_directory(url: str | None) -> Path | None:
 
 
 def open_spool(url: str | None) -> Spool:
-    """The spool of a URL by itself, for inspection while no server answers.
+    """Only the spool of a URL, to be inspected while no server answers.
 
-    Raises ConfigError for a URL without one.
+    Raises ConfigError for a URL without a spool.
     """
     scheme, rest, options = parts(url or os.environ.get("CASSQ_URL") or DEFAULT_URL)
     if scheme != "cassandra" or not options.get("spill"):

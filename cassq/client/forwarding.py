@@ -1,10 +1,10 @@
 """Forwarding: pushes the messages of a spool to their queues once a quorum answers again.
 
-A spool is a directory of queues: one for each queue of the cluster that has spilled, named
-`NAME~ID` after it. Forwarding pops from the spool and pushes to the cluster. The place that a
-message is about to get is noted in the spool before it is written, so that after a crash, or a
-write without an answer, forwarding looks there, and pushes again only if it is not found: see
-`cassq.producer.dedup`.
+A spool is a directory of queues, one for each queue of the cluster that has spilled messages; its
+name is `NAME~ID`, from the name and the id of that queue. Forwarding pops from the spool and pushes
+to the cluster. Before a message is written to the cluster, its place there is noted in the spool.
+After a crash, or a write that got no answer, forwarding looks at that place first, and pushes the
+message again only if it is not there: see `cassq.producer.dedup`.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ logger: logging.Logger = logging.getLogger("cassq")
 # The header with the cluster time before which a spilled message must not be delivered.
 DUE_HEADER = "cassq-spill-due"
 _HEADER_ROOM = 64
-# How long a note of a place is kept: a forwarder may stall this long without duplicating messages.
+# How long the note of a place is kept: a forwarder that stalls for longer may duplicate messages.
 NOTES_SECONDS = 7 * 86400.0
 AT_ONCE = 5_000
 LEASE_MS = 30_000
-# Takes how many messages are now in their queues, and how many of those were there before; returns
-# whether to continue.
+# Called with how many messages are now in their queues, and how many of these were there before;
+# returns whether to continue.
 Went = Callable[[int, int], bool]
 _NAME = re.compile(r"(?P<name>.+)~(?P<id>[0-9a-f]{24})")
 
-# The policy of a spool's queues: nothing in them is lost, however often forwarding fails.
+# The policy of a spool's queues: their messages are kept, however often forwarding fails.
 SPOOL_POLICY: QueueSettings = {
     "claim_timeout": 60.0,
     "max_deliveries": 1_000_000,
@@ -59,7 +59,7 @@ SPOOL_POLICY: QueueSettings = {
 
 
 class ForwardTarget(NamedTuple):
-    """The queue of the cluster that a queue of a spool is for."""
+    """The queue of the cluster to which the messages of a spool's queue are forwarded."""
 
     name: str
     id: str
@@ -70,15 +70,15 @@ class ForwardTarget(NamedTuple):
 
 
 def target_of(spool_name: str) -> ForwardTarget | None:
-    """The queue that a queue of a spool is for; None if cassq did not create it."""
+    """The target of a spool's queue; None if cassq did not create that queue."""
     match = _NAME.fullmatch(spool_name)
     return ForwardTarget(match["name"], match["id"]) if match else None
 
 
 @dataclass(slots=True)
 class Forwarded:
-    """The result of a pass. count: messages now in their queues; found: how many of them were there
-    before. stuck: spool queue → why it cannot be forwarded."""
+    """The result of a pass. count: messages now in their queues; found: how many of these were
+    there before. stuck: spool queue → why its messages cannot be forwarded."""
 
     count: int = 0
     found: int = 0
@@ -86,7 +86,7 @@ class Forwarded:
 
 
 class ForwardedPush(DedupPush):
-    """A push of spooled messages, each noted in the spool under its id. ids: the messages'."""
+    """A push of spooled messages, each noted in the spool under its id. ids: of the messages."""
 
     def __init__(
         self, ports: Ports, spool: Ports, queue: QueueRow, target_id: str, ids: Sequence[str]
@@ -98,14 +98,14 @@ class ForwardedPush(DedupPush):
         return self._id
 
     def _bears(self, frame: Frame, index: int, row: Dedup) -> bool:
-        # If a push got no answer before the message was spilled, its id there is its place.
+        # If it was pushed without an answer, and then spilled, its id there is its place.
         own = f"{row.pipe_id}:{row.seq}"
         return frame.id_at(index, row.pipe_id).decode() in (row.dedup_id, own)
 
 
 class Forwarder:
-    """Forwards everything in a spool. spool: its ports; queues: lists its queues. ports: the
-    cluster's; open_pusher: opens a pusher there that does not spill."""
+    """Forwards everything in a spool. spool: the spool's ports; queues: lists its queues. ports:
+    the cluster's; open_pusher: opens a pusher there that does not spill."""
 
     def __init__(
         self,
@@ -121,10 +121,10 @@ class Forwarder:
         self._owner = spool.ids.version()
 
     def forward(self, went: Went = lambda _count, _found: True) -> Forwarded:
-        """Forward everything; one forwarder works on a spool's queue at a time. Calls `went` with
-        the counts of each batch, which returns whether to continue.
+        """Forward everything; one forwarder works on a spool's queue at a time.
 
-        Raises BackendError if the cluster does not answer.
+        Calls `went` with the counts of each batch, and, before each pop, with zeros; stops if that
+        call returns False. Raises BackendError if the cluster does not answer.
         """
         done = Forwarded()
         live = set(self._spool.catalog.queues.live())
@@ -178,7 +178,7 @@ class Forwarder:
         """Push messages, one run of the same kind after another, and commit each run."""
         now_ms = self._ports.catalog.now_ms()
         left = list(_letters(messages))
-        if row.policy.key_lanes > 1:  # it is the order of each key that counts
+        if row.policy.key_lanes > 1:  # only the order of each key must be kept
             left.sort(key=lambda letter: letter.key_lane(row.policy) or 0)
         try:
             for kind, run in groupby(list(left), lambda letter: letter.kind(now_ms, row.policy)):
@@ -236,7 +236,7 @@ class SpilledMessage(NamedTuple):
         return Kind(lane, deduplicated, priority, self.key_lane(policy))
 
     def key_lane(self, policy: QueuePolicy) -> int | None:
-        """That of its key, in a queue that has several."""
+        """The lane of its key; None without a key, or if the queue has only one lane."""
         key, lanes = self.message.key, policy.key_lanes
         return None if key is None or lanes == 1 else key_lane_of(key, lanes)
 
@@ -249,7 +249,7 @@ def _letters(messages: Messages) -> Iterator[SpilledMessage]:
 
 
 def _batch(letters: Sequence[SpilledMessage], kind: Kind) -> Batch:
-    """Messages as originally pushed, under the ids that their pushers got."""
+    """Messages as originally pushed, with the ids that their pushers got."""
     return Batch(
         [letter.message.payload for letter in letters],
         [letter.message.pushed_ms for letter in letters],
@@ -262,7 +262,7 @@ def _batch(letters: Sequence[SpilledMessage], kind: Kind) -> Batch:
 
 
 def spoolable(batch: Batch) -> Batch:
-    """A batch as kept in a spool: due times are in the headers, as the spool delivers at once."""
+    """A batch as kept in a spool: due times are moved to headers, as the spool delays nothing."""
     dues = batch.dues_ms
     if dues is None:
         return batch
@@ -279,8 +279,8 @@ def spoolable(batch: Batch) -> Batch:
 
 
 def notes(spool: Ports, queue_id: str, pipe_id: str, seq: int) -> Intend:
-    """An `Intend` for pushes to a spool: notes that the messages may be in the cluster already,
-    from this place on."""
+    """An `Intend` for pushes to a spool: notes that the messages may already be in the cluster,
+    from the place `pipe_id`, `seq` on."""
 
     def note(spool_pipe: str, spool_seq: int, messages: Sequence[int]) -> None:
         now_ms = spool.catalog.now_ms()

@@ -1,5 +1,5 @@
-"""Places of queues that a framework's objects share: a client for each process that needs one, as
-their processes are forked, and queues that are created when they are first used."""
+"""Queues that the objects of a framework share: each forked process gets a client of its own, and
+queues are created when they are first used."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from cassq.producer.pusher import Pusher
 
 
 def have_queue(client: Client, name: str, settings: Mapping[str, Any]) -> Queue:
-    """The queue of this name, created with `settings` if there is none; one that is there keeps its
-    own. Raises as `Client.create_queue`. Cost: a read, if it is there."""
+    """The queue of this name, created with `settings` if it does not exist; an existing queue keeps
+    its own settings. Raises as `Client.create_queue`. Cost: one read, if the queue exists."""
     try:
         return client.queue(name)
     except QueueNotFoundError:
@@ -28,8 +28,8 @@ def have_queue(client: Client, name: str, settings: Mapping[str, Any]) -> Queue:
 
 
 class QueuePlace:
-    """Queues of a URL, opened when they are first used. Thread-safe. settings: of queues that are
-    created."""
+    """The queues of a URL, opened when they are first used. Thread-safe. settings: of the queues
+    that it creates."""
 
     def __init__(self, url: str | None, settings: Mapping[str, Any]) -> None:
         self._url = url
@@ -50,12 +50,12 @@ class QueuePlace:
             return self._connected()
 
     def queue(self, name: str) -> Queue:
-        """A queue, which is created if it is missing."""
+        """The queue of this name, created if it does not exist."""
         with self._lock:
             return self._opened(name)
 
     def pusher(self, name: str) -> Pusher:
-        """A pusher for it, which all threads share."""
+        """The pusher of a queue, which all threads share."""
         with self._lock:
             queue = self._opened(name)
             pusher = self._pushers.get(name)
@@ -78,7 +78,7 @@ class QueuePlace:
         return found
 
     def close(self) -> None:
-        """Close the client; it is opened again when it is needed."""
+        """Close the client. It is opened again when it is next needed."""
         with self._lock:
             client = self._client if self._pid == os.getpid() else None
             self._forget()

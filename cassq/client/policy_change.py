@@ -19,11 +19,11 @@ def change_policy(
     load: Callable[[], QueueRow],
     change: Callable[[QueuePolicy], QueueSettings],
 ) -> QueuePolicy:
-    """Change settings of a queue; returns its new policy. load: reads its row. change: returns the
-    settings to change of the policy that it is given.
+    """Change settings of a queue; returns its new policy. load: reads its row. change: called with
+    the present policy; returns the settings to change.
 
     Raises ConfigError for a setting that does not exist or cannot be changed. Cost: a read, and a
-    conditional write if anything changes.
+    conditional write if anything changes; more of both if others change the policy meanwhile.
     """
     row = load()
     for _ in attempts(runtime.clock):

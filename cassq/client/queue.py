@@ -1,4 +1,4 @@
-"""The user's handle on a queue: opens pushers and poppers, changes policies, reports state."""
+"""The user's handle on a queue: it opens pushers and poppers, changes policies, reports state."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ from cassq.settings import GroupSettings, QueueSettings, Start, State, Step, Wor
 from cassq.worker.choosing import AnyHandler, AnyWorker, worker_of
 from cassq.worker.loop import GRACE_SECONDS, LoopSettings, WorkSource
 
-SETTLERS_MS = 2_000  # how long policies are taken for the present ones
+SETTLERS_MS = 2_000  # how old the policies of settlers may be
 PEEK_MAX = 100_000
 DRAIN_SECONDS_MAX = 365 * 86400.0
-# Seconds are filled in.
+# The hint for a missing group; seconds are filled in.
 _EXPIRED = (
-    "it had group_expires, and was removed if no popper came for {:g} seconds: create it again with"
-    " queue.create_group, which costs nothing while it exists"
+    "its group_expires removes it after {:g} seconds without a popper: create it again with"
+    " queue.create_group, which changes nothing while the group exists"
 )
 
 
@@ -133,7 +133,7 @@ class Queue:
         return row
 
     def _latest(self) -> QueueRow:
-        """The row; the last one seen if no quorum answers and pushes may be spilled."""
+        """The row; if no quorum answers and pushes may be spilled, the last one seen."""
         overflow, known = self._runtime.overflow, self.watched.row.known
         return self._load() if overflow is None else overflow.latest(self._load, known)
 
@@ -145,7 +145,7 @@ class Queue:
         return self.new_pusher()
 
     def new_pusher(self) -> Pusher:
-        """`pusher`, inside a call of the client."""
+        """The same as `pusher`, for use inside a call of the client."""
         return self.pusher_for(
             "", None if is_dead_letter_name(self.name) else self._runtime.overflow
         )
@@ -155,7 +155,7 @@ class Queue:
         return self.pusher_for("", patient=False)
 
     def tick_pusher(self) -> Pusher:
-        """A pusher for messages of schedules, none of which is spilled."""
+        """A pusher for messages of schedules. It never spills."""
         return self.pusher_for("")
 
     def pusher_for(
@@ -194,9 +194,9 @@ class Queue:
 
         keep_alive: claims of delivered messages are extended automatically, for up to this many
         seconds from the claim, while this process and the thread that popped them run; 0 or
-        None: `claim_timeout` is the limit. Cost: a synced transaction every third of
-        `claim_timeout`, while something is held that long; in a group that expires, now and when
-        it closes a synced transaction more. Raises GroupNotFoundError.
+        None: they end after `claim_timeout`. Cost: a synced transaction every third of
+        `claim_timeout`, while messages are held that long; in a group with `group_expires`, one
+        more now and one at close. Raises GroupNotFoundError.
         """
         return self._open_popper(group, keep_alive)
 
@@ -238,13 +238,14 @@ class Queue:
         max_tasks: int | None = None,
     ) -> AnyWorker:
         """A worker that calls `handler(message)` for every message of a group, in threads, or, if
-        it is async, in tasks of an event loop: acked when it returns, nacked with the error when it
-        raises. concurrency: how many at the same time; None: 8 threads, or 100 tasks of a loop.
-        grace: how many seconds they may go on when it is stopped. time_limit: after how many one
-        has failed, though no thread can be ended. max_tasks: how many it takes before it ends by
-        itself. Claims are kept alive for an hour, or `time_limit` if that is longer. Raises
-        UsageError for what is not a function of one message. Cost: two reads; when it runs, an
-        unsynced transaction for what free threads take together.
+        the handler is async, in tasks of an event loop. The message is acked when the handler
+        returns, and nacked with the error when it raises. concurrency: the number of threads or
+        tasks; None: 8 or 100. grace: how many seconds calls may go on after the worker is stopped.
+        time_limit: a call that takes more seconds counts as failed, though its thread goes on.
+        max_tasks: the worker ends after this many calls. Claims are kept alive for an hour, or
+        `time_limit` if that is longer. Raises UsageError for a handler that does not take exactly
+        one message. Cost: two reads; while it runs, one unsynced transaction for all messages that
+        free threads take together.
         """
         queue_row = self._load()
         policy = self._group_in(queue_row, group).policy
@@ -258,14 +259,14 @@ class Queue:
         return self._open_popper(group, keep_alive, shared=True)
 
     def settle(self, receipts: str | Iterable[str]) -> Settlement:
-        """What can be done with a delivery by its `Message.receipt`, or with many: from any
-        process, also after the popper that delivered the messages is gone.
+        """Settle one delivery, or several, by `Message.receipt`: from any process, even after the
+        popper that delivered the messages is gone.
 
             queue.settle(receipt).ack()
 
-        Cost: none yet; of its methods, a read for each run of messages, two in a keyed group, and
-        one synced transaction for all of a group; every two seconds two reads more. Raises
-        UsageError for what is not a receipt, or is one of another queue.
+        Cost: none here; for each method of the result, a read for each run of messages, two in a
+        keyed group, and one synced transaction for each group; two reads more every two seconds.
+        Raises UsageError for an invalid receipt; so do the methods for one of another queue.
         """
         found = parsed_all(receipts)
         return Settlement(lambda act: self._act_on(found, act))
@@ -281,7 +282,7 @@ class Queue:
         for group_id in by_group:
             if group_id not in self._settlers:
                 raise UsageError(
-                    f"a receipt is not of a group of queue {self.name!r}",
+                    f"a receipt does not belong to any group of queue {self.name!r}",
                     hint="settle it through the queue that the message was popped from; the group"
                     " may have been deleted",
                 )
@@ -292,7 +293,7 @@ class Queue:
         ]
 
     def _look_at_settlers(self) -> None:
-        """Have a settler for each present group, with the present policies. Cost: two reads."""
+        """Keep a settler for each group that exists, with current policies. Cost: two reads."""
         now_ms, queue = self._runtime.clock.boot_ms(), self._load()
         self.watched.row.put(queue)
         rows = self._ports.catalog.queues.groups(queue.id)
@@ -327,8 +328,8 @@ class Queue:
 
     @operation
     def update_by(self, change: Callable[[QueuePolicy], QueueSettings]) -> QueuePolicy:
-        """`update` with settings that depend on the present policy. change: called with it, again
-        if another client changes it at the same time."""
+        """`update` with settings that depend on the current policy. change: called with that
+        policy; called again if another client changes it at the same time."""
         return change_policy(self._runtime, self._load, change)
 
     @operation
@@ -345,9 +346,9 @@ class Queue:
         message. If the group exists with the same settings, returns it. Raises GroupExistsError if
         it has other settings.
 
-        group_expires: seconds without a popper after which the group is removed, with its position
-        and claims; at least 15, and not for the group `default`. Counted from when its last popper
-        closed or died, or it was created; see `expired_groups`.
+        group_expires: the group is removed, with its position and claims, after this many seconds
+        without a popper; at least 15, and not for the group `default`. They count from when the
+        group was created, or its last popper closed or died; see `expired_groups`.
         Cost: for a datetime, one read of each live pipe.
         """
         check_group_name(name)
@@ -382,8 +383,8 @@ class Queue:
 
     @operation
     def update_group(self, name: str, **policy: Unpack[GroupSettings]) -> Group:
-        """Change a group's settings: at once for this client's poppers, within a second for
-        others. The time of `group_expires` begins anew."""
+        """Change a group's settings: at once for this client's poppers, within a second for those
+        of others. The time of `group_expires` starts again."""
         row = self._group(name)
         new = checked_for(name, changed(row.policy, policy))
         for setting in FIXED_SETTINGS:
@@ -403,7 +404,7 @@ class Queue:
 
     @operation
     def delete_group(self, name: str) -> None:
-        """Delete a group and its claims; its dead letters stay, as a queue of their own."""
+        """Delete a group and its claims. Its dead letters stay: they are a queue of their own."""
         row = self._group(name)
         if not self._ports.catalog.queues.delete_group(row.id):
             raise self._deleted(row)
@@ -411,9 +412,8 @@ class Queue:
 
     @operation
     def expired_groups(self) -> list[ExpiredGroup]:
-        """The groups that were removed in the last 60 days because they had no popper for as long
-        as `group_expires` says, oldest first, each with what it had then. Cost: a range of a
-        key."""
+        """The groups that `group_expires` removed in the last 60 days, oldest first, each with
+        counts of its messages at that time. Cost: two reads."""
         return expired_groups(self._ports.catalog, self._load().id)
 
     def _group(self, name: str) -> GroupRow:
@@ -430,8 +430,8 @@ class Queue:
         raise GroupNotFoundError(f"queue {self.name!r} has no group {name!r}", hint=hint)
 
     def _polled(self, row: GroupRow) -> GroupRow:
-        """A group that a popper opens, noted if it expires. Raises GroupNotFoundError if it has
-        just expired."""
+        """The group of a popper that is being opened; notes the time if the group can expire.
+        Raises GroupNotFoundError if it has just expired."""
         if row.policy.group_expires is not None and not self._note_poll(row):
             raise self._deleted(row)
         return row
@@ -455,13 +455,13 @@ class Queue:
 
     @operation
     def cancel(self, message_id: str | None = None, *, dedup_id: str | None = None) -> bool:
-        """Cancel a delayed message. True if no present group has received it or will; a group that
-        received it and was purged since does not count.
+        """Cancel a delayed message. True if no existing group has received it or will, apart from
+        groups that received it and were purged since.
 
-        dedup_id: instead of its id, what it was pushed with, within the queue's `dedup_window`.
-        Pushed again with it, it stays cancelled until the window ends. Raises UsageError for an
-        invalid or unknown id, or for a message that was not delayed. Cost: two synced transactions
-        for each group.
+        dedup_id: names the message by what it was pushed with, within the queue's `dedup_window`;
+        if it is pushed again with this id, it stays cancelled until the window ends. Raises
+        UsageError for an invalid or unknown id, or a message that was not delayed. Cost: two synced
+        transactions for each group.
         """
         queue = self._load()
         if (message_id is None) == (dedup_id is None):
@@ -471,8 +471,8 @@ class Queue:
         return cancel(self._ports, queue, message_id)
 
     def dead_letters(self, group: str = "default") -> DeadLetterQueue:
-        """The dead letters of a group, to inspect, merge back or delete; the group itself may have
-        been deleted. Cost: two reads."""
+        """The dead letters of a group, to inspect, merge back or delete. The group itself may be
+        deleted already. Cost: two reads."""
         check_group_name(group)
         runtime, name = self._runtime, letters_name(self._ports, self._load(), group)
         access = QueueAccess(
@@ -489,7 +489,7 @@ class Queue:
 
     @operation
     def pause(self, *, push: bool = True, pop: bool = True) -> None:
-        """Refuse pushes with QueuePausedError, and let pops find nothing, until `resume`.
+        """Until `resume`, refuse pushes with QueuePausedError, and return nothing from pops.
 
         push, pop: False leaves that side unchanged. Poppers may still commit the messages that they
         hold.
@@ -502,11 +502,11 @@ class Queue:
         self._update(paused(False, push=push, pop=pop))
 
     def drain(self, timeout: float = 60.0) -> int:
-        """Pause pushing, and wait until every group has committed everything. Returns how many
-        messages the slowest group has left after `timeout` seconds: 0 when the queue is drained.
+        """Pause pushing, and wait until every group has committed everything. Returns 0 once the
+        queue is drained, or after `timeout` seconds how many messages the slowest group has left.
 
-        Pushing stays paused; poppers must do the work. Takes at least the time in which running
-        pushers notice the pause: 4 seconds, or a lease if that is less.
+        Pushing stays paused; poppers must do the work. Takes at least as long as running pushers
+        may need to notice the pause: 4 seconds, or a lease if that is less.
         """
         check_seconds("timeout", timeout, DRAIN_SECONDS_MAX)
         self.pause(pop=False)
@@ -519,12 +519,12 @@ class Queue:
 
     @operation
     def purge(self, group: str | None = None, *, held: bool = False) -> dict[str, int]:
-        """Remove permanently all messages waiting for a group (None: for each group), including
-        delayed ones. Returns group → number of messages. What was pushed after it began stays.
+        """Permanently remove all messages that wait for a group (None: for each group), including
+        delayed ones. Returns group → number of messages. Messages pushed after the call stay.
 
-        held: also remove the messages that poppers hold; their acks and nacks, and receipts, are
-        refused from then on. A popper may still hand out what it has prefetched. Otherwise poppers
-        keep the messages that they hold. Cost: see `cassq.lifecycle.purging`.
+        held: also remove the messages that poppers hold, whose acks, nacks and receipts are then
+        refused; a popper may still hand out what it has prefetched. By default poppers keep the
+        messages that they hold. Cost: see `cassq.lifecycle.purging`.
         """
         return purge(self._ports, self._load(), self._purged_groups(group), held=held)
 
@@ -558,14 +558,15 @@ class Queue:
     @operation
     def held_keys(self, group: str, limit: int = 20) -> list[HeldKey]:
         """The keys of a keyed group whose messages wait for one that failed, is in hand, or is a
-        dead letter; those with most messages behind come first. Cost: `cassq.inspect.held_keys`."""
+        dead letter; the longest lines come first. Cost: see `cassq.inspect.held_keys`."""
         check_count("limit", limit, PEEK_MAX)
         return held_keys(self._ports, self.name, self._group(group), limit)
 
     @operation
     def release_key(self, group: str, key: bytes, *, give_up: bool = False) -> int:
-        """Let a key go on that dead letters hold (`on_dead="hold"`): they stay. With `give_up` also
-        one that a failed message holds, which becomes one. See `cassq.dead_letters.releasing`."""
+        """Release a key that dead letters hold (`on_dead="hold"`); they stay dead letters. give_up:
+        also if a failed message holds it: make that one a dead letter first. Returns how many
+        messages held it. See `cassq.dead_letters.releasing`."""
         end = self._runtime.dead_letter if give_up else None
         found = release_key(self._ports, self._load(), self._group(group), key, end)
         if found:
@@ -574,26 +575,27 @@ class Queue:
 
     @operation
     def explain(self, message_id: str) -> Explanation:
-        """Where a message is for every group, what happened to it, what happens next and when.
-
-        Raises MessageNotFoundError if it is not in this queue. Cost: see
+        """The state of a message for every group, what happened to it, and what happens next and
+        when. Raises MessageNotFoundError if it is not in this queue. Cost: see
         `cassq.inspect.explain`.
         """
         return explain(self._ports, message_id, self._load())
 
     @operation
     def stats(self) -> QueueStats:
-        """Depths for each group, pipes, age of the oldest message, troubles of two days."""
+        """Depths for each group, pipes, the oldest message's age, and troubles of the last two
+        days. Cost: see `cassq.inspect.stats`."""
         return stats_with_troubles(self._ports, self._load())
 
     @operation
     def rates(self) -> Rates:
-        """Messages a second over 1, 5, 15 minutes. Cost: `stats`, and half an hour of samples."""
+        """Messages per second over the last 1, 5 and 15 minutes. Cost: that of `stats`, and half an
+        hour of samples."""
         return self._stats_and_rates()[1]
 
     @operation
     def stats_and_rates(self) -> tuple[QueueStats, Rates]:
-        """`stats` and `rates`, taken at one moment."""
+        """`stats` and `rates` of one moment."""
         return self._stats_and_rates()
 
     def _stats_and_rates(self) -> tuple[QueueStats, Rates]:
@@ -632,8 +634,8 @@ class Queue:
 
     @operation
     def look_into_pipe(self, pipe_id: str) -> PipeDamage:
-        """Which parts of a pipe cannot be read, and how many messages each group would lose by
-        `skip_damage`.
+        """Find which parts of a pipe cannot be read, and how many messages each group would lose if
+        `skip_damage` skipped them.
 
         Raises UsageError if the queue has no such pipe. Cost: reads the whole pipe.
         """
@@ -641,12 +643,12 @@ class Queue:
 
     @operation
     def skip_damage(self, pipe_id: str, *, dry_run: bool = False) -> PipeDamage:
-        """Continue past the damage in a pipe: unreadable messages are recorded as lost,
-        permanently, for each present group that has not received them; readable ones are delivered.
+        """Skip the damage in a pipe: its unreadable messages are permanently recorded as lost, for
+        each existing group that has not received them; readable ones are delivered.
 
-        dry_run: only report, as `look_into_pipe` does. A pipe still being written is sealed first.
-        Consumers keep the messages that they hold: skip again when they have finished these. Raises
-        UsageError if the queue has no such pipe. Cost: reads the whole pipe; see
+        dry_run: only report, as `look_into_pipe` does. A pipe that is still written to is sealed
+        first. Consumers keep the messages that they hold: skip again once they have finished them.
+        Raises UsageError if the queue has no such pipe. Cost: reads the whole pipe; see
         `cassq.lifecycle.skipping`.
         """
         return skip(self._ports, self._load(), pipe_id, dry_run=dry_run)
@@ -691,6 +693,6 @@ def create_queue(
 
 
 def own_queue(runtime: Runtime, name: str, **policy: Unpack[QueueSettings]) -> Queue:
-    """One of cassq's own queues, such as dead letters, created when first needed."""
+    """A queue of cassq's own, as for dead letters. It is created if it does not exist."""
     row = runtime.ports.catalog.queues.named(name)
     return Queue(runtime, row) if row else create_queue(runtime, name, policy)

@@ -1,4 +1,4 @@
-"""Opening receivers, by which a gateway receives messages for its clients."""
+"""Opening receivers, with which a gateway receives messages for its clients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cassq.errors import GroupNotFoundError
 
 
 def open_receiver(runtime: Runtime, queue: Queue, group: str) -> Receiver:
-    """A receiver for a group of a queue. Cost: two reads. Raises GroupNotFoundError."""
+    """Open a receiver for a group of a queue. Cost: two reads. Raises GroupNotFoundError."""
     queue_row = queue.row
     groups = runtime.ports.catalog.queues.groups(queue_row.id)
     row = next((each for each in groups if each.name == group), None)

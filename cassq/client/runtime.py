@@ -1,7 +1,7 @@
 """The runtime of a client: what its queues, pushers and poppers share.
 
-The ports, once the place is open; background threads; the doorbells; and the open pushers and
-poppers, which must learn of changed settings and be closed.
+It holds the ports, once the place is open, the background threads, the doorbells, and the open
+pushers and poppers, to pass changed settings to them and to close them.
 """
 
 from __future__ import annotations
@@ -34,21 +34,23 @@ Openable = Pusher | Popper | Receiver
 
 REAP_SECONDS = 1.0
 REFRESH_SECONDS = 0.25
-# After a pass every client rests this many times as long as it took: at most 1/50 of one core.
+# After a round of passes no client begins another one for this many times as long as it took: they
+# take about 1/50 of one core, or more if that rest would exceed `REAP_REST_SECONDS_MAX`.
 REAP_REST = 50
 REAP_REST_SECONDS_MAX = 10.0
-# Held by the client that reaps in the background, from its pass until the next is due.
+# The lease of the client that reaps in the background, from its passes until the next are due.
 PASSING_LEASE = "reaper:passing"
 
 
 class Offline:
     """Stands in for a place while no server has answered yet.
 
-    Until one does, a client can push to the queues that its spool knows, by the clock of its
-    machine. Everything else needs the ports of the place, and raises the error of `opened`.
+    Until then a client can only push to the queues that its spool knows, by its machine's clock.
+    Everything else needs the ports of the place, and raises BackendUnavailableError.
 
-    really: opens the place, counting requests in its argument; raises BackendError while no server
-    answers. why: the text of its first error. life: the client's, also once the place is open.
+    really: opens the place, and counts requests in its argument; raises BackendError while no
+    server answers. why: the text of its first error. life: the client's, also once the place is
+    open.
     """
 
     def __init__(
@@ -77,7 +79,7 @@ class Offline:
         raise BackendUnavailableError(self._why, hint="cassq keeps retrying")
 
     def doorbell(self, _queue_id: str) -> Doorbell:
-        """A doorbell that needs no server."""
+        """A doorbell that does not need a server."""
         return PollingDoorbell()
 
     def abandon(self) -> object:
@@ -85,7 +87,7 @@ class Offline:
         return None if self._place is None else self._place.abandon()
 
     def close(self) -> None:
-        """Close the place, if it is open; it cannot be opened again."""
+        """Close the place, if it is open. It cannot be opened again."""
         with self._mutex:
             self._closed = True
             if self._place is not None:
@@ -109,9 +111,9 @@ class Online:
 class Runtime:
     """The parts that one client's queues, pushers and poppers share. Thread-safe.
 
-    place: already open, or opened by `reach` as soon as a server answers. overflow: takes pushes
-    to ap queues while no quorum answers, if there is one. append_to: pushes dead letters. push_to:
-    pushes the messages of schedules.
+    place: already open, or opened by `reach` as soon as a server answers. overflow: if given, takes
+    pushes to ap queues while no quorum answers. append_to: pushes dead letters. push_to: pushes the
+    messages of schedules.
     """
 
     def __init__(
@@ -185,7 +187,7 @@ class Runtime:
     # --- in the background ----------------------------------------------------------------------
 
     def call_soon(self, maintain: Maintain) -> None:
-        """Have `maintain` called now. Takes no lock: safe in a signal handler."""
+        """Have the housekeeper call `maintain` now. Takes no lock: safe in a signal handler."""
         self.housekeeper.call_soon(maintain)
 
     def add_maintenance(self, maintain: Maintain, first: float) -> None:
@@ -198,13 +200,14 @@ class Runtime:
         self.settings.add(refresh, first)
 
     def attend(self, group: Callable[[], GroupRow], tally: Tally) -> None:
-        """Record from now on that a popper of that group is present."""
+        """Record, now and later, that a popper of this group is present."""
         presence = self._state.opened().presence
         presence.add(group, tally)
         self.add_maintenance(presence.maintain, LOOK_SECONDS)
 
     def reap_in_passing(self) -> float:
-        """Run every pass, one client at a time; the longer they took, the later the next run."""
+        """Run every pass, unless another client does. The longer they take, the later the next
+        run. Returns the seconds until then."""
         lease_ms = round(REAP_SECONDS * 1000)
         if not self.open:
             return REAP_SECONDS
@@ -226,8 +229,8 @@ class Runtime:
     # --- what is open ---------------------------------------------------------------------------
 
     def opened(self, thing: Openable, queue: WatchedQueue) -> None:
-        """Remember a pusher or popper to close later. While the client is being closed, close it
-        and raise ClosedError, unless it pushes dead letters, which closing poppers may need."""
+        """Remember a pusher or popper to close it later. If the client is being closed, close it
+        now and raise ClosedError, unless it pushes dead letters: closing poppers may need it."""
         if self.closing and not is_dead_letter_name(queue.name):
             thing.close_inside()
             raise ClosedError("this client is being closed")
@@ -249,7 +252,7 @@ class Runtime:
 
     def forget(self, names: Iterable[str]) -> set[WatchedQueue]:
         """Stop maintaining these queues' pushers and poppers, and do not close them later. Returns
-        the queues as watched."""
+        the watched queues of those that were open."""
         forgotten: set[WatchedQueue] = set()
         for name in names:
             for thing, queue in list(self.open.items()):
@@ -266,7 +269,7 @@ class Runtime:
         self._place.close()
 
     def abandon(self) -> object:
-        """In a forked child: refuse every call. Returns what it must keep, untouched: it belongs
-        to the parent."""
+        """In a forked child: refuse every call. Returns what the child must keep but not touch,
+        because it belongs to the parent."""
         self.life.forked = True
         return self._place.abandon()

@@ -1,4 +1,4 @@
-"""The user's handle on a schedule: looks at it, changes, pauses, resumes, runs and deletes it."""
+"""The user's handle on a schedule: shows, changes, pauses, resumes, runs and deletes it."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ from cassq.producer.settled import unsettled_groups
 from cassq.settings import Missed, Overlap, ScheduleSettings
 
 NEXT_MAX = 10_000
-# What a user chooses; a schedule is the same as another one if these are equal.
+# What a user chooses. Two schedules count as the same if these are equal.
 _SETTINGS = ("cron", "tz", "payload", "headers", "key", "priority", "missed", "overlap")
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A tick that was pushed, or is being pushed, and the id of its message."""
+    """A tick whose message was pushed, or is being pushed, and the id of that message."""
 
     at: datetime
     message_id: str
@@ -57,12 +57,12 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleInfo:
-    """A schedule at one moment.
+    """The settings and state of a schedule at one moment.
 
     next_at: None while it is paused. last: the last tick pushed. pushing: a tick whose push was
     begun and not finished; the next pass finishes it. skipped_at, skipped_why: the last tick that
     was not pushed, and why: "missed" or "overlap". unsettled: the groups that are not done with the
-    message of the last tick; with overlap="skip" they make the next tick be skipped.
+    message of the last tick; with overlap="skip" the next tick is skipped because of them.
     """
 
     name: str
@@ -104,7 +104,7 @@ class Schedule:
 
     @property
     def cron(self) -> str:
-        """Its cron expression, or interval, as `@every 5m`."""
+        """Its cron expression; for an interval, one such as `@every 5m`."""
         return self._row.cron
 
     @operation
@@ -132,8 +132,8 @@ class Schedule:
 
     @operation
     def next(self, count: int = 5) -> list[datetime]:
-        """The next ticks, in the schedule's time zone; of a paused schedule, those if it were
-        resumed now. Cost: one read."""
+        """The next ticks, in the schedule's time zone; of a paused schedule, the ticks that it
+        would have if it were resumed now. Cost: one read."""
         check_count("count", count, NEXT_MAX)
         row = self._load()
         if row.paused:
@@ -144,13 +144,14 @@ class Schedule:
     def update(self, **changes: Unpack[ScheduleSettings]) -> None:
         """Change settings, named as for `Client.create_schedule`; the others stay as they are.
 
-        queue: the name of another queue. headers: all of them; None, or key=None: none. With
-        another `cron`, `every` or `tz` the next tick is the first one from now on by the new times,
-        and intervals are counted from now. A tick that is due, and that nobody has pushed yet,
-        stays due, and is pushed as changed; of several, the last one, if the times change. A push
-        that was begun is finished as it was, or as changed.
+        queue: the name of another queue. headers: replace all present ones; None removes them, as
+        key=None removes the key. If `cron`, `every` or `tz` changes, the next tick is the first of
+        the new times from now on, and intervals are counted from now. A tick that is due but not
+        yet pushed stays due, and is pushed with the new settings; if the times change and several
+        are due, only the last one stays. A push that was begun is finished with the old settings or
+        the new ones.
 
-        Raises as `Client.create_schedule`, UsageError for no change or an unknown one, and
+        Raises as `Client.create_schedule`, UsageError for an unknown setting or for none, and
         ScheduleNotFoundError; then nothing is changed. Cost: two reads and a conditional write.
         """
         _check_changes(changes)
@@ -166,7 +167,7 @@ class Schedule:
 
     @operation
     def pause(self) -> None:
-        """Push no ticks until `resume`; those that come meanwhile are never pushed."""
+        """Push no ticks until `resume`. Ticks that come meanwhile are never pushed."""
         self._change(lambda row: replace(row, paused=True))
 
     @operation
@@ -177,9 +178,9 @@ class Schedule:
 
     @operation
     def run(self) -> MessageId:
-        """Push the message now, beside the ticks, also while the schedule is paused; returns its
-        id. It has the header `cassq-schedule`, but no `cassq-tick`, and is not considered by
-        `overlap`. Raises as `Pusher.push` does."""
+        """Push the message now, in addition to the ticks, even while the schedule is paused;
+        returns its id. It has the header `cassq-schedule`, but no `cassq-tick`, and `overlap`
+        ignores it. Raises as `Pusher.push` does."""
         row = self._load()
         queue_row = self._queue_of(row)
         header = encode_headers({**row.headers, SCHEDULE_HEADER: row.name})
@@ -193,13 +194,13 @@ class Schedule:
 
     @operation
     def delete(self) -> None:
-        """Delete it; its messages stay. A tick that is being pushed may still be."""
+        """Delete the schedule. Its messages stay, and a push that was begun may still finish."""
         self._load()
         self.drop()
 
     def drop(self, queue_id: str | None = None) -> None:
-        """Delete it unless it is gone, inside a call of the client. queue_id: unless it has got
-        another queue than this one."""
+        """Delete it if it still exists; for use inside a call of the client. queue_id: if given,
+        only if it still pushes to this queue."""
         records = self._runtime.ports.catalog.records
         for _ in attempts(self._runtime.clock):
             row = records.schedule(self.name)
@@ -258,7 +259,7 @@ def wanted_schedule(
     overlap: Overlap,
     priority: int,
 ) -> ScheduleRow:
-    """A schedule of these settings, as yet of no queue. Arguments and errors: as for
+    """A schedule with these settings, without a queue yet. Arguments and errors: as for
     `Client.create_schedule`."""
     check_schedule_name(name)
     if (cron is None) == (every is None):
@@ -287,9 +288,9 @@ def wanted_schedule(
 
 
 def create_schedule(runtime: Runtime, queue: QueueRow, wanted: ScheduleRow) -> Schedule:
-    """Create a schedule, or return one with the same settings. Raises ScheduleExistsError,
-    ConfigError if it never comes due or there are too many, and UsageError for a priority that the
-    queue cannot keep to."""
+    """Create a schedule, or return the existing one if it has the same settings. Raises
+    ScheduleExistsError, ConfigError if it never comes due or there are too many schedules, and
+    UsageError for a priority that the queue does not support."""
     check_allowed(wanted.priority, queue.policy)
     ports = runtime.ports
     now_ms = ports.catalog.wall_ms()

@@ -1,4 +1,4 @@
-"""Settlement: what can be done with the receipts of deliveries."""
+"""Settlement: acks, nacks, releases, rejects or extends messages by their receipts."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ Act = Callable[[ReceiptSettler, Sequence[Receipt]], list[Receipt]]
 class Settlement:
     """Settles messages by the receipts of their deliveries; get one from `Queue.settle`.
 
-    What it does is durable on return. A receipt is valid until its message is settled, or delivered
-    again: with any other, a method raises ReceiptError, which names those of several, and the rest
-    is done. After an error with `outcome_unknown` it may be done or not.
+    Each method is durable on return. A receipt is valid until its message is settled or delivered
+    again. If some receipts are not valid, a method acts on the others, and then raises ReceiptError
+    with the invalid ones in `receipts`. After an error with `outcome_unknown` the method may or may
+    not have had its effect.
     """
 
     def __init__(self, run: Callable[[Act], list[Receipt]]) -> None:
         self._run = run
 
     def ack(self, *, overdue: bool = True) -> None:
-        """Mark the messages as done. overdue: False refuses receipts of messages whose deadline has
-        passed, though nobody else has them yet."""
+        """Mark the messages as done. overdue: False also refuses receipts of messages whose
+        deadline has passed but that were not delivered again."""
         self._settle(None, overdue=overdue)
 
     def nack(self, delay: float | None = None, error: Error = None) -> None:
-        """Mark the messages as failed, as `Message.nack`: they are delivered again after `delay`
-        seconds, or by the group's retry schedule."""
+        """Mark the messages as failed, as `Message.nack` does: they are delivered again after
+        `delay` seconds, or by the group's retry schedule."""
         delay_ms = None if delay is None else milliseconds("delay", delay)
         self._settle(NackOptions(delay_ms, error_text("error", error), together=False))
 
@@ -48,11 +49,11 @@ class Settlement:
     def extend(self, seconds: float, *, overdue: bool = True) -> None:
         """Give the messages a deadline of their own, `seconds` from now: from 0 to 12 hours.
 
-        Until then nobody else gets them, whatever becomes of the popper that delivered them, which
-        no longer extends their claim nor gives them back. Past it they are delivered again, as a
-        delivery that counts. overdue: False refuses receipts of messages whose deadline has passed,
-        though nobody else has them yet. Cost: a catalog row for each message, and for what lies
-        between.
+        Until then they are not delivered to anyone else, whatever happens to the popper that
+        delivered them: it no longer extends their claim or gives them back. After the deadline they
+        are delivered again, and that delivery counts. overdue: False also refuses receipts of
+        messages whose deadline has passed but that were not delivered again. Cost: a catalog row
+        for each message, and one for each gap between them.
         """
         check_seconds("seconds", seconds, DEADLINE_MAX_SECONDS)
         ms = round(seconds * 1000)

@@ -1,9 +1,9 @@
 """The spool of a client: a queue directory on this machine that takes pushes while no quorum of
-the cluster answers, and a thread that forwards them when one does again.
+the cluster answers, and a thread that forwards them once one answers again.
 
 Invariants:
 1. A spilled push is acknowledged only once it is durable in the directory.
-2. It is committed there only once it is durable in the cluster.
+2. Its messages are committed there only once they are durable in the cluster.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ LOOK_SECONDS = 5.0
 
 
 class Spilled(NamedTuple):
-    """What a spool holds for a queue. spilled: all messages ever; waiting: not yet forwarded."""
+    """The messages that a spool got for a queue. spilled: how many in all; waiting: how many of
+    them are not yet forwarded."""
 
     queue: str
     queue_id: str
@@ -59,8 +60,8 @@ class Spilled(NamedTuple):
 
 
 class Spool:
-    """One client's spool. Thread-safe. place: the runtime of a client of its directory; close:
-    closes that client."""
+    """One client's spool. Thread-safe. place: the runtime of another client, whose queues are in
+    the spool's directory; close: closes that client."""
 
     def __init__(self, place: Runtime, close: Callable[[], object]) -> None:
         self._place = place
@@ -88,8 +89,9 @@ class Spool:
             self._pusher_of(queue)
 
     def named(self, name: str, load: Callable[[str], QueueRow | None]) -> QueueRow | None:
-        """The queue of a name, as `load` reads it. While the cluster does not answer, a queue that
-        this or an earlier client on this machine has pushed to is assumed to exist."""
+        """The queue of this name, as `load` reads it. While the cluster does not answer, a queue is
+        assumed to exist if this client has pushed to it, or any client on this machine has spilled
+        messages for it."""
         seen = self._seen(name) if self.overflow.down else None
         if seen is not None:
             return seen
@@ -107,7 +109,7 @@ class Spool:
             targets = (target_of(queue.name) for queue in self._queues(f"{name}~"))
             ids = [target.id for target in targets if target is not None and target.name == name]
             if ids:
-                # Its policy is unknown, but it must be an ap queue to be here.
+                # Its policy is unknown, but only ap queues have messages here.
                 policy = QueuePolicy(dedup_window=NOTES_SECONDS)
                 self._rows[name] = QueueRow(max(ids), name, policy, 1, 1)
         return self._rows.get(name)
@@ -132,7 +134,7 @@ class Spool:
     # --- forwarding -----------------------------------------------------------------------------
 
     def start(self, reach: Callable[[], Ports], open_pusher: Callable[[QueueRow], Pusher]) -> None:
-        """Start forwarding present and future messages. reach: returns the cluster's ports; raises
+        """Start the thread that forwards messages. reach: returns the cluster's ports; raises
         BackendError while no server has answered yet."""
         self._reach, self._open_pusher = reach, open_pusher
         self._thread = threading.Thread(target=self._work, name="cassq-spool", daemon=True)
@@ -178,7 +180,7 @@ class Spool:
         return not self._stopped
 
     def _tell(self, name: str, why: str) -> None:
-        """Warn, once for each reason."""
+        """Log a warning, unless the last one about this queue gave the same reason."""
         if self._told.get(name) != why:
             self._told[name] = why
             logger.warning("spilled messages are not forwarded: %s", why)
@@ -186,8 +188,8 @@ class Spool:
     # --- inspecting and closing -----------------------------------------------------------------
 
     def contents(self) -> list[Spilled]:
-        """What this machine's spool holds and has held, by queue. Cost: the same as `Queue.stats`
-        for each."""
+        """What the spool holds and has held, for each queue. Cost: that of `Queue.stats` for
+        each."""
         found: list[Spilled] = []
         for queue in self._queues():
             target = target_of(queue.name)
@@ -205,7 +207,7 @@ class Spool:
             ]
 
     def stop(self) -> None:
-        """Stop the thread: from now on only explicit calls forward."""
+        """Stop the thread: from now on only calls of `forward` forward messages."""
         with self._mutex:
             thread, self._thread = self._thread, None
         self._working = False
@@ -214,7 +216,8 @@ class Spool:
             thread.join()
 
     def close(self, *, quietly: bool = False) -> None:
-        """Stop forwarding; what waits stays for the next client, or `cassq spill forward`."""
+        """Stop forwarding. Messages that wait are left to the next client, or to `cassq spill
+        forward`. quietly: do not warn of them."""
         self.stop()
         self._stopped = True
         waiting = 0 if quietly else sum(each.waiting for each in self.contents())

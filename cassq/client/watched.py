@@ -28,7 +28,7 @@ class Watched(Generic[R]):
         self._gone = False
 
     def __call__(self) -> R:
-        """The row. Raises as `load` does once it is deleted. Cost: a memory read."""
+        """The row. Once it is deleted, raises as `load` does. Cost: a memory read."""
         if self._gone:
             self.refresh()
         return self.known
@@ -40,8 +40,8 @@ class Watched(Generic[R]):
         self._gone = False
 
     def refresh(self) -> None:
-        """Read the row again. Raises as `load` does, and keeps the known row then. Cost: that of
-        `load`."""
+        """Read the row again. If `load` raises, raises the same, and keeps the known row. Cost:
+        that of `load`."""
         while True:
             puts = self._puts
             try:
@@ -53,12 +53,12 @@ class Watched(Generic[R]):
                 self.known = row
                 self._gone = False
             if puts == self._puts:
-                return  # else this client may have put a newer row than the one read
+                return  # otherwise this client may have put a newer row than the one read
 
 
 class WatchedQueue:
-    """A queue as the pushers and poppers of one `Queue` know it: its row, and those of the groups
-    that have poppers.
+    """A queue as the pushers and poppers of one `Queue` know it: its row, and the rows of the
+    groups that have poppers.
 
     load: reads the queue's row. latest: reads it, or returns the row last seen while no quorum
     answers. load_group: reads a group's row.
@@ -86,7 +86,7 @@ class WatchedQueue:
         return watched
 
     def refresh(self) -> float:
-        """Pick up what others changed; seconds until the next time.
+        """Pick up what other clients changed. Returns the seconds until the next time.
 
         Raises BackendError. Cost: one read, and one for each group that has poppers.
         """
@@ -107,7 +107,7 @@ class WatchedQueue:
             return  # its poppers raise it to their callers
 
     def take_up(self, row: QueueRow | GroupRow) -> None:
-        """Take over a row that this client has just read or changed."""
+        """Use a row that this client has just read or changed."""
         if isinstance(row, QueueRow):
             if row.id == self.id:
                 self.row.put(row)

@@ -1,7 +1,7 @@
-"""What all clients of a keyspace use alike: quorums, locker and store.
+"""What all clients of a keyspace must have in common: quorums, locker and store.
 
 The first client notes them in the keyspace. The others read them there, and are refused if their
-URL contradicts. A command changes the locker, and the store while there are no queues.
+URL contradicts. `cassq schema change` changes the locker, and the store while there are no queues.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _CREDENTIALS = re.compile(r"//[^/@]*@")
 
 
 class Agreement:
-    """What the clients of a session's keyspace use. Cost: one read; for each value that none has
-    noted yet a read and a conditional write."""
+    """What the clients of a session's keyspace use. Cost: one read; a read and a conditional write
+    more for each value that no client has noted yet."""
 
     def __init__(self, cql: Cql, catalog: CassandraCatalog) -> None:
         self._cql = cql
@@ -52,13 +52,13 @@ class Agreement:
 
     @property
     def store(self) -> str | None:
-        """The store that is in use; None before the first client."""
+        """The store in use; None before the first client."""
         return self._noted.get(STORE)
 
     @property
     def locks(self) -> str | None:
-        """The URL of the locker that is in use, without credentials, or `LEASES`; None before the
-        first client."""
+        """The URL of the locker in use, without credentials, or `LEASES`; None before the first
+        client."""
         return self._noted.get(LOCKS)
 
     def on_quorums(self) -> None:
@@ -84,7 +84,7 @@ class Agreement:
         )
 
     def open_locker(self, url: str, clock: Clock, ids: Ids) -> Locker:
-        """The locker of a URL, or the one that is in use, if there is no URL."""
+        """Open the locker of a URL, or, without a URL, the one in use."""
         used = self.locks
         if not url and used is not None:
             if used == LEASES:
@@ -99,7 +99,7 @@ class Agreement:
         if used is not None:
             return locker
         try:
-            self._noted[LOCKS] = self._notes.note(LOCKS, desired)  # it is known to be right
+            self._noted[LOCKS] = self._notes.note(LOCKS, desired)  # it is known to work
             self._check_locks(desired)
         except BaseException:
             locker.close()
@@ -110,7 +110,7 @@ class Agreement:
         return open_locker(url, clock, next_token=lease_tokens(self._catalog, ids.client))
 
     def _check_locks(self, desired: str) -> None:
-        """Raise ConfigError if other clients use another locker. desired: as of `shown_locks`."""
+        """Raise ConfigError if other clients use another locker. desired: from `shown_locks`."""
         used = self.locks
         if used is None or _same_locks(used, desired):
             return
@@ -123,7 +123,8 @@ class Agreement:
     # --- changing -----------------------------------------------------------------------------
 
     def poppers(self) -> list[str]:
-        """The groups that have poppers now, by their traces. Cost: two reads a group."""
+        """The groups that have poppers now, by their records of presence. Cost: a read for each
+        queue and each group."""
         since_ms = self._catalog.now_ms() - GONE_MS
         queues, records = self._catalog.queues, self._catalog.records
         return [
@@ -135,10 +136,10 @@ class Agreement:
 
     def change_locks(self, url: str, clock: Clock, ids: Ids) -> list[str]:
         """Make `url`, or `LEASES`, the locker of all clients. Returns the groups whose poppers
-        began meanwhile, perhaps with the old one.
+        began meanwhile, perhaps with the old locker.
 
-        Nobody may be popping: poppers with different lockers do not exclude each other. Raises
-        UsageError if somebody is, and what `open_locker` raises for a locker that does not work.
+        Poppers with different lockers do not exclude each other, so none may be popping. Raises
+        UsageError if any is, and what `open_locker` raises for a locker that does not work.
         """
         desired = shown_locks(url)
         if desired == self.locks:
@@ -146,14 +147,14 @@ class Agreement:
         here = self.poppers()
         if here:
             raise UsageError(
-                f"the locks cannot change while somebody is popping: {_some(here)}",
+                f"the locks cannot be changed while consumers are popping: {_some(here)}",
                 hint="stop all clients; a killed one counts as active for"
                 f" {GONE_MS // 1000} seconds",
             )
         if desired != LEASES:
             self._service(url, clock, ids).close()
         self._change(LOCKS, desired)
-        clock.sleep(2 * LOOK_SECONDS)  # until those who began before the change have left a trace
+        clock.sleep(2 * LOOK_SECONDS)  # until poppers from before the change have left a record
         return self.poppers()
 
     def change_store(self, store: str) -> None:
@@ -163,12 +164,12 @@ class Agreement:
         used = self._cql.read_many([(ANY_PIPE, ()), (ANY_EXTENT, ()), (ANY_PLACEMENT, ())])
         if self._catalog.queues.listed("") or any(used):
             raise UsageError(
-                f"the store of {self._place} cannot change while it has queues",
+                f"the store of {self._place} cannot be changed while it has queues",
                 hint="create a new keyspace with the other store, push there, and let consumers"
                 " empty this one",
             )
         if store not in (CASSANDRA, SIDECAR):
-            raise UsageError(f"a store is {CASSANDRA} or {SIDECAR}, not {store!r}")
+            raise UsageError(f"a store must be {CASSANDRA} or {SIDECAR}, not {store!r}")
         self._change(STORE, store)
 
     def _change(self, key: str, value: str) -> None:
@@ -183,8 +184,8 @@ class Agreement:
 
 
 def quorums_of(contact: Contact, replicas: Mapping[str, int]) -> str:
-    """Which quorums a client uses: the quorums of two clients overlap if this is the same for both.
-    Empty if all overlap, as one data centre has all replicas. replicas: by data centre."""
+    """Which quorums a client uses: those of two clients overlap if this is the same for both. Empty
+    if one data centre has all replicas: then all quorums overlap. replicas: by data centre."""
     if len(replicas) < 2:
         return ""
     levels = f"{contact.consistency}, {contact.serial}"
@@ -192,13 +193,13 @@ def quorums_of(contact: Contact, replicas: Mapping[str, int]) -> str:
 
 
 def shown_locks(url: str) -> str:
-    """The URL of a locker without its credentials, as it is noted."""
+    """The URL of a locker as it is noted: without credentials."""
     return _CREDENTIALS.sub("//", url)
 
 
 def _same_locks(used: str, desired: str) -> bool:
-    """Whether two lockers, without credentials, exclude each other's holders. Of their options only
-    `cp` must be the same; clients of earlier versions noted none."""
+    """Whether two lockers, given without credentials, exclude each other's holders. Of their
+    options only `cp` must be the same; earlier versions of cassq noted no options."""
     place, mark, query = used.partition("?")
     other, _, desired_query = desired.partition("?")
     return place == other and (not mark or _cp(query) == _cp(desired_query))
@@ -209,6 +210,6 @@ def _cp(query: str) -> str:
 
 
 def _some(names: list[str], most: int = 3) -> str:
-    """Some of these names, for people."""
+    """The first of these names, as text, and how many more there are."""
     rest = f", and {len(names) - most} more" if len(names) > most else ""
     return f"{', '.join(names[:most])}{rest}"

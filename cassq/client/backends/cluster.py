@@ -42,7 +42,7 @@ OPTIONS = (
     *("timeout", "patience", "speculate"),
     *STORE_OPTIONS,
 )
-# Any two quorums share a replica: what one wrote the other reads.
+# Any two of these quorums share a replica, so that each reads what the other wrote.
 QUORUMS = ("local_quorum", "quorum")
 # The patience of a client that can spill.
 SPILL_PATIENCE_SECONDS = 3.0
@@ -62,10 +62,11 @@ def open_keyspace(
     requests: Requests | None = None,
 ) -> Embedded:
     """Open the queues of a keyspace whose tables `cassq schema apply` created. rest, options: of
-    the URL, as in `contact_of`. life: the client's, if it has one. requests: counts their outcomes.
+    the URL, as in `contact_of`. life: the client's, if it has one. requests: counts the outcomes
+    of requests.
 
     Raises ConfigError for an invalid URL, credentials, keyspace or data centre, and
-    BackendUnavailableError if no server answers. Cost: some fifteen requests.
+    BackendUnavailableError if no server answers. Cost: about fifteen requests.
     """
     contact = contact_of(rest, options)
     patience, life = patience_of(options), life or TimedLife(clock)
@@ -104,7 +105,7 @@ def open_keyspace(
 
 
 def _compare_clocks(cql: Cql, clock: Clock) -> None:
-    """Warn of a wrong wall clock: queues do not use it, but the times shown to people do."""
+    """Warn of a wrong wall clock: queues do not depend on it, but times shown to people do."""
     ahead_ms = clock.wall_ms() - cql.time.now_ms()
     if abs(ahead_ms) >= APART_MS:
         logger.warning(
@@ -117,9 +118,9 @@ def _compare_clocks(cql: Cql, clock: Clock) -> None:
 
 
 def open_session(url: str | None, clock: Clock) -> Cql:
-    """A session with the cluster of a URL, whose keyspace need not exist.
+    """Open a session with the cluster of a URL; the keyspace need not exist.
 
-    Raises as `open_keyspace`, and ConfigError for any other URL.
+    Raises as `open_keyspace`, and ConfigError for a URL of another scheme.
     """
     contact, patience = _contact_and_patience(url)
     return Cql(contact, clock, patience=patience)
@@ -139,7 +140,7 @@ def _contact_and_patience(url: str | None) -> tuple[Contact, float]:
 
 @contextmanager
 def opened_agreement(url: str | None, clock: Clock) -> Iterator[Agreement]:
-    """What the clients of a URL's keyspace use, to look at it or change it. Raises as
+    """The agreement of the clients of a URL's keyspace, to be shown or changed. Raises as
     `open_keyspace`."""
     contact, patience = _contact_and_patience(url)
     cql = Cql(contact, clock, keyspace=contact.keyspace, patience=patience)
@@ -194,7 +195,7 @@ def contact_of(rest: str, options: Mapping[str, str]) -> Contact:
 
 
 def patience_of(options: Mapping[str, str]) -> float:
-    """How many seconds servers that fail may hold up a call of this client."""
+    """How many seconds failing servers may delay a call of this client."""
     usual = SPILL_PATIENCE_SECONDS if "spill" in options else PATIENCE_SECONDS
     return _seconds(options, "patience", usual, PATIENCE_SECONDS_MIN, PATIENCE_SECONDS_MAX)
 
@@ -219,7 +220,7 @@ def _seconds(
 
 
 def _hosts(listed: str) -> tuple[tuple[str, ...], int]:
-    """The hosts, and the port that all of them have."""
+    """The hosts, and the port that they share."""
     hosts: list[str] = []
     ports: set[int] = set()
     for host in listed.split(","):

@@ -48,7 +48,7 @@ _SQLITE_BESIDE = ("-wal", "-shm", "-journal")
 _OWN = {CATALOG, *(CATALOG + suffix for suffix in _SQLITE_BESIDE), PIPES, BELLS}
 _LOOK_SECONDS = 0.005
 _QUEUES_LISTED_MAX = 20
-# Shared memory and file locks do not reach over these.
+# Shared memory and file locks do not work between the machines that share one of these.
 _NETWORK = {
     "nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "glusterfs", "lustre", "afs", "9p",
     "fuse.sshfs", "fuse.glusterfs", "fuse.s3fs", "fuse.rclone", "beegfs", "gpfs",
@@ -58,8 +58,8 @@ _NETWORK = {
 class Embedded(NamedTuple):
     """The opened backends of a client.
 
-    doorbell: the doorbell of a queue, by its id. abandon: returns what a forked child must keep,
-    untouched.
+    doorbell: the doorbell of a queue, by its id. abandon: returns what a forked child must keep
+    but not touch.
     """
 
     ports: Ports
@@ -75,7 +75,7 @@ class Embedded(NamedTuple):
         return self.ports.requests
 
     def close(self) -> None:
-        """Close its parts."""
+        """Close the backends."""
         if self.ports.sharing is not None and self.ports.sharing.background is not None:
             self.ports.sharing.background.close()
         self.ports.locker.close()
@@ -93,10 +93,10 @@ def open_directory(
     sidecars: Settings | None = None,
 ) -> Embedded:
     """Open a directory, creating it if missing, and recover from a crash. Any number of processes
-    may do so at once. sidecars: how to use them, if they hold the frames.
+    may do so at once. sidecars: their settings, if they hold the frames.
 
-    If there are pipe files but the catalog is gone, creates a new one, with a warning that says
-    what is delivered again. create: False refuses only a directory that has neither.
+    If there are pipe files but no catalog, creates a new catalog, and logs which messages are
+    delivered again. create: False refuses only a directory that has neither.
 
     Raises ConfigError for a directory that belongs to another program or a newer cassq, is on a
     network file system, or is used with another store, and BackendUnavailableError for one that
@@ -167,13 +167,13 @@ def _open(
 def _open_catalog(
     directory: Path, clock: Clock, making: ExitStack, *, durable: bool
 ) -> tuple[SqliteCatalog, bool]:
-    """The catalog of a directory, created if missing; and whether it was lost: missing although
-    there are pipe files. Until `making` ends, other processes that open the directory wait: a new
-    catalog does not yet have the queues of those pipe files.
+    """Open the catalog of a directory, created if missing. Returns also whether it was lost:
+    missing although there are pipe files. Until `making` ends, other processes that open the
+    directory wait, as a new catalog does not have the queues of those pipe files yet.
 
-    SQLite would take the log left by a lost catalog for the new one's, and restore parts of the old
-    catalog from it. So the log is removed first, by one process at a time: another might take the
-    new catalog's log for a leftover.
+    SQLite would take the log that a lost catalog left behind for the log of the new one, and
+    restore parts of the old catalog from it. So that log is removed first. Only one process at a
+    time does so: another one might take the new catalog's log for the old one's.
     """
     path = directory / CATALOG
     if _is_made(path):
@@ -192,7 +192,8 @@ def _open_catalog(
 
 
 def _is_made(catalog: Path) -> bool:
-    """Whether there is a catalog: an empty file is one about to be created, or lost."""
+    """Whether there is a catalog. An empty file does not count: it is about to be filled, or what
+    it held is lost."""
     try:
         return catalog.stat().st_size > 0
     except FileNotFoundError:
@@ -202,7 +203,7 @@ def _is_made(catalog: Path) -> bool:
 @contextmanager
 def _locked(directory: Path, clock: Clock, how: int) -> Iterator[None]:
     """Hold the kernel's lock on a directory, exclusive or shared. Raises BackendTimeoutError if
-    another process holds it too long."""
+    another process does not release it in time."""
     fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
     try:
         waited = Stopwatch()
@@ -228,15 +229,15 @@ def agree_on_directory(catalog: Catalog, store: str, directory: Path) -> None:
 
 
 def _has_files(directory: Path) -> bool:
-    """Whether any pipe is kept in a file."""
+    """Whether there are pipe files."""
     pipes = directory / PIPES
     with translated(f"listing {pipes}"):
         return any(pipes.glob(f"*{SUFFIX}"))
 
 
 def check_contents(directory: Path) -> None:
-    """Raise ConfigError unless the directory is cassq's, empty or missing. Pipe files make it
-    cassq's: a user may have put a lost catalog's remains beside them."""
+    """Raise ConfigError unless the directory is cassq's, empty or missing. One with pipe files is
+    cassq's whatever else it holds: a user may have put the remains of a lost catalog there."""
     if not directory.exists():
         return
     if not directory.is_dir():
@@ -278,19 +279,19 @@ def mounts() -> dict[str, str]:
 
 
 class AdoptedPipes(NamedTuple):
-    """Pipe files found without a row: queue → messages in pipes that now have one; and how many
-    pipes were left out because they are being written."""
+    """Pipe files that had no row in the catalog. messages: queue → how many are in pipes that now
+    have a row. in_use: how many files were left out because they are being written."""
 
     messages: dict[str, int]
     in_use: int
 
 
 def adopt(catalog: SqliteCatalog, store: ExtentStore, ids: Ids) -> AdoptedPipes:
-    """Give a row to every extent that has none, so that nothing durable is forgotten.
+    """Add a row to the catalog for every pipe file that has none, so that nothing durable is lost.
 
     A file without a row is either about to get one (its writer lives), or holds nothing (its
     writer died before the row was written), or belongs to a catalog that was lost. Empty files are
-    removed, once it is certain that a writer killed during its commit has not left a row.
+    removed, after making sure that no writer was killed just after it committed their row.
     """
     messages: dict[str, int] = {}
     empty: list[str] = []
@@ -333,7 +334,7 @@ def adopt(catalog: SqliteCatalog, store: ExtentStore, ids: Ids) -> AdoptedPipes:
 
 
 def _told(directory: Path, found: AdoptedPipes, *, lost: bool) -> str:
-    """The warning about messages that were found without a row."""
+    """The warning about messages in pipes that had no row."""
     counts = [f"{count:,} of queue {name!r}" for name, count in sorted(found.messages.items())]
     listed = ", ".join(counts[:_QUEUES_LISTED_MAX])
     if len(counts) > _QUEUES_LISTED_MAX:
@@ -341,8 +342,9 @@ def _told(directory: Path, found: AdoptedPipes, *, lost: bool) -> str:
     if not lost:
         return f"pipe files of {directory} had no row in the catalog; found messages: {listed}"
     message = (
-        f"the catalog of {directory} was gone, and was rebuilt from the pipe files. Messages that "
-        f"were delivered are delivered again, to the group 'default': {listed or 'no messages'}. "
+        f"the catalog of {directory} was gone, and was rebuilt from the pipe files. All messages in"
+        f" them go to the group 'default', also if they were delivered before:"
+        f" {listed or 'no messages'}. "
         "Set policies, and create other groups and schedules, again"
     )
     if found.in_use:
@@ -354,7 +356,8 @@ def _told(directory: Path, found: AdoptedPipes, *, lost: bool) -> str:
 
 
 def _timer_ms(store: ExtentStore, pipe_id: str) -> int | None:
-    """0 for a timer pipe, whose frames say when their messages are due; None for others."""
+    """The `timer_ms` of a pipe's row: 0 if its frames say when their messages are due, else
+    None."""
     reader = store.reader(pipe_id)
     try:
         ((frame, first, _),) = reader.read(Place(0, 0), 1, 1, 0)
@@ -380,13 +383,13 @@ def _queue_for(catalog: Catalog, name: str, ids: Ids) -> QueueRow:
 def default_group(
     queue_id: str, ids: Ids, now_ms: int, policy: GroupPolicy | None = None
 ) -> GroupRow:
-    """The group that comes with every queue."""
+    """The group `default`, which every queue is created with."""
     return GroupRow(ids.new(now_ms), queue_id, "default", policy or GroupPolicy(), now_ms)
 
 
 def schema_of_directory(directory: Path) -> tuple[int, int]:
-    """The schema version of a directory's catalog, and the one that opening it with this cassq
-    would migrate it to. Changes nothing.
+    """The schema version of a directory's catalog, and the version to which this cassq would
+    migrate it when it opens it. Changes nothing.
 
     Raises ConfigError if there is no catalog, or it belongs to another program.
     """
@@ -402,8 +405,8 @@ def schema_of_directory(directory: Path) -> tuple[int, int]:
 
 
 def directory_of(rest: str) -> Path:
-    """The directory of a `file:` URL, from what follows the scheme: relative, or absolute as
-    `///path`."""
+    """The directory of a `file:` URL. rest: what follows `file:`, a relative path or
+    `///absolute/path`."""
     path = rest.removeprefix("//") if rest.startswith(("///", "//~")) else rest
     if path.startswith("//") or not path:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Opening the place that a URL names: its backends, without a client's threads."""
+"""Opening the backends that a URL names, without the threads of a client."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def open_place(url: str, clock: Clock) -> Embedded:
-    """Open what is at a URL, which must be there; a spool of it is not used. Raises as
+    """Open the backends at a URL, which must exist; a spool that it names is not used. Raises as
     `connect`."""
     scheme, rest, options = parts(url)
     match scheme:
@@ -33,7 +33,7 @@ def open_place(url: str, clock: Clock) -> Embedded:
 
 
 def parts(url: str) -> tuple[str, str, dict[str, str]]:
-    """The scheme of a URL, empty if it has none; what follows it; and the options."""
+    """The scheme of a URL (empty if it has none), what follows it up to `?`, and the options."""
     scheme, colon, rest = url.partition(":")
     rest, _, query = rest.partition("?")
     return scheme if colon else "", rest, dict(parse_qsl(query, keep_blank_values=True))
@@ -59,8 +59,8 @@ def open_local(rest: str, options: dict[str, str], clock: Clock, *, create: bool
 
 
 def keyspace_of(rest: str, options: dict[str, str]) -> tuple[Contact, Callable[..., Embedded]]:
-    """How to reach a keyspace, and what opens it, called as `open_keyspace` without its first two
-    arguments. rest, options: of the URL, which are checked."""
+    """How to reach a keyspace, and a function that opens it: `open_keyspace` without its first two
+    arguments. rest, options: of the URL; they are checked here."""
     if "durability" in options:
         raise ConfigError(
             "durability cannot be set for Cassandra, whose servers decide it",
@@ -74,7 +74,7 @@ def keyspace_of(rest: str, options: dict[str, str]) -> tuple[Contact, Callable[.
 
 
 def row_named(name: str, find: Callable[[str], QueueRow | None]) -> QueueRow:
-    """The row that `find` has of a queue. Raises QueueNotFoundError, and InvalidNameError."""
+    """The row that `find` returns for a queue. Raises QueueNotFoundError and InvalidNameError."""
     if not isinstance(name, str) or "~" not in name:  # dead letters have longer names
         check_queue_name(name)
     row = find(name)

@@ -1,7 +1,7 @@
-"""Whether a catalog was rebuilt from pipe files, as the one before was lost.
+"""Whether a catalog was rebuilt from pipe files because the one before was lost.
 
-Pipe files hold messages and the names of their queues. All else that the lost catalog had is gone,
-and some of it nobody would miss soon: a schedule that is not there pushes nothing.
+Pipe files hold messages and the names of their queues. Everything else in the lost catalog is gone,
+and a user may not notice that for long: a schedule that is gone just pushes nothing.
 """
 
 from __future__ import annotations
@@ -26,6 +26,6 @@ def rebuilt_at(catalog: Catalog) -> datetime | None:
 
 
 def without_schedules(at: datetime) -> str:
-    """A sentence for somebody who looks for a schedule in a catalog that was rebuilt."""
+    """The hint for a schedule that is not found in a catalog that was rebuilt."""
     when = at.isoformat(sep=" ", timespec="seconds")
     return f"the catalog was lost and rebuilt on {when}, without schedules: create them again"

@@ -29,7 +29,7 @@ _SCALES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 def settings_of(options: Mapping[str, str]) -> Settings:
     """The sidecar settings of a URL's options.
 
-    If the URL has no token, it comes from the environment: `ps` and logs show URLs. Raises
+    If the URL has no token, it is read from the environment, since `ps` and logs show URLs. Raises
     ConfigError, which never shows the token.
     """
     zone = options.get("zone")
@@ -65,7 +65,9 @@ def _repair_after(text: str) -> float:
 def _repair_rate(text: str) -> int:
     rate = _RATE.fullmatch(text)
     if rate is None:
-        raise ConfigError(f"repair_rate must be bytes per second, as 500K, 64M or 1G, not {text!r}")
+        raise ConfigError(
+            f"repair_rate must be bytes per second, such as 500K, 64M or 1G, not {text!r}"
+        )
     return int(rate[1]) * _SCALES[rate[2]]
 
 

@@ -1,7 +1,7 @@
 """Which store keeps the messages: reads it from the URL, and checks that all clients agree.
 
-With store=sidecar frames are on storage sidecars, whatever the catalog; without it they are where
-the catalog is.
+With store=sidecar, frames are kept on storage sidecars, whatever the catalog; without it, where the
+catalog is: in files or in Cassandra.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ STORE_OPTIONS = (
 def sidecars_of(options: Mapping[str, str], own: str, noted: str | None = None) -> Settings | None:
     """The sidecar settings of a URL; None if it uses the catalog's own store.
 
-    own: that store's name. noted: the one that the clients are known to use, for a URL that names
-    none. Raises as `settings_of`, and MissingExtraError without the packages that
-    sidecars need, which are loaded only here.
+    own: that store's name. noted: the store that the other clients use, for a URL without the
+    option `store`. Raises as `settings_of`, and MissingExtraError if a package that sidecars need
+    is missing: they are loaded only here.
     """
     store = options.get("store", noted or own)
     if store not in (own, SIDECAR):
@@ -51,9 +51,10 @@ def agree_on_store(
 ) -> None:
     """Check that all clients use one store: the first client, or sidecar, notes it in the catalog.
 
-    own: the name of the catalog's own store. place: its name in messages. used: whether the own
-    store has extents; called if sidecars are requested, as a recreated catalog has no note. Raises
-    ConfigError if another store is in use. Cost: a read; the first time a conditional write.
+    own: the name of the catalog's own store. place: the catalog's name in messages. used: whether
+    the own store has extents; called only if sidecars are requested, as a catalog that was
+    recreated has no note. Raises ConfigError if another store is in use. Cost: a read; the first
+    time also a conditional write.
     """
     check_store(
         catalog.records.note("store", own if store == own or used() else store), store, place
@@ -61,7 +62,7 @@ def agree_on_store(
 
 
 def check_store(noted: str, store: str, place: str) -> None:
-    """Raise ConfigError if the clients of a place use another store than this one."""
+    """Raise ConfigError if the clients of a place use a different store."""
     if noted != store:
         raise ConfigError(
             f"{place} keeps its messages with store={noted}, not store={store}",

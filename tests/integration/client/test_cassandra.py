@@ -490,7 +490,7 @@ def test_the_locker_changes_while_nobody_pops(
         with queue.popper():
             eventually("it has left a trace", lambda: there(client, queue))
             refused = run(*change, service, code=2)
-            assert f"somebody is popping: default of queue {name}" in refused.stderr
+            assert f"consumers are popping: default of queue {name}" in refused.stderr
         run(*change, "zookeper://zk/x", code=2)
         assert isinstance(client.ports.locker, LeaseLocker)
     assert f"all clients use the locks {service}" in run(*change, service).stdout
@@ -595,7 +595,7 @@ def test_the_command_makes_and_shows_a_schema(cassandra1: CassandraCluster, tabl
     both = run("schema", "change", "--url", made, "--replication", "1", "--locks", "x", code=2)
     assert "give one of" in both.stderr
     queues = run("schema", "change", "--url", made, "--store", "sidecar", code=2).stderr
-    assert "cannot change while it has queues" in queues
+    assert "cannot be changed while it has queues" in queues
 
 
 def test_the_command_mends_a_replication_that_the_servers_cannot_keep(

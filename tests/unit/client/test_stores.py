@@ -100,7 +100,7 @@ def test_how_repairs_are_made(options: dict[str, str], after: float, rate: int) 
         ({**THEIRS, "repair_after": "2592001"}, "repair_after must be a number of seconds"),
         ({**THEIRS, "repair_after": "inf"}, "repair_after must be a number of seconds"),
         ({**THEIRS, "repair_rate": "0"}, "repair_rate must be bytes per second.*not '0'"),
-        ({**THEIRS, "repair_rate": "64MB"}, "as 500K, 64M or 1G, not '64MB'"),
+        ({**THEIRS, "repair_rate": "64MB"}, "such as 500K, 64M or 1G, not '64MB'"),
         ({"repair_rate": "64M"}, "repair_rate is only for sidecars"),
         ({**THEIRS, "zone": ""}, "'' is not a valid zone name.*letters"),
         ({**THEIRS, "zone": "a b"}, "'a b' is not a valid zone name"),
