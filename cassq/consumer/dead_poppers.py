@@ -1,8 +1,8 @@
-"""Dead poppers: frees at once what a popper that is known to be dead has claimed or locked.
+"""Dead poppers: frees at once what a popper has claimed or locked, once it is known to be dead.
 
-Only two may know that: the parent of the popper's process, which has seen it end, and a process
-that got a lock which only the end of the popper's process frees. That process has one client, so
-all locks of that client are freed.
+Only two processes can know that: the parent of the popper's process, which has seen it end, and a
+process that got a lock which is only freed when the popper's process ends. A popper's process has
+one client, so all locks of that client are freed.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from cassq.model.queues import rules_of
 from cassq.model.rows import ClaimState, GroupRow, QueueRow
 
 LISTED_MAX = 4096
-# More deliveries than any message has: free rows are not listed for theirs.
+# More deliveries than any message has, so that no free rows are listed as spent.
 _DELIVERIES = 2**31 - 1
-_SLACK_MS = 1000  # clients of a cluster do not agree on the time exactly
+_SLACK_MS = 1000  # the clocks of clients of a cluster differ a little
 
 
 def free_dead_popper(ports: Ports, queue: QueueRow, group: GroupRow, popper: str) -> int:
-    """Free what a dead popper has: the delivery counts, and messages come again, as if it had
-    expired. Returns how many claims or locks that were.
+    """Free what a dead popper had: its messages are delivered again as if its claims had expired,
+    and the delivery counts. Returns the number of claims or locks freed.
 
-    Claims whose deadline lies beyond the claim timeout, as a receipt or `Message.extend` makes
-    them, keep it. In an exclusive or keyed group the next holder of the lock takes the claims over.
-    Cost: a range of open claims, and one synced transaction for each; for locks, a read for each
-    live pipe of the queue, and one transaction for each lock; for permits, a read, and a write if
-    it has any.
+    Claims keep a deadline that lies beyond the claim timeout, such as one set by a receipt or by
+    `Message.extend`. In an exclusive or keyed group the next holder of the lock takes the claims
+    over. Cost: a range read of open claims, and one synced transaction for each; for locks, a read
+    for each live pipe of the queue, or for each lane, and one transaction for each lock; for
+    permits, a read, and a write if the popper has any.
     """
     _free_permits(ports, group, popper)
     if group.policy.keyed:
@@ -42,8 +42,8 @@ def free_dead_popper(ports: Ports, queue: QueueRow, group: GroupRow, popper: str
 
 
 def _free_permits(ports: Ports, group: GroupRow, popper: str) -> None:
-    """Give back the permits of a dead popper, unless others change them at this moment: then they
-    end by themselves."""
+    """Give back the permits of a dead popper. If others change the permits at this moment, leaves
+    them: they lapse by themselves."""
     leases, (_, name) = ports.catalog.leases, limit_names(group.id)
     text = leases.shared(name)
     permits = permits_of(text, ports.catalog.now_ms())
@@ -66,8 +66,8 @@ def _free_claims(ports: Ports, queue: QueueRow, group: GroupRow, popper: str) ->
 
 
 def _drop_locks(ports: Ports, popper: str, names: list[str]) -> int:
-    """Drop those of the locks that are leases of the popper's client. Those of a lock server end
-    with its session."""
+    """Drop those of these locks that are leases of the popper's client. Locks of a lock server end
+    with the client's session."""
     client = popper.partition(".")[0]  # see `cassq.base.ids`: owners of leases begin with it, too
     count = 0
     for name in names:

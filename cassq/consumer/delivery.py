@@ -26,21 +26,19 @@ from cassq.model.priorities import PRIORITY_MAX
 from cassq.model.receipts import Receipt
 from cassq.model.rows import Claim, ClaimState, Cursor
 
-# A popper that reserves comes back for more within this time; what it has for longer gets a row.
+# A popper that reserves comes back for more within this time; a message held longer gets a row.
 TURN_MS = 250
-RECEIPT_SECONDS = 10.0  # until a reserved message whose receipt is asked for expires
+RECEIPT_SECONDS = 10.0  # the new deadline of a reserved message whose receipt is asked for
 
 # Why a message failed: a text, or the exception itself.
 Error = str | BaseException | None
 
 
 class NackOptions(NamedTuple):
-    """How messages are given back: after `delay_ms` (None: by the group's schedule), as a
-    delivery that counts or not.
-
-    error: why they failed, as `error_text` returned it. doomed: they become dead letters at once.
-    together: they failed as a batch, and it is not known which of them is at fault. reason: see
-    `claims.failure_record`.
+    """How messages are given back. delay_ms: when they are delivered again; None: by the group's
+    schedule. error: why they failed, as `error_text` returned it. counted: whether the delivery
+    counts. doomed: they become dead letters at once. together: they failed as a batch, and it is
+    not known which of them is at fault. reason: see `claims.failure_record`.
     """
 
     delay_ms: int | None = None
@@ -52,7 +50,7 @@ class NackOptions(NamedTuple):
 
 
 class Reserved(NamedTuple):
-    """A delivery whose claim is a reservation, and no row yet (`claims.reservation`).
+    """A delivery whose claim is still a reservation, without a row (`claims.reservation`).
 
     cursor: as stored, without its owner. chain: where the chain ends once there is a row.
     """
@@ -74,13 +72,13 @@ class Delivery:
     """Messages of one pipe that a popper claimed together and holds.
 
     rows: the claim rows that are still ours, disjoint, all with the same number of deliveries.
-    taken_ms: when work on them could begin. settled: seqs acked, whether written or not.
-    pending: those acked and not yet written. backs: seqs given back and not yet written, by their
-    options. given and given_singly: all seqs given back. missed: those that a receipt took from
-    us. last_nack: its arguments, and the options that they make. pieces: its messages, as handed
-    out. consumers: the threads that received some of them. keyed: whether it is of a keyed group.
-    hold: what of it is in hand there, until the popper leaves the lane. reserved: while its claim
-    is a reservation.
+    taken_ms: when work on them could begin. settled: seqs acked, written or not. pending: seqs
+    acked but not yet written. backs: seqs given back but not yet written, by their options. given
+    and given_singly: all seqs given back. missed: seqs that a receipt took from us. last_nack: the
+    arguments of the last `nack`, and their options. pieces: its messages, as handed out. consumers:
+    the threads that received some of them. keyed: whether its group is keyed. hold: in a keyed
+    group, what of it consumers have, until the popper leaves the lane. reserved: set while its
+    claim is a reservation.
     """
 
     __slots__ = (
@@ -168,8 +166,8 @@ class Delivery:
         refuse_pickling("message", "pass its payload and id, and handle it there")
 
     def settle(self, seqs: RangeSet, *, ours: bool = False) -> None:
-        """Note acks. Raises ClaimLostError for messages that are no longer ours. ours: the caller
-        knows that none of them was given back."""
+        """Note acks. Raises ClaimLostError for messages that are no longer ours. ours: skip that
+        check: the caller knows that none of them was given back."""
         if self.lost or (not ours and self.gave):
             self.check(seqs)
         new = seqs - self.settled if self.settled is not EMPTY else seqs
@@ -178,7 +176,7 @@ class Delivery:
         self.left -= len(new)
 
     def give(self, seqs: RangeSet, back: NackOptions) -> None:
-        """Note messages given back. The caller has checked them; none is settled."""
+        """Note messages given back. The caller has checked that they are ours and not settled."""
         self.backs.setdefault(back, []).extend(seqs.ranges)
         if seqs.single is not None:
             self.given_singly.add(seqs.single)
@@ -248,23 +246,23 @@ class Delivery:
         return held - self.settled - self.given_seqs()
 
     def replace(self, old: Claim, new: list[Claim]) -> None:
-        """A row was rewritten: keep those of its successors that are ours."""
+        """Note that a row was rewritten: keep those of the new rows that are ours."""
         self.rows.remove(old)
         self.rows += [row for row in new if self._is_ours(row)]
 
     def part(self, old: Claim, new: list[Claim]) -> None:
-        """A row was rewritten, as some of its messages got deadlines of their own: they are not
-        ours any more."""
+        """Note that a row was rewritten because some of its messages got deadlines of their own:
+        these are no longer ours."""
         self.replace(old, new)
         self.left -= old.left_count - sum(row.left_count for row in new if self._is_ours(row))
 
     def find_again(self, old: Claim, rows: Sequence[Claim]) -> bool:
-        """A row is not as it was last written: keep what is ours of the rows that are there now.
-        False if nothing is, as the claim was lost; in a keyed group, where only receipts can have
-        changed it while the epoch is ours, if that cannot be.
+        """A row is not as we last wrote it: keep those of the present rows that are ours. False if
+        the claim was lost: none is ours, or, in a keyed group, where only receipts can have changed
+        the row while the epoch is ours, receipts cannot have caused what is there.
 
-        Messages that are not ours any more were settled by a receipt, or have a deadline of their
-        own: they are missed, but for those that were acked, which an ack of ours cannot change.
+        Messages that are no longer ours were settled by a receipt, or have a deadline of their own.
+        They are missed, except those that were acked: for these our own ack changes nothing.
         """
         ours = [row for row in rows if self._is_ours(row)]
         if not (ours or self.keyed):
@@ -356,7 +354,7 @@ class Message:
 
     @property
     def first_received_ms(self) -> int | None:
-        """When it was first received singly, in catalog time; None if that is not known."""
+        """When it was first delivered singly, in catalog time; None if that is not known."""
         rows = self._delivery.rows
         return next((first_received_ms(r) for r in rows if r.start <= self.seq < r.end), None)
 
@@ -386,17 +384,16 @@ class Message:
         return self._bundle.time_ms(self.seq - self._bundle.base_seq)
 
     def ack(self) -> None:
-        """Mark the message as done. The ack becomes durable, together with others, within 50 ms; at
-        once in an exclusive group or past the claim's deadline. `Popper.commit` waits for that.
-
-        A second ack has no effect. Raises ClaimLostError if another popper has the message.
-        """
+        """Mark the message as done. The ack becomes durable, together with others, within 50 ms, or
+        a second where writes are slow; at once in an exclusive group or past the claim's deadline.
+        `Popper.commit` waits for it. A second ack has no effect. Raises ClaimLostError if the claim
+        is known to be lost, or the message was given back."""
         self._delivery.ack(range(self.seq, self.seq + 1))
 
     @property
     def settled(self) -> bool:
-        """Whether it was acked, or given back in any way, through its popper. What was settled by
-        its receipt shows only when the popper writes next."""
+        """Whether it was acked, or given back in any way, through its popper. If it was settled by
+        its receipt, this turns true only when the popper writes next."""
         return self._delivery.has_settled(self.seq)
 
     def is_written_at_once(self, now_ms: int) -> bool:
@@ -405,12 +402,12 @@ class Message:
 
     @property
     def receipt(self) -> str:
-        """A string that names this delivery: with it `Queue.settle` settles the message, or gives
-        it a deadline of its own, from any process. Anybody who has it can do so.
+        """A string that names this delivery. Any process that has it can settle the message, or
+        give it a deadline of its own, with `Queue.settle`.
 
-        It is valid until the message is settled, or delivered again. Raises UsageError for a
-        message of an exclusive group, of which one popper has everything; in a keyed group
-        ClaimLostError for a message that is settled, or whose receipt was used.
+        It is valid until the message is settled or delivered again. Raises UsageError in an
+        exclusive group, whose messages only their popper can settle; ClaimLostError if the claim is
+        lost, and in a keyed group if the message is settled or its receipt was used.
         """
         delivery = self._delivery
         if delivery.keyed:
@@ -431,13 +428,13 @@ class Message:
         return Receipt(delivery.group_id, delivery.pipe_id, self.seq, delivery.holder).text
 
     def nack(self, delay: float | None = None, error: Error = None) -> None:
-        """Mark the message as failed: deliver it again after `delay` seconds, or by the group's
-        retry schedule; without a schedule at once, behind what is waiting. Written as `ack` is.
+        """Mark the message as failed: it is delivered again after `delay` seconds, or by the
+        group's retry schedule; without one at once, behind waiting messages. Written as `ack` is.
 
         error: a text, or an exception, whose type and text are recorded; the first 4,096 characters
         are kept, newlines included. After `max_deliveries` the message goes to the group's dead
         letters, with `error`, but not while nothing in the group succeeds: see `sick_check` and
-        `sick_hold` in `QueuePolicy`. Raises UsageError for an error of any other type, and leaves
+        `sick_hold` in `QueuePolicy`. If the error has another type, raises UsageError and leaves
         the message unsettled.
         """
         self._delivery.nack(range(self.seq, self.seq + 1), delay, error)
@@ -452,7 +449,8 @@ class Message:
         self._delivery.release(range(self.seq, self.seq + 1))
 
     def extend(self, seconds: float) -> None:
-        """Move the deadline of this message's claim to `seconds` from now."""
+        """Move the deadline of this message's claim, which other messages may share, to `seconds`
+        from now; at most 7 days. Raises ClaimLostError."""
         self._delivery.extend(seconds, self.seq)
 
     def __eq__(self, other: object) -> bool:
@@ -483,7 +481,7 @@ class DeliveredRun(NamedTuple):
 class Messages(Sequence[Message]):
     """The messages of one pop, in order; each `Message` object is created when accessed.
 
-    Immutable. runs: the same messages, as runs of bundles.
+    Immutable. runs: the same messages, as runs, each in one bundle.
     """
 
     __slots__ = ("_count", "runs")
@@ -550,14 +548,14 @@ class Messages(Sequence[Message]):
 class Prefetched:
     """What a popper claimed ahead, in order, until its next calls take it.
 
-    Kept as runs, of which a `pop` takes as much as it needs. An iteration takes one message after
-    another: the run it is in is opened, into an object for each message.
+    It is kept as runs, and a `pop` takes as much of them as it needs. An iteration takes one
+    message after another, so its current run is opened: replaced by an object for each message.
 
     Not thread-safe: `cassq.popper` holds its lock around every call. A signal handler's
     exception may come between any two steps: messages being taken are then not taken again.
 
-    parts: runs, opened or not, and how many messages were added up to the end of each, so that
-    nothing has to be counted. None is empty.
+    parts: non-empty runs, opened or not, each with the number of all messages ever added up to its
+    end, so that nothing has to be counted.
     """
 
     __slots__ = ("parts",)
@@ -633,7 +631,7 @@ class Prefetched:
 
     def forget_stale(self, now_ms: int) -> int:
         """Drop messages at the front that another popper has, or may have, by now. Returns the
-        priority of the first one left, or the greatest if there is none."""
+        priority of the first one left, or the greatest priority if none is left."""
         while self.parts:
             delivery = self.first
             if not delivery.lost and delivery.due_ms > now_ms:
@@ -651,7 +649,7 @@ class Prefetched:
         self.parts = kept.parts
 
     def seqs(self, claimed_by_ms: float = math.inf) -> dict[Delivery, RangeSet]:
-        """What there is of each delivery that was claimed by then."""
+        """The prefetched seqs of each delivery that was claimed at or before this time."""
         found: dict[Delivery, list[RangeSet]] = {}
         for _, part in self.parts:
             run = part if isinstance(part, DeliveredRun) else as_run(part)
@@ -663,7 +661,8 @@ class Prefetched:
 def by_delivery(
     messages: Iterable[Message], acknowledger: Acknowledger
 ) -> list[tuple[Delivery, RangeSet]]:
-    """Messages as seqs of their deliveries. Cost: none a message for whole pops."""
+    """Messages as seqs of their deliveries. For whole pops the cost does not grow with their
+    number."""
     if isinstance(messages, Messages):
         pieces: dict[Delivery, list[RangeSet]] = {}
         for delivery, _, found in messages.runs:
@@ -694,7 +693,7 @@ def _of(acknowledger: Acknowledger, delivery: Delivery) -> Delivery:
 
 
 def as_run(messages: Sequence[Message]) -> DeliveredRun:
-    """Messages of one delivery and one bundle, in order, as a run of it; there are some."""
+    """At least one message of one delivery and one bundle, in order, as a run."""
     first = messages[0]
     seqs = RangeSet.of(message.seq for message in messages)
     return DeliveredRun(first._delivery, first._bundle, seqs)

@@ -1,13 +1,13 @@
 """Group health: distinguishes a sick consumer from a poisonous message.
 
 If a message fails while others of its group succeed, the message is at fault. If nothing in the
-group has succeeded since it first failed, the consumers, or what they depend on, more likely are:
-then redelivery slows down, and no message becomes a dead letter for its number of deliveries until
-something succeeds. Nor does one that failed during such a time as soon as it is over: it must first
-fail a delivery that began after it. (`sick_check=False` turns this off.)
+group has succeeded since it first failed, more likely the consumers are *sick*, or something that
+they depend on. Then redelivery slows down, and until something succeeds no message becomes a dead
+letter because of its number of deliveries. Nor does a message that failed during that time do so
+right after it: it must first fail a delivery that began later. (`sick_check=False` turns this off.)
 
-A group in which nothing has ever succeeded may have no healthy consumer, and no other message that
-could succeed: there a message is kept for `sick_hold` seconds from its first failure, and then
+If nothing has ever succeeded in a group, it may have no healthy consumer, or no other message that
+could succeed. There a message is kept for `sick_hold` seconds from its first failure, and then
 counts as poisonous.
 
 After a first failure it is unknown whether the group was sick. So if only one delivery is allowed,
@@ -33,13 +33,13 @@ DOUBLINGS_MAX = 30
 NOTE_MS = 1000
 LOOK_MS = 250
 
-# How many failures, from a message's last one in a sick time on, do not make it a dead letter: that
-# one, and the next, as its delivery may have begun before something succeeded.
+# How many failures do not make a message a dead letter, from its last one in a sick group on: that
+# one, and the next, whose delivery may have begun before something succeeded.
 SPARED = 2
 
 
 class GroupHealth:
-    """The health of one group, as one client sees it. rules: called whenever they are needed."""
+    """The health of one group, as one client sees it. rules: returns the group's current rules."""
 
     def __init__(self, ports: Ports, group_id: str, rules: Callable[[], Rules]) -> None:
         self._catalog = ports.catalog
@@ -56,7 +56,8 @@ class GroupHealth:
         self._record_from_time_to_time(now_ms)
 
     def record_success(self, *, at_once: bool = False) -> None:
-        """Record a success that is not yet recorded, for other clients."""
+        """Record the last success for other clients, if that was not done. at_once: even if one was
+        recorded a moment ago."""
         if self._own_ms > self._noted_ms:
             if at_once:
                 self._note()
@@ -65,8 +66,8 @@ class GroupHealth:
 
     def _record_from_time_to_time(self, now_ms: int) -> None:
         if now_ms - self._noted_ms >= NOTE_MS:
-            # Where this takes a round trip, one popper of this client does it for all, and where
-            # there is a background, none of them waits for it.
+            # Where this takes a round trip, one popper of this client does it for all; if there is
+            # a background thread, none of them waits for it.
             key, boot_ms = ("success", self._group_id), self._clock.boot_ms
             sharing = self._sharing
 
@@ -91,8 +92,8 @@ class GroupHealth:
         return claims.is_sick(claim, self._success_ms)
 
     def spares(self, claim: Claim) -> bool:
-        """Whether to keep a claim's messages although they were delivered as often as allowed: the
-        group is sick, and has not kept them too long."""
+        """Whether to keep a claim's messages although they were delivered as often as allowed: if
+        the group is sick, and has not kept them too long."""
         return self.sick(claim) and self._hold_left_ms(claim) != 0
 
     def _hold_left_ms(self, claim: Claim) -> int | None:
@@ -101,7 +102,7 @@ class GroupHealth:
         return None if ends_ms is None else max(0, ends_ms - self._catalog.now_ms())
 
     def _look(self) -> None:
-        """Read, from time to time, the successes that other clients recorded."""
+        """Read the successes that other clients recorded, every `LOOK_MS` at most."""
         now_ms = self._clock.boot_ms()
         if now_ms - self._looked_ms >= LOOK_MS:
             self._looked_ms = now_ms
@@ -110,8 +111,8 @@ class GroupHealth:
             )
 
     def recorded(self, claim: Claim, failure: str) -> str:
-        """`failure`, the record of why a held claim's messages failed just now, with what must be
-        kept of `claim.failure`, their record so far."""
+        """The new failure record of a held claim's messages. failure: the record of why they failed
+        just now, to which what must be kept of `claim.failure`, the record so far, is added."""
         if not claim.failure:
             return failure
         spared = json.loads(claim.failure).get("spared", 0)
@@ -120,8 +121,8 @@ class GroupHealth:
         return json.dumps({**record, "spared": spared} if spared else record)
 
     def slow_ms(self, claim: Claim) -> int:
-        """How long a failed claim must wait at least: doubled with each failure in a sick group,
-        but no longer than the group may keep it."""
+        """How long a failed claim must wait at least: in a sick group this doubles with each
+        failure, but is no longer than the group may keep the claim."""
         if claim.deliveries < 2 or not self.sick(claim):
             return 0
         doublings = min(DOUBLINGS_MAX, claim.deliveries - 2)
@@ -132,7 +133,8 @@ class GroupHealth:
 def freed(
     claim: Claim, now_ms: int, rules: Rules, health: GroupHealth, version: claims.Version
 ) -> list[Claim]:
-    """An expired claim's successors: free at once, in their old place in line, or by schedule."""
+    """The rows that replace an expired claim: free at once, in their old place in line, or later,
+    by the retry schedule."""
     wait_ms = max(rules.retry_ms(claim.deliveries, random()), health.slow_ms(claim))
     due_ms = now_ms + wait_ms if wait_ms else 0
     rows = claims.freed(claim, now_ms, due_ms, rules.max_deliveries, version)

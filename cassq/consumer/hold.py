@@ -1,4 +1,4 @@
-"""Holds: how what a keyed group claimed of one row is followed by those who settle it."""
+"""Holds: what a keyed group's lane wants to know of the messages of one of its claim rows."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from cassq.model.rows import Claim
 
 
 class Hold(abc.ABC):
-    """How a keyed group keeps what one claim row holds: only some of it is in a consumer's hands,
-    and what is settled makes room for more of its key.
+    """The part of one claim row that consumers of a keyed group have. Only some of the row is in
+    their hands; a message that is settled makes room for the next one of its key.
 
     base: the first seq of the row, for bit sets."""
 
@@ -23,30 +23,30 @@ class Hold(abc.ABC):
 
     @abc.abstractmethod
     def acked(self, seqs: RangeSet) -> None:
-        """Messages were acked, which is not written yet."""
+        """Messages were acked, but that is not written yet."""
 
     @abc.abstractmethod
     def released(self, seqs: RangeSet) -> RangeSet:
         """Messages were given back untried: they can be handed out again, in their old place.
-        Returns those that cannot, as they have receipts, which may not be valid then: they must be
+        Returns those that cannot, as they have receipts that must become invalid: they must be
         given back in rows of their own."""
 
     @abc.abstractmethod
     def failed(self, seqs: RangeSet) -> None:
-        """Messages were given back, which is not written yet."""
+        """Messages were given back, but that is not written yet."""
 
     @abc.abstractmethod
     def tried(self, row: Claim) -> RangeSet | None:
-        """Which of a row's messages are handed out, if that is not what the row says. It must say
-        so before they are, and as soon as they are not any more."""
+        """Which of a row's messages are handed out; None if the row says the same. It must say so
+        before they are handed out, and soon after they are released."""
 
     @abc.abstractmethod
     def due_ms(self, row: Claim) -> int:
-        """Until when a row must be held if some of it is handed out now."""
+        """Until when a row must be held if messages of it are handed out now."""
 
     @abc.abstractmethod
     def written(self, free: Sequence[Claim]) -> None:
-        """Some of what was noted is written. free: the rows of what was given back."""
+        """Some of what was noted is written. free: the rows of messages that were given back."""
 
     @abc.abstractmethod
     def over(self) -> None:
@@ -54,11 +54,11 @@ class Hold(abc.ABC):
 
     @abc.abstractmethod
     def give_receipt(self, seq: int) -> None:
-        """Note that a message has a receipt, so that others may settle it. Raises ClaimLostError if
-        no consumer has it. Safe beside a thread that settles others."""
+        """Note that a message has a receipt, so that any process may settle it. Raises
+        ClaimLostError if no consumer has it. Safe while another thread settles other messages."""
 
     @abc.abstractmethod
     def gone(self, seqs: RangeSet, acked: RangeSet, rows: Sequence[Claim]) -> bool:
-        """Messages are in none of the claim's rows any more, as their receipts were used; False if
-        some have none, so that the claim is lost. acked: those that were acked. rows: what is there
-        of the pipe now, where they were."""
+        """Messages are no longer in the claim's rows, because their receipts were used. False if
+        some have no receipt: then the claim is lost. acked: those that were acked. rows: the
+        present rows of that part of the pipe."""

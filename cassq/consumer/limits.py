@@ -1,14 +1,13 @@
-"""How a popper keeps within the limits of its group, which hold for all of its poppers together
-(`cassq.model.limits` says what they share).
+"""Limits: how a popper keeps to the limits of its group, which hold for all poppers of the group
+together (`cassq.model.limits` says what they share).
 
 A popper reserves slots of the rate as it needs them, and keeps permits while its consumer uses
-them. One that is killed leaves at most a quarter of a second of the rate unused, and its permits
-for two claim timeouts.
+them. If it is killed, the slots of one reservation stay unused (one message, or 3 % of what the
+rate allows in its unit of time), and its permits for two claim timeouts.
 
 Invariants:
-1. Nothing is claimed to be handed out without a slot, which is used up by it, and a permit.
-2. A popper has permits for what its consumer has in hand, and for longer than its claims of it
-   last.
+1. Each message that is claimed to be handed out needs a slot, which it uses up, and a permit.
+2. A popper has permits for all that its consumer has in hand, and they last longer than its claims.
 
 Not thread-safe: `cassq.popper` holds its lock around every call.
 """
@@ -27,13 +26,13 @@ from cassq.model import limits
 from cassq.model.limits import NONE_RESERVED, Permits, Slots
 from cassq.model.queues import Rules
 
-# How often what is shared is read and written again when others change it at the same time: after
-# that the popper looks again later, and does other things meanwhile.
+# How often a shared value is read and written again if others change it at the same time. After
+# that the popper tries again later, and does other things meanwhile.
 SWAPS_MAX = 6
 # When to look again for permits that others have, in seconds: in a directory, and over a network.
 LOOK_SECONDS = 0.05
 LOOK_BESIDE_SECONDS = 0.25
-UNUSED_MS = 500  # permits that are not used for so long go back
+UNUSED_MS = 500  # permits that were not used for this long are given back
 _NEVER = 3600.0
 
 
@@ -71,8 +70,9 @@ class Limits:
     def claim(
         self, wanted: int, likely: int, rules: Rules, claim: Callable[[int], Messages]
     ) -> Messages:
-        """What `claim` finds of as many messages as are allowed; arguments as of `_allowed`. If
-        that is nothing, what was reserved goes back: others may find some."""
+        """Call `claim` with how many messages are allowed, and return what it finds. Other
+        arguments: as for `_allowed`. If it finds nothing, reserved slots and unused permits are
+        given back, as others may find some."""
         allowed = self._allowed(wanted, likely, rules)
         self._tally.limited += allowed < wanted
         if not allowed:
@@ -85,8 +85,8 @@ class Limits:
 
     def _allowed(self, wanted: int, likely: int, rules: Rules) -> int:
         """How many messages may be claimed and handed out now, at most `wanted`. likely: how many
-        this popper will have finished in a tenth of a second. Cost: a read and a conditional write
-        for each limit, unless it has what it needs already."""
+        this popper finishes in a tenth of a second. Cost: a read and a conditional write for each
+        limit, unless the popper already has what it needs."""
         self._again, self.short = 0.0, False
         if rules.concurrency is not None:
             wanted = self._permitted(wanted, rules.concurrency, rules.claim_timeout_ms)
@@ -95,7 +95,7 @@ class Limits:
         return wanted
 
     def give_back(self) -> None:
-        """Give back what is not used. Cost: a read and two conditional writes at most."""
+        """Give back what is not used. Cost: at most a read and two conditional writes."""
         self._give_back_slots()
         count, _ = self._in_hand()
         if self._permits > count:
@@ -108,7 +108,7 @@ class Limits:
             self._keep_permits(0, 0)
 
     def until(self, most: float) -> float:
-        """Seconds until there may be more, as the last `claim` found; at most `most`."""
+        """Seconds until more may be allowed, as far as the last `claim` found; at most `most`."""
         return min(most, self._again) if self._again else most
 
     def maintain_within(self, rules: Rules) -> float:
@@ -118,8 +118,8 @@ class Limits:
         return min(UNUSED_MS, rules.claim_timeout_ms / 3) / 1000
 
     def maintain(self, rules: Rules) -> float:
-        """Keep the permits that are in use, and give the others back; seconds until the next
-        time. Cost: a read and a conditional write, where there is something to do."""
+        """Renew permits, and give back those that were not used lately. Returns the seconds until
+        the next time. Cost: a read and a conditional write, if there is something to do."""
         if not self._permits:
             return _NEVER
         if rules.concurrency is None:
@@ -167,7 +167,7 @@ class Limits:
         self._again = self._look_seconds
 
     def _give_back_slots(self) -> None:
-        """Give back the slots that are left, unless somebody reserved later ones."""
+        """Give back the slots that are left, unless another popper has reserved later ones."""
         reserved, slots = self._reserved, self._slots
         self._reserved = NONE_RESERVED
         if reserved.left and slots is not None:
@@ -202,8 +202,8 @@ class Limits:
         )
 
     def _change_permits(self, change: Callable[[Permits], Permits], least_ms: int) -> None:
-        """Change the permits of all poppers; nothing is written if that leaves ours as they are, at
-        least until then. Where others are quicker again and again, it stays at what it is."""
+        """Change the shared permits. Nothing is written if our number stays the same and lasts
+        until `least_ms` anyway. Gives up if others are quicker `SWAPS_MAX` times."""
         for _ in attempts(self._clock, SWAPS_MAX):
             text = self._leases.shared(self._permits_name)
             old = limits.permits_of(text, self._catalog.now_ms())
@@ -213,7 +213,7 @@ class Limits:
             if enough:
                 after = before
             else:
-                # If it is not known whether that is written, no more than ours in either case.
+                # While it is unknown whether the write applied, count on the fewer permits.
                 self._permits = min(before[0], after[0])
                 self._until_ms = min(before[1], after[1])
                 written = limits.permits_as_text(new, self._name)

@@ -1,11 +1,11 @@
 """Pace: how fast a popper finishes messages, how long its writes take, and what follows from that.
 
-Where a claim or an ack is slow, as where many poppers share one pipe of a cluster, each covers more
-work, so that writing takes a small part of a popper's time; the writes become fewer, and shorter.
-Where they are quick, as in one directory, they stay small, which leaves work for others.
+Where claims and acks are slow, as where many poppers share one pipe of a cluster, each covers more
+messages, so that writing takes a small part of a popper's time. Where they are quick, as in one
+directory, they stay small, which leaves work for others.
 
-Writes that one client's poppers make at the same time go in one step. So poppers that write seldom
-do it in time with each other, on a beat of their client that differs from other clients' beats.
+Writes that one client's poppers make at the same time share one step. So poppers that write seldom
+write at the same moments, the *beats* of their client, which differ from other clients' beats.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from __future__ import annotations
 from collections import deque
 
 PREFETCH_SECONDS = 0.1  # how much work an iteration prefetches
-# On average at most, where claims are slow and there is enough for all; it is up to half as much
-# again until a beat.
+# The most, on average, where claims are slow and there is enough for all. A single prefetch may
+# take half as much again, to reach a beat.
 PREFETCH_SECONDS_MAX = 2.0
 ACK_INTERVAL_MS = 50  # how long acks are collected at most ...
 ACK_INTERVAL_MS_MAX = 1000  # ... and where writing them is slow
-WORK_PER_WRITE = 32  # the work between two writes lasts this many times a write's time
+WORK_PER_WRITE = 32  # between two writes a popper works at least this many times as long as one
 SAMPLES_MAX = 16  # older measurements count for next to nothing
 BEATS_MS = (125, 250, 500, 1000, 2000)  # each divides the slower ones: their beats coincide
 
 
 class PopperPace:
-    """Moving averages of one popper: its messages a second, unknown until it finished some, and
-    how long its claims and its writes of acks took.
+    """Moving averages of one popper: how many messages it finishes per second (unknown until it
+    has finished some), and how long its claims and its writes of acks take.
 
-    client: the same for all poppers of a client; sets the phase of their beat. finished: (number of
-    messages, milliseconds) of fully settled claims, newest last. claimed: milliseconds that claims
-    took. quick: whether acks are written often because writing is quick.
+    client: a number that all poppers of a client share; sets the phase of their beats. finished:
+    (number of messages, milliseconds) of fully settled claims, newest last. claimed: milliseconds
+    that claims took. quick: whether writing is quick enough to write acks every `ACK_INTERVAL_MS`.
     """
 
     def __init__(self, client: int = 0) -> None:
@@ -59,8 +59,8 @@ class PopperPace:
         return self._in_seconds(PREFETCH_SECONDS)
 
     def prefetch_limit(self, now_ms: int) -> int:
-        """How many messages it may claim where plenty remain for others: as many as it finishes by
-        a beat."""
+        """How many messages it may claim where plenty remain for others; where claims are slow, as
+        many as it finishes until one of the next beats."""
         self._look()
         wanted_ms = WORK_PER_WRITE * self._claim_ms
         if wanted_ms <= PREFETCH_SECONDS * 1000:
@@ -84,7 +84,8 @@ class PopperPace:
         return beat_ms - (now_ms + self._phase_ms) % beat_ms
 
     def allowed(self, asked: int, timeout_ms: int) -> int:
-        """At most as many as the popper finishes in a third of the claim timeout."""
+        """How many of the messages asked for it may claim: at most as many as it finishes in a
+        third of the claim timeout."""
         self._look()
         if self._rate is None:
             return asked

@@ -1,6 +1,6 @@
 """Presence: records which poppers are present and whether they find anything to do.
 
-From it the reaper knows for how many poppers to open pipes, and alerts know that none has come.
+The reaper reads from it for how many poppers to open pipes, and alerts read whether there is any.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from cassq.lifecycle.ports import Ports
 from cassq.model.rows import GroupRow, Member
 
 ATTEND_MS = 5000
-POLL_MS = 20 * 60_000  # well below how long a catalog remembers members
+POLL_MS = 20 * 60_000  # far less than the time for which a catalog remembers members
 LOOK_SECONDS = 1.0
-# A popper not seen for this long is gone.
+# A popper that was not recorded for this long counts as gone.
 GONE_MS = 3 * ATTEND_MS
 
 
@@ -47,18 +47,19 @@ class Presence:
         self._poppers: list[_ListedPopper] = []
 
     def add(self, group: Callable[[], GroupRow], tally: Tally) -> None:
-        """Add a popper of that group. tally: its counters. group: its current row."""
+        """Add a popper. group: returns the current row of its group. tally: its counters."""
         now_ms = self._ports.catalog.now_ms()
         popper = _ListedPopper(group, self._ports.ids.version(), tally, now_ms)
         with self._mutex:
             self._poppers.append(popper)
 
     def maintain(self) -> float:
-        """Record changes, and every popper periodically; seconds until the next time.
+        """Record every popper periodically, and when it changes. Returns the seconds until the next
+        time.
 
         Cost: one unsynced write for each popper every five seconds, or when it starts or stops
-        finding messages. In a group that expires, a synced one more when a popper closes, and
-        three while it could expire (at least one in 20 minutes).
+        finding messages. In a group with `group_expires` also a synced write when a popper closes,
+        and one every third of that time, or every 20 minutes if that is less.
         """
         now_ms = self._ports.catalog.now_ms()
         with self._mutex:
@@ -84,8 +85,8 @@ class Presence:
         self._poll(popper, now_ms)
 
     def _poll(self, popper: _ListedPopper, now_ms: int, *, always: bool = False) -> None:
-        """Note for a group that expires that it has a popper. Members are forgotten after an
-        hour, and when they close."""
+        """Note for a group that can expire that it has a popper. This is separate from members,
+        which are forgotten after an hour, and when they close."""
         try:
             group = popper.group()
         except (QueueNotFoundError, GroupNotFoundError):

@@ -1,16 +1,17 @@
-"""Settling by receipt: anybody who has the receipt of a delivery settles it, or dates it anew.
+"""Settling by receipt: any process that has the receipt of a delivery can settle the message, or
+give it a new deadline.
 
 The rows of claims decide: a receipt is valid while a row says that its holder has the message, and
 every change is conditional on that row's version. Each claim has a holder of its own, so a receipt
 of an earlier delivery never settles, shortens or lengthens a later one.
 
 A message that gets a deadline of its own moves to a row of its own, with a holder that is marked.
-The popper that delivered it leaves such rows alone: it neither extends them nor gives them back,
-whether it closes or dies. Of a row that a receipt changed, it finds out what is still its own when
-it writes the row next; see `Delivery.find_again`.
+The popper that delivered it leaves such rows alone: it does not extend them, and does not give them
+back when it closes. If a receipt changed a row, the popper finds out which messages are still its
+own when it next writes that row; see `Delivery.find_again`.
 
-In a keyed group the epoch of the pipe is a condition, too, so that nobody sees what a receipt did
-before it is durable: the key goes on then. See `cassq.consumer.keyed.elsewhere`.
+In a keyed group a change is also conditional on the epoch of the pipe, so that it is durable before
+anyone sees it and the key goes on. See `cassq.consumer.keyed.elsewhere`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from cassq.model.receipts import Receipt
 from cassq.model.rows import Claim, ClaimState, GroupRow, QueueRow
 
 SPAN_MAX = 1024  # seqs of a pipe between two receipts whose rows are read together
-SOON_MS = 1000  # with a deadline sooner than that, poppers that wait are woken
+SOON_MS = 1000  # poppers that wait are woken for deadlines that are closer than this
 
 
 class Found(NamedTuple):
@@ -46,7 +47,7 @@ class Found(NamedTuple):
 
 
 class ReceiptSettler:
-    """Settles deliveries of one group. Thread-safe. ring: wakes poppers that wait."""
+    """Settles deliveries of one group by receipts. Thread-safe. ring: wakes poppers that wait."""
 
     def __init__(
         self,
@@ -67,9 +68,9 @@ class ReceiptSettler:
     def settle(
         self, receipts: Sequence[Receipt], back: NackOptions | None, *, overdue: bool = True
     ) -> list[Receipt]:
-        """Ack messages, or give them back; durable on return. overdue: also those past their
-        deadline. Returns the receipts that are not valid, which change nothing. Cost: a read for
-        each run of messages, one synced transaction for all of them."""
+        """Ack messages (back: None), or give them back; durable on return. overdue: also accept
+        messages past their deadline. Returns the receipts that are not valid, which change nothing.
+        Cost: a read for each run of messages, one synced transaction for all of them."""
         with self._lock:
             self._check()
             invalid: list[Receipt] = []
@@ -83,8 +84,7 @@ class ReceiptSettler:
     def extend(
         self, receipts: Sequence[Receipt], ms: int, *, overdue: bool = True
     ) -> list[Receipt]:
-        """Give messages a deadline of their own, `ms` from now. overdue: also those past their
-        deadline. Otherwise as `settle`."""
+        """Give messages a deadline of their own, `ms` from now. Everything else as for `settle`."""
         with self._lock:
             self._check()
             invalid: list[Receipt] = []
@@ -98,8 +98,8 @@ class ReceiptSettler:
     def _out(
         self, found: dict[Receipt, Found], invalid: list[Receipt], *, overdue: bool
     ) -> dict[Receipt, Found]:
-        """Those that somebody has; the others are added to `invalid`. overdue: also those past
-        their deadline."""
+        """The receipts whose messages are in a consumer's hands; adds the others to `invalid`.
+        overdue: also accept messages past their deadline."""
         until_ms = None if overdue else self._catalog.now_ms()
         out = {r: each for r, each in found.items() if _is_out(each.row, until_ms)}
         invalid.extend(found.keys() - out.keys())
@@ -119,8 +119,8 @@ class ReceiptSettler:
         receipts: Sequence[Receipt],
         act: Callable[[dict[Receipt, Found]], list[Receipt]],
     ) -> list[Receipt]:
-        """Act on the rows of receipts until each is done or not valid. act: returns those whose
-        rows were changed meanwhile."""
+        """Act on the rows of receipts until each is done or not valid; returns those not valid.
+        act: returns the receipts whose rows were changed meanwhile."""
         left = list(dict.fromkeys(receipts))
         invalid: list[Receipt] = []
         for _ in attempts(self._clock):
@@ -132,7 +132,7 @@ class ReceiptSettler:
         raise contended(f"the claims of pipe {left[0].pipe_id}")
 
     def _rows(self, receipts: Sequence[Receipt]) -> dict[Receipt, Found]:
-        """The rows by which receipts are valid."""
+        """The rows of the receipts that are valid."""
         found: dict[Receipt, Found] = {}
         ordered = sorted(receipts, key=attrgetter("pipe_id", "seq"))
         for _, some in groupby(ordered, key=lambda each: (each.pipe_id, each.seq // SPAN_MAX)):
@@ -187,17 +187,18 @@ class ReceiptSettler:
         done = self._catalog.claims.replace_many(changes, epochs=epochs)
         changed = {row.version for (row, _), ok in zip(changes, done, strict=True) if not ok}
         if due_ms < self._catalog.now_ms() + SOON_MS:
-            self._ring()  # before that they look by themselves
+            self._ring()  # for later deadlines they look by themselves in time
         return [receipt for receipt, (row, _) in found.items() if row.version in changed]
 
 
 def _is_out(row: Claim, now_ms: int | None) -> bool:
-    """Whether somebody has the messages of a row; now_ms: and their time is not over."""
+    """Whether the messages of a row are in a consumer's hands. now_ms: if given, also whether their
+    deadline has not passed."""
     return row.state is ClaimState.HELD and (now_ms is None or row.due_ms > now_ms)
 
 
 def _by_row(found: dict[Receipt, Found]) -> dict[str, tuple[Found, RangeSet]]:
-    """By version, each row and the seqs in it that are named."""
+    """Each row, and the seqs of the receipts in it, by the row's version."""
     rows = {each.row.version: each for each in found.values()}
     seqs: dict[str, list[int]] = {version: [] for version in rows}
     for receipt, each in found.items():

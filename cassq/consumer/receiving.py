@@ -1,9 +1,9 @@
-"""Receiving: takes messages for others, who settle each by its receipt.
+"""Receiving: takes messages for other processes, which settle each by its receipt.
 
 A popper holds what it has claimed, keeps the claims alive, and gives back what is left when it
 ends. A receiver holds nothing: every message has a deadline of its own from the start, in the
-catalog. So whatever becomes of this process, no message comes again earlier or later for it; its
-deliveries are counted one by one, and it shares in no other's failure.
+catalog. So if this process ends, no message is delivered again sooner or later because of that. The
+deliveries of each message are counted separately: it does not share the failures of others.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ MAINTENANCE_SECONDS = 10.0  # how long an idle receiver may hold the files of re
 
 
 class AnyReceiver(abc.ABC):
-    """Receives messages of one group of a queue for others."""
+    """Receives messages of one group of a queue for other processes."""
 
     @abc.abstractmethod
     def receive(self, max_messages: int, ms: int) -> Sequence[Message]:
-        """At most `max_messages` messages, which are nobody else's for `ms` milliseconds; empty if
-        there are none now."""
+        """At most `max_messages` messages, which are not delivered to anyone else for `ms`
+        milliseconds; empty if there are none now."""
 
     @abc.abstractmethod
     def wait(self, seconds: float) -> None:
@@ -42,7 +42,7 @@ class AnyReceiver(abc.ABC):
 
     @abc.abstractmethod
     def interrupt(self) -> None:
-        """End the wait of another thread; if none waits, the next one."""
+        """End the wait of another thread; if none waits, the next wait ends at once."""
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -50,11 +50,11 @@ class AnyReceiver(abc.ABC):
 
     @property
     def patience(self) -> float:
-        """For how many seconds even those should wait who do not want to."""
+        """How many seconds a client should wait for messages even if it asked not to wait."""
         return 0.0
 
     def settled(self, receipts: Iterable[str]) -> None:
-        """Messages were settled here by their receipts: others may have waited for that."""
+        """Called after messages were settled here by their receipts: others may wait for that."""
 
 
 class Receiver(AnyReceiver):
@@ -84,13 +84,14 @@ class Receiver(AnyReceiver):
 
     @operation
     def receive(self, max_messages: int, ms: int) -> Messages:
-        """At most `max_messages` messages, which are nobody else's for `ms` milliseconds; empty if
-        there are none now. Those of one call come from one pipe, so there may be more.
+        """At most `max_messages` messages, which are not delivered to anyone else for `ms`
+        milliseconds; empty if there are none now. New messages of one call come from one pipe, so
+        there may be more in others.
 
-        Raises UsageError for a group that needs a popper: with order, or with limits. Raises
+        Raises UsageError for a group with order or limits, which needs a popper. Raises
         CorruptionError or ExtentMissingError once for a pipe that cannot be read. Cost: one
-        unsynced catalog transaction and one read of the pipe; for what is delivered again, a synced
-        one instead.
+        unsynced catalog transaction and one read of the pipe; for messages that are delivered
+        again, a synced transaction.
         """
         check_count("max_messages", max_messages, RECEIVE_MAX)
         with self._lock:
@@ -129,7 +130,7 @@ class Receiver(AnyReceiver):
             self._waiter.wait(left, self._has_news)
 
     def interrupt(self) -> None:
-        """End the wait of another thread; if none waits, the next one."""
+        """End the wait of another thread; if none waits, the next wait ends at once."""
         self._hurried = True
         self._waiter.wake()
 

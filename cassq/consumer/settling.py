@@ -1,9 +1,9 @@
-"""Settling: how a popper's acks, nacks and extensions get into the catalog.
+"""Settling: writes a popper's acks, nacks and extensions to the catalog.
 
-Acks and nacks are collected and written in groups; extending writes at once. Every write is
-conditional on the row's version (and, in exclusive groups, on the pipe's epoch): if it does not
-apply, the claim was lost. If its outcome is unknown, it is read back before anything else is
-written.
+Acks and nacks are collected and written in groups; an extension is written at once. Every write is
+conditional on the row's version (and, in exclusive groups, on the pipe's epoch): if it is refused,
+the claim was lost, unless receipts changed the row. If the outcome of a write is unknown, the rows
+are read before anything else is written.
 
 Not thread-safe: `cassq.popper` holds its lock around every call.
 """
@@ -31,15 +31,15 @@ from cassq.model.rows import Claim, ClaimState
 
 Change = tuple[Delivery, Claim, list[Claim]]
 
-# A claim is extended once no more than this share of its timeout is left. Claims are checked three
-# times in a timeout, so more than a third is left then.
+# A claim is extended once less than this share of its timeout is left. Claims are checked three
+# times per timeout, so more than a third of it is left when that happens.
 EXTENDED_BELOW = 0.7
 
 
 class Settler:
     """Keeps the deliveries of one popper until all of their messages are settled.
 
-    claimer: claims them. finished: called when a delivery is over.
+    claimer: the popper's. finished: called when a delivery is over.
     """
 
     def __init__(
@@ -81,8 +81,8 @@ class Settler:
         return self.pace.ack_wait_ms(self._claimer.rules.claim_timeout_ms, now_ms)
 
     def begin(self, now_ms: int) -> int:
-        """Before an ack or nack is noted: for how many milliseconds more may be collected with it;
-        0 if it joins a group already being collected."""
+        """Called before an ack or nack is noted. Returns for how many milliseconds others may be
+        collected with it; 0 if it joins a group that is already being collected."""
         if self.unwritten:
             return 0
         wait_ms = self.until_flush_ms(now_ms)
@@ -90,9 +90,9 @@ class Settler:
         return wait_ms
 
     def begin_wait(self) -> int:
-        """Before the popper waits: for how many milliseconds acks may still be collected, so that a
-        message which comes at once does not wait for their write. 0 where others wait for what is
-        written: a message given back, the next one of a group with order or limits."""
+        """Called before the popper waits. Returns for how many milliseconds acks may still be
+        collected, so that a message that comes at once need not wait for their write. 0 if others
+        wait for that write: for a message given back, or in a group with order or limits."""
         if self._claimer.rules.limited:
             return 0
         if any(each.backs or each.epoch is not None for each in self.unwritten):
@@ -103,7 +103,7 @@ class Settler:
 
     @property
     def overdue(self) -> bool:
-        """Whether acks were collected for long enough; called only while there are any."""
+        """Whether acks were collected for long enough. Called only while there are any."""
         return self._catalog.now_ms() >= self.flush_ms
 
     @property
@@ -117,7 +117,7 @@ class Settler:
         return sum(delivery.left for delivery in self.deliveries)
 
     def has_prime_suspect(self) -> bool:
-        """Whether a consumer has a message that may have crashed its last ones."""
+        """Whether a consumer has a message that is suspected of having crashed earlier ones."""
         most = self._claimer.rules.max_deliveries
         return any(
             each.left and any(claims.is_prime_suspect(row, most) for row in each.rows)
@@ -125,8 +125,8 @@ class Settler:
         )
 
     def in_hand(self, ahead: int) -> tuple[int, int]:
-        """How many messages consumers have, if `ahead` were not handed out yet, and until when the
-        last of them is claimed."""
+        """How many messages consumers have, and until when the last of them is claimed. ahead: how
+        many claimed messages were not handed out yet."""
         due_ms = max((delivery.due_ms for delivery in self.deliveries), default=0)
         return self.open_count - ahead, due_ms
 
@@ -154,7 +154,7 @@ class Settler:
 
     def flush(self) -> list[Claim]:
         """Write everything collected in one synced transaction, and mark lost claims. Returns the
-        rows given back, free now. `failure` says why something could not be written."""
+        rows that were given back, now free. `failure` says why something could not be written."""
         begun_ms = self._catalog.now_ms()
         try:
             free = self._flush(begun_ms)
@@ -180,16 +180,16 @@ class Settler:
             if not left:
                 break
         for delivery in left:
-            del whole[delivery]  # it stays noted, for the next time
+            del whole[delivery]  # it stays noted until the next flush
             self.failure = contended(f"the claims of pipe {delivery.pipe_id}")
         for delivery, gives_too in whole.items():
             self._written(delivery, gives_too=gives_too)
         return free
 
     def _changes_of(self, delivery: Delivery, now_ms: int) -> tuple[list[Change], bool]:
-        """What to write for a delivery, and whether that is everything noted of it. If the rows
-        for what it gives back cannot be built, those wait for the next time: no message may lose
-        its ack over that."""
+        """What to write for a delivery, and whether that is everything noted of it. If the rows for
+        messages that it gives back cannot be built, these wait for the next flush: acks must not be
+        lost because of that."""
         try:
             return self._changes(delivery, self._gives(delivery, now_ms)), True
         except Exception as exc:
@@ -197,7 +197,7 @@ class Settler:
             return self._changes(delivery, []), False
 
     def _written(self, delivery: Delivery, *, gives_too: bool) -> None:
-        """What was noted of a delivery is now written, or lost with its claim."""
+        """Clear what was noted of a delivery: it is now written, or lost with its claim."""
         if not delivery.lost:
             self.acks_written |= bool(delivery.pending)
             self.tally.committed += len(delivery.pending)
@@ -208,8 +208,8 @@ class Settler:
             self._drop_if_over(delivery)
 
     def write_tried(self, deliveries: Sequence[Delivery], *, synced: bool) -> None:
-        """Write what a keyed group is about to hand out, and mark lost claims. Survives a crash of
-        the process, with `synced` also of the machine. Cost: a transaction."""
+        """Write which messages a keyed group is about to hand out, and mark lost claims. The write
+        survives a crash of the process, with `synced` also of the machine. Cost: a transaction."""
         self._clear_up()
         left, now_ms = list(deliveries), self._catalog.now_ms()
         for _ in attempts(self._clock):
@@ -220,7 +220,7 @@ class Settler:
         raise contended(f"the claims of pipe {left[0].pipe_id}")
 
     def _tries_of(self, delivery: Delivery) -> Iterator[Change]:
-        """The replacement of each row of which more is handed out, or less."""
+        """The replacement of each row whose handed-out messages change."""
         for row in delivery.rows:
             tried, due_ms = _tried(delivery, row)
             if tried is not None:
@@ -228,9 +228,8 @@ class Settler:
                 yield delivery, row, new
 
     def part(self, changes: Sequence[Change], *, synced: bool) -> list[Change]:
-        """Write rows of a keyed group's claims of which messages get deadlines of their own.
-        Returns the changes that were done; the claims of the others are lost. Cost: a
-        transaction."""
+        """Write the changes of a keyed group's rows that give messages deadlines of their own.
+        Returns those that were applied; the claims of the others are lost. Cost: a transaction."""
         self._clear_up()
         done: list[Change] = []
         for change, is_done in zip(changes, self._replace(changes, synced=synced), strict=True):
@@ -244,13 +243,13 @@ class Settler:
         return done
 
     def _replace(self, changes: Sequence[Change], *, synced: bool) -> list[bool]:
-        """Whether each change was done."""
+        """Write changes in one transaction; returns whether each was applied."""
         pairs = [(old, new) for _, old, new in changes]
         epochs = [delivery.epoch for delivery, _, _ in changes]
         return self._catalog.claims.replace_many(pairs, epochs=epochs, synced=synced)
 
     def will_write(self, delivery: Delivery) -> None:
-        """Write with the next flush what a keyed group hands out of a claim, or does no more."""
+        """Have the next flush write which messages of a claim a keyed group has handed out."""
         self._note(delivery, self._catalog.now_ms())
 
     def _changes(self, delivery: Delivery, gives: list[GiveBack]) -> list[Change]:
@@ -267,7 +266,7 @@ class Settler:
         changes: list[Change] = []
         for row, mine in zip(rows, given, strict=True):
             acks = delivery.pending.within(row.start, row.end)
-            if row.acked:  # of them some may be written, just before another row could not be
+            if row.acked:  # some may have been written before the write of another row failed
                 acks = acks - row.acked
             tried, due_ms = _tried(delivery, row)
             if acks or mine or tried is not None:
@@ -283,13 +282,13 @@ class Settler:
         *,
         synced: bool = True,
     ) -> list[Delivery]:
-        """Write changes; add what is free now to `free`. Returns the deliveries of which rows were
-        changed by receipts: those are to be written again."""
+        """Write changes, and add the rows that are free now to `free`. Returns the deliveries that
+        must be written again, as receipts have changed their rows."""
         if any(delivery.reserved is not None for delivery, _, _ in changes):
             changes = [each for each in changes if not self._write_reserved(each, free, now_ms)]
             if not changes:
                 return []
-        # The outcome is unknown also when a signal handler raises in the middle of this.
+        # The outcome is also unknown if a signal handler raises in the middle of this.
         self._unsure += changes
         try:
             results = self._replace(changes, synced=synced)
@@ -309,7 +308,7 @@ class Settler:
     def _replaced(
         self, delivery: Delivery, old: Claim, new: list[Claim], now_ms: int
     ) -> list[Claim]:
-        """Note that a row was replaced; returns what is free now."""
+        """Note that a row was replaced. Returns the new rows that are free."""
         delivery.replace(old, new)
         given = [row for row in new if row.state is ClaimState.FREE]
         if delivery.hold is not None:
@@ -320,8 +319,8 @@ class Settler:
         return given
 
     def _write_reserved(self, change: Change, free: list[Claim], now_ms: int) -> bool:
-        """Write the first rows of a claim that was a reservation; False if it is none, or no
-        longer: then there may be a row to replace."""
+        """Write the first rows of a claim that is a reservation. False if it is not one, or not any
+        more: then there may be a row to replace."""
         delivery, old, new = change
         if delivery.reserved is None:
             return False
@@ -339,8 +338,8 @@ class Settler:
         return done
 
     def _find_again(self, delivery: Delivery, old: Claim) -> bool:
-        """Whether a row that is not as it was last written was changed by receipts only; otherwise
-        the claim is lost. Cost: a read, in keyed groups two; none in exclusive ones."""
+        """A row is not as we last wrote it: whether only receipts changed it. If not, marks the
+        claim as lost. Cost: a read; two in keyed groups; none in exclusive ones."""
         if delivery.epoch is None or delivery.keyed:
             seqs = range(old.start, old.end)
             rows = self._catalog.claims.rows(old.group_id, old.pipe_id, seqs)
@@ -357,8 +356,8 @@ class Settler:
         return cursor is None or cursor.epoch != delivery.epoch
 
     def look_again(self, delivery: Delivery, row: Claim) -> None:
-        """A row of a keyed group's claim was seen to be not as it was last written: find out what
-        receipts did. The claim is lost if that was not all. Cost: as `_find_again`."""
+        """A row of a keyed group's claim is not as we last wrote it: find out what receipts did to
+        it. If anything else changed it, the claim is lost. Cost: as `_find_again`."""
         self._clear_up()
         if row not in delivery.rows or delivery.lost:
             return
@@ -366,8 +365,8 @@ class Settler:
             self._drop_if_over(delivery)
 
     def _clear_up(self) -> None:
-        """Read back the writes of unknown outcome: each applied, did not, or came after the claim
-        was lost."""
+        """Find out by reading what became of writes of unknown outcome: each was applied or not, or
+        the claim was lost before it."""
         if self._unsure:
             self._catalog.claims.ensure_durable()
         while self._unsure:
@@ -380,7 +379,7 @@ class Settler:
             versions = {row.version for row in rows}
             if old.version not in versions and old in delivery.rows:
                 written = any(row.version in versions for row in new)
-                # If messages were left to us, and all are done, others may have done them all.
+                # If we were to keep some of the messages but all are done, others did that.
                 whole = not any(row.state is ClaimState.HELD for row in new)
                 if written or (whole and self._is_done(old, delivery, rows)):
                     delivery.replace(old, new)
@@ -391,8 +390,8 @@ class Settler:
             self._unsure.pop()
 
     def _is_reserved(self, delivery: Delivery) -> bool:
-        """Whether a claim is still a reservation, after a write of unknown outcome, and a read of
-        its rows, before which that write may still have been under way."""
+        """Whether a claim is still a reservation after a write of unknown outcome. Called after its
+        rows were read; that write may have been under way until then."""
         if delivery.reserved is None:
             return False
         then = delivery.reserved.cursor
@@ -403,7 +402,7 @@ class Settler:
         return False
 
     def _is_done(self, old: Claim, delivery: Delivery, rows: list[Claim]) -> bool:
-        """Whether all of `old` is done, by merged rows or an advanced ack offset."""
+        """Whether all messages of `old` are done, by merged rows or a later ack offset."""
         cursor = self._catalog.claims.cursor(old.group_id, old.pipe_id)
         if delivery.epoch is not None and (cursor is None or cursor.epoch != delivery.epoch):
             return False  # another popper has, or may have, taken the pipe since
@@ -435,7 +434,7 @@ class Settler:
         """Collect messages to give back; settled ones stay settled.
 
         In an exclusive group the messages after them in the claim are given back as well,
-        uncounted: they must not be done first. Raises ClaimLostError.
+        uncounted, since they must not be done first. Raises ClaimLostError.
         """
         if self._unsure:
             self._clear_up()
@@ -460,7 +459,7 @@ class Settler:
                 delivery.give(later, NackOptions(counted=False))
 
     def give_up(self, delivery: Delivery, seqs: RangeSet, back: NackOptions) -> None:
-        """Collect messages to give back, whose claim is known to be ours."""
+        """Collect messages to give back whose claim is known to be ours."""
         self._note(delivery, self._catalog.now_ms())
         delivery.give(seqs, back)
         self.tally.given(len(seqs), counted=back.counted, doomed=back.doomed)
@@ -494,7 +493,7 @@ class Settler:
             if not seqs:
                 continue  # the caller was interrupted before the seqs were noted
             if not back.counted:
-                # To the front of the line, perhaps later.
+                # They go to the front of the line, after the delay if there is one.
                 gives.append(GiveBack(seqs, back.delay_ms or 0, delivery.deliveries - 1))
                 continue
             wait_ms = back.delay_ms
@@ -520,7 +519,7 @@ class Settler:
         return gives
 
     def _recorded(self, give: GiveBack, row: Claim) -> GiveBack:
-        """`give`, with what must be kept of earlier failures."""
+        """`give`, with what must be kept of the row's earlier failures."""
         if not give.failure:
             return give
         return give._replace(failure=self._claimer.health.recorded(row, give.failure))
@@ -542,7 +541,7 @@ class Settler:
             raise ClaimLostError(pipe_id=delivery.pipe_id)
 
     def _extend(self, due_ms: dict[Delivery, int], now_ms: int) -> None:
-        """Write deadlines of claims, for the messages that have none of their own."""
+        """Write new deadlines of claims, for messages that have no deadline of their own."""
         left = list(due_ms)
         for _ in attempts(self._clock):
             changes: list[Change] = [
@@ -561,7 +560,7 @@ class Settler:
             raise contended(f"the claims of pipe {left[0].pipe_id}")
 
     def extend_all(self, deliveries: Sequence[Delivery], ms: int) -> bool:
-        """Move the deadlines of a keyed group's claims to `ms` from now; False if one of them was
+        """Move the deadlines of a keyed group's claims to `ms` from now. False if any claim was
         lost. Cost: a synced transaction."""
         self._clear_up()
         now_ms = self._catalog.now_ms()
@@ -569,7 +568,7 @@ class Settler:
         return not any(delivery.lost for delivery in deliveries)
 
     def forget(self, delivery: Delivery) -> None:
-        """Give up a claim that is lost."""
+        """Drop a claim that is lost."""
         delivery.lost = True
         delivery.hold = None
         self.unwritten.pop(delivery, None)
@@ -577,8 +576,8 @@ class Settler:
         self._drop_if_over(delivery)
 
     def near_deadline(self, cap_ms: float, timeout_ms: int) -> dict[Delivery, int]:
-        """The claims to extend, and for how long from now: those close to their deadline whose
-        consumers are alive, up to `cap_ms` after the claim was made."""
+        """The claims to extend, each with the milliseconds from now: those close to their deadline
+        whose consumers are alive. The limit is `cap_ms` after the claim was made."""
         now_ms = self._catalog.now_ms()
         found: dict[Delivery, int] = {}
         for delivery in self.deliveries:
@@ -590,7 +589,7 @@ class Settler:
             if delivery.reserved is not None:
                 if now_ms < delivery.taken_ms + TURN_MS:
                     continue  # it will probably be acked in a moment
-                # To be extended it must get a row, in which others see that it is held.
+                # To be extended it needs a row, by which others see that it is held.
                 left_ms, wanted = max(left_ms, rest_ms + 1), True
             if wanted and delivery.is_attended:
                 found[delivery] = round(left_ms)
@@ -601,8 +600,8 @@ class Settler:
         return TURN_MS if any(each.reserved for each in self.deliveries) else timeout_ms / 3
 
     def keep_alive(self, wanted: dict[Delivery, int]) -> None:
-        """Extend claims, each to the given time from now. The consumer of a lost one learns of it
-        when it acks. Cost: one synced transaction for all; in exclusive groups one for each."""
+        """Extend claims, each to the given time from now. If a claim is lost, its consumer gets the
+        error at its ack. Cost: one synced transaction for all; in exclusive groups one for each."""
         together = [delivery for delivery in wanted if delivery.epoch is None]
         if together:
             self._clear_up()
@@ -617,11 +616,12 @@ class Settler:
                 try:
                     self.extend(delivery, ms)
                 except ClaimLostError:
-                    continue  # its consumer learns of it when it acks
+                    continue  # its consumer gets the error at its ack
 
 
 def _tried(delivery: Delivery, row: Claim) -> tuple[RangeSet | None, int]:
-    """What a row must say is handed out, if that changes, and until when it must be held then."""
+    """Which messages a row must show as handed out, if that changes, and until when it must then be
+    held."""
     hold = delivery.hold
     tried = None if hold is None else hold.tried(row)
     return (None, 0) if hold is None or tried is None else (tried, hold.due_ms(row))

@@ -1,18 +1,19 @@
 """Candidate pipes: which pipes a group may claim from at the moment, and in which order.
 
-A popper claims in rounds, one claim each, from the oldest `max_pop_width` live pipes that have
-something waiting for the group (the *window*), so that none of them starves. The listing is cached:
-what it misses is found when nothing else is, or within a second.
+A popper claims in rounds from the *window*: the oldest `max_pop_width` live pipes that have
+something waiting for the group. In a round it makes one claim from each of them, so that none of
+them starves. The list of live pipes is cached: pipes that it misses are found when nothing else is,
+or within a second.
 
-The bound on overtaking: while at most `max_pop_width` pipes have something waiting, take a message
-with d unclaimed messages ahead of it, in a pipe that the popper has listed. Before it is delivered
-to a single popper that asks for c at a time, at most `(p - 1) * c * (d // c + 2)` newer messages
-pass it, p being the number of pipes. A pipe beyond the window waits until an older one in it is
+The bound on overtaking: let p pipes have something waiting, at most `max_pop_width`, and take a
+message with d unclaimed messages ahead of it, in a pipe that the popper has listed. Before this
+message is delivered, a single popper that asks for c messages at a time delivers at most
+`(p - 1) * c * (d // c + 2)` newer ones. A pipe beyond the window waits until an older one in it is
 empty.
 
-All of this holds among the pipes of one priority. Those of a greater one come first, so the window
-is that of the greatest priority in which something waits. If all of its pipes were tried in vain,
-`go_on` moves it to the next; now and then it begins at the least priority (`upward`).
+All of this holds among the pipes of one priority. Pipes of a greater priority come first, so the
+window belongs to the greatest priority in which something waits. If all of its pipes were tried in
+vain, `go_on` moves it to the next priority; now and then it begins at the least one (`upward`).
 """
 
 from __future__ import annotations
@@ -30,21 +31,21 @@ from cassq.model.rows import Cursor, GroupRow, PipeRow, PipeState, QueueRow
 
 REFRESH_MS = 1000
 URGENT_MS = 40  # how often to look for new pipes with a priority where that takes no round trip
-# How long an unreachable pipe is left alone; this doubles with each failed try, up to the maximum:
-# waiting for many of them must not keep a popper from the others.
+# How long an unreachable pipe is left alone, so that a popper does not spend its time waiting for
+# such pipes. Doubles with each failed try, up to the maximum.
 AWAY_MS = 1000
 AWAY_MAX_MS = 8000
 # An unreadable pipe is tried again after this time: it may have been repaired.
 BROKEN_AGAIN_MS = 5000
 LISTED_MIN = 64
-# Why a pipe cannot be read, or cannot be reached now: others may be.
+# Errors of one pipe that cannot be read, or cannot be reached now, while others may be.
 UNREADABLE = (ExtentMissingError, CorruptionError, ExtentUnavailableError)
 READERS_MAX = 64
 
 
 class PipeView:
-    """A pipe as one group sees it. `cursor` may lag behind the catalog's, never lead. end_seq: as
-    last read; everything below it is acknowledged and may be delivered."""
+    """A pipe as one group sees it. cursor: may be older than the catalog's, but never newer.
+    end_seq: as last read; everything below it is acknowledged and may be delivered."""
 
     __slots__ = ("cursor", "end_seq", "follows", "reader", "row")
 
@@ -57,10 +58,9 @@ class PipeView:
 
 
 class Readers:
-    """Open extents; the least recently used are closed first, removed ones at once.
-
-    At most `READERS_MAX` are open: a popper also reads pipes in no listing, when a message in them
-    is redelivered or comes due.
+    """Open extents, at most `READERS_MAX`; the least recently used are closed first, removed ones
+    at once. There is a maximum because a popper also reads pipes that are not listed, to redeliver
+    messages, or deliver those that come due.
     """
 
     def __init__(self, open_extent: Callable[[str], ExtentReader]) -> None:
@@ -101,7 +101,8 @@ class Readers:
 
 
 class CandidatePipes:
-    """The pipes a group can claim from, oldest first, in turn. part: only some of them."""
+    """The pipes that a group can claim from, oldest first, in turn. part: restricts them to some of
+    the queue's."""
 
     def __init__(
         self,
@@ -121,7 +122,7 @@ class CandidatePipes:
         self._refreshed_ms = -REFRESH_MS
         self._limit = LISTED_MIN
         self.truncated: bool = False  # the last listing was cut off
-        self.levels: list[int] = []  # the priorities in it, if there is one besides 0 ...
+        self.levels: list[int] = []  # the priorities in it, if any is not 0 ...
         self.top: int = 0  # ... and the greatest of them
         self.upward: bool = False  # whether the least priority comes first, until further notice
         self.tried: set[str] = set()  # pipes to leave out until this is cleared
@@ -130,13 +131,13 @@ class CandidatePipes:
         self._looked_ms = -URGENT_MS  # ... which was at this boot time
         self._round: set[str] = set()
         self.readers: Readers = Readers(ports.store.reader)
-        # Pipes that cannot be read, each reported to the user once; they are left alone from then
-        # on, except for a retry at the boot time in `_again_ms`.
+        # Pipes that cannot be read, each reported to the user once. From then on they are left
+        # alone until the boot time in `_again_ms`, when they are tried again.
         self.broken: dict[str, CassqError] = {}
         self.unreported: list[CassqError] = []
         self._again_ms: dict[str, int] = {}
-        # Pipes that could not be reached when last tried: until when, and for how long, they are
-        # left alone. away: the latest such error.
+        # Pipes that could not be reached when last tried: until when they are left alone, and how
+        # long that is. away: the latest such error.
         self._away: dict[str, tuple[int, int]] = {}
         self.away: ExtentUnavailableError | None = None
         self._out: set[str] = set()  # the pipes left out when choosing candidates
@@ -164,7 +165,7 @@ class CandidatePipes:
         if self._part is not None:
             rows = [row for row in rows if self._part.has(row)]
             if self.truncated and not rows:
-                self._limit *= 2  # those that were listed are all of other parts
+                self._limit *= 2  # all that were listed belong to other parts
                 return self.refresh(old_ms=old_ms)
         self.levels, self.top = [], rows[0].priority if rows else 0
         self.tried.clear()
@@ -189,12 +190,13 @@ class CandidatePipes:
         return asked_now or self._ports.sharing is None
 
     def begin(self, *, upward: bool) -> None:
-        """Begin with all priorities again."""
+        """Begin a claim: try all priorities again. upward: the least one first."""
         self.upward = upward
         self.tried.clear()
 
     def look_further(self) -> None:
-        """List twice as many: the listed pipes are open ones with nothing in them."""
+        """List twice as many pipes, since those that are listed are open ones with nothing in
+        them."""
         self._limit *= 2
         self.refresh()
 
@@ -212,9 +214,9 @@ class CandidatePipes:
         return changed
 
     def candidates(self, width: int, now_ms: int) -> list[PipeView]:
-        """The views to try: the oldest `width` with something waiting, starting with those not yet
-        claimed from in this round; only of the first priority that has any, and none of those in
-        `tried`. now_ms: boot time."""
+        """The views to try: the oldest `width` with something waiting, of the first priority that
+        has any, without those in `tried`. Those not yet claimed from in this round come first.
+        now_ms: boot time."""
         found: list[PipeView] = []
         out = self._out = self.left_alone(now_ms)
         left = [view for view in self._views.values() if view.row.id not in out]
@@ -248,7 +250,7 @@ class CandidatePipes:
         return found
 
     def go_on(self, tried: list[PipeView]) -> bool:
-        """Leave out these candidates; whether there may be others."""
+        """Leave these candidates out from now on. Returns whether there may be others."""
         if not (tried and self.levels):
             return False
         self.tried.update(view.row.id for view in tried)
@@ -262,8 +264,8 @@ class CandidatePipes:
         return self._waiting_in([view for view in views if view.row.id not in out], width)
 
     def in_chains(self, *, strict: bool, now_ms: int) -> list[PipeView]:
-        """The views with something waiting that may be claimed from when a pusher's pipes (strict:
-        all of the queue's) are claimed from one after the other; those of the greatest priority
+        """The views with something waiting that may be claimed from if the pipes of each pusher
+        (strict: all pipes of the queue) are claimed from one after the other; the greatest priority
         first. now_ms: boot time."""
         heads: dict[str, PipeView] = {}
         out = self.left_alone(now_ms)
@@ -288,7 +290,7 @@ class CandidatePipes:
         return end is not None and cursor is not None and cursor.chain.seq >= end.seq
 
     def forget_cursors(self, pipe_ids: Collection[str] | None = None) -> None:
-        """Read the group's positions, in these pipes or in all, again when they are needed next."""
+        """Forget the group's cursors in these pipes, or in all, so that they are read again."""
         for pipe_id in self._views if pipe_ids is None else pipe_ids:
             if view := self._views.get(pipe_id):
                 view.cursor = None
@@ -328,7 +330,8 @@ class CandidatePipes:
         return self.end_seq(view) > done
 
     def end_seq(self, view: PipeView) -> int:
-        """Read where the pipe ends; while messages are known to wait, an end known lately does."""
+        """Find where the pipe ends. While messages are known to wait, a recently known end is
+        enough if the reader renews it by itself."""
         end = view.row.end
         if end is not None:
             view.end_seq = end.seq
@@ -371,15 +374,14 @@ class CandidatePipes:
         self.readers.forget(view.row.id)
 
     def pass_over(self, pipe_id: str, exc: CassqError) -> None:
-        """Leave alone a pipe that could not be read, or not be reached, just now: see `set_aside`
-        and `leave`."""
+        """Leave alone a pipe that could not be read (`set_aside`) or reached (`leave`) just now."""
         if isinstance(exc, ExtentUnavailableError):
             self.leave(pipe_id, exc)
         else:
             self.set_aside(pipe_id, exc)
 
     def set_aside(self, pipe_id: str, exc: CassqError) -> None:
-        """Leave an unreadable pipe alone, and report it to the user, unless it was retired
+        """Leave an unreadable pipe alone, and report it to the user once; unless it was retired
         meanwhile."""
         row = live_pipe(self._ports.catalog, pipe_id)
         self.readers.forget(pipe_id)
@@ -393,8 +395,8 @@ class CandidatePipes:
             self._again_ms[pipe_id] = self._ports.clock.boot_ms() + BROKEN_AGAIN_MS
 
     def leave(self, pipe_id: str, exc: ExtentUnavailableError) -> None:
-        """Leave an unreachable pipe alone for a moment, as others may be reachable. Raises `exc`
-        if no pipe may pass it (in order)."""
+        """Leave an unreachable pipe alone for a while, as others may be reachable. Raises `exc` if
+        the group is in order: then no later pipe may be claimed from before it."""
         if self._in_order:
             raise exc
         now_ms = self._ports.clock.boot_ms()
@@ -437,8 +439,8 @@ class CandidatePipes:
         return self._ports.catalog.pipes.by_id(row.predecessor) if row.predecessor else None
 
     def _was_passed_over(self, cursor: Cursor, end_seq: int) -> bool:
-        """Whether an acked pipe may have had no delivery: it is empty, or its messages were purged,
-        expired or dropped, while messages before it were, and may still be, pending."""
+        """Whether an acked pipe may have had no delivery: it is empty, or all of its messages were
+        purged, expired or dropped. Then earlier messages may still be pending."""
         catalog, key = self._ports.catalog, (cursor.group_id, cursor.pipe_id)
         removed = sum(row.end - row.start for row in catalog.claims.removed(*key))
         moved = sum(move.settled for move in catalog.claims.moves(*key))

@@ -1,10 +1,10 @@
 """The claimer: finds messages for a group, and claims them. No threads, no waiting.
 
-Messages form one line: those never claimed, by push time, from the candidate pipes in turn; those
-that failed, or were delayed, by due time; those given back untried, or whose popper vanished, at
-the front. Where priorities are used there is such a line for each, and the greatest comes first;
-but every `priority_share`th claim begins at the least. On exclusive groups a pipe's lock is taken
-before anything in it is claimed, and its messages are delivered in order.
+Messages form one line. Those that were never claimed stand in it by push time, from the candidate
+pipes in turn; those that failed, or were delayed, by due time; those given back untried, or whose
+popper vanished, at the front. Where priorities are used each has a line, and the greatest comes
+first, but every `priority_share`th claim begins with the least. In exclusive groups the claimer
+takes a pipe's lock before it claims anything in it, and delivers its messages in order.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ LOOK_BESIDE_MS = 200  # ... and where that takes round trips, in the background
 class Claimer:
     """Claims for one popper of one group.
 
-    dead_letter: makes a spent message a dead letter of the group. singly: what it claims is settled
-    by receipts, each message by itself. extends: whether its popper reserves messages, and extends
-    what it has; None: it does not reserve. part: the pipes to claim from; None: all of the group's.
+    dead_letter: makes a spent message a dead letter of the group. singly: each message that it
+    claims is settled by itself, by its receipt. extends: whether its popper extends its claims;
+    None: it does not, and reserves nothing. part: the pipes to claim from; None: all of the queue.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Claimer:
         self.rules: Rules = rules_of(*self._policies)  # as of the last `look`
         self.paused: bool = False  # whether popping was paused then
         self.name: str = part.popper if part else ports.ids.version()
-        # Of its claims, none of which is that of another part.
+        # The numbers of its claims. No two parts of a popper have the same.
         self._numbers = count(1 + part.number, part.key_lanes) if part else count(1)
         in_order = group().policy.exclusive or queue().policy.strict
         self.exclusive: bool = in_order and not group().policy.keyed
@@ -98,15 +98,15 @@ class Claimer:
         self.new_claims: NewClaims = NewClaims(ports, group, self.window, self._expiry, reserving)
         self._leveled = False  # whether messages with a priority were seen
         self._since_least = 0  # claims since the last one that began at the least priority
-        # Whether one is in hand: no other must be, as it would be lost with it in a crash. None:
-        # consumers take them one at a time anyway.
+        # Whether a prime suspect is in hand: then no other may be, since a crash would hit both.
+        # None: consumers take them one at a time anyway.
         self.has_prime_suspect: Callable[[], bool] | None = None
         self.passed_suspects: bool = False  # whether the last `claim` left some for that reason
         self._warned_sick = False  # since something last succeeded here
-        self._owed: list[Claim] = []  # spent rows of an exclusive group, as given back
+        self._owed: list[Claim] = []  # spent rows that an exclusive group's consumer gave back
         self._turns = ports.turns if self.exclusive else None
         self._locked_out = False  # whether another popper had the lock at the last `claim`
-        self._line_seconds = 0.0  # then: when to try again
+        self._line_seconds = 0.0  # if so, in how many seconds to try again
 
     def new_holder(self, *, singly: bool = False) -> str:
         """The holder of a new claim. singly: see `claims.single_holder_name`."""
@@ -116,8 +116,8 @@ class Claimer:
         return claims.holder_name(self.name, number)
 
     def look(self) -> None:
-        """Take the current policies, once for each operation. Raises as `queue` and `group` do once
-        they are deleted. Cost: two memory reads."""
+        """Use the current policies from now on; called once for each operation. Raises as `queue`
+        and `group` do once they are deleted. Cost: two memory reads."""
         queue, group = self._queue().policy, self._group().policy
         if queue is not self._policies[0] or group is not self._policies[1]:
             self._policies, self.rules = (queue, group), rules_of(queue, group)
@@ -131,11 +131,11 @@ class Claimer:
         began_ms: int,
         above: int = -1,
     ) -> list[Found]:
-        """New deliveries, of at most `limit` messages together; none if nothing can be claimed.
-        Uses the policies of the last `look`.
+        """Claim messages, at most `limit` in all; empty if nothing can be claimed. Uses the
+        policies of the last `look`.
 
         prefetch_limit: the limit for a pipe in which far more are waiting. began_ms: boot time now.
-        above: only new ones of a greater priority than that; -1: what comes first in line.
+        above: only new messages of a greater priority than that; -1: what comes first in line.
         """
         if above >= 0:
             return self._claim_above(above, limit, acknowledger)
@@ -163,7 +163,7 @@ class Claimer:
                 if policy.strict and self._locked_out:
                     return []
                 if policy.strict and self._is_unacked(view):
-                    break  # nothing may pass it, not even messages merged back
+                    break  # nothing may be delivered before it, not even merged dead letters
             else:
                 if self._leveled and self.window.go_on(views):
                     continue
@@ -198,8 +198,8 @@ class Claimer:
         return True
 
     def outranks(self, priority: int) -> bool:
-        """Whether something new goes before messages of this priority that were claimed ahead. In
-        exclusive and keyed groups nothing does."""
+        """Whether new messages go before messages of this priority that were claimed ahead. In
+        exclusive and keyed groups none do."""
         if self.exclusive or self._group().policy.keyed or not self.window.above(priority, 1):
             return False
         return not self.least_is_next()  # then what was claimed ahead takes the place of it
@@ -219,14 +219,14 @@ class Claimer:
         return self.window.refresh(old_ms=old_ms)
 
     def given_back(self) -> None:
-        """Some messages may have been given back: look for those first."""
+        """Look for messages given back first at the next claim, as there may be some."""
         self._looked_ms = -LOOK_MS
 
     def _claim_both(
         self, line: list[Claim], view: PipeView, limit: int, acknowledger: Acknowledger
     ) -> list[Found]:
-        """Claim what stands in line before a pipe's messages, and then as many of these as there is
-        room for: a few failures do not cost a separate pop."""
+        """Claim what stands in line before a pipe's messages, and then as many of these as `limit`
+        leaves room for, so that a few failures do not cost a separate pop."""
         room = limit - sum(row.left_count for row in line)
         if self._leveled and len(line) == DUE_LISTED:
             room = 0  # there may be more of a priority that comes first
@@ -287,15 +287,15 @@ class Claimer:
             ((frame, first, _),) = reader.read(chain, end_seq, 1, 0)
         except (ExtentMissingError, ExtentUnavailableError, CorruptionError):
             return 0  # claiming from it reports the error
-        # The clocks are read one after the other: a tie within their grain counts as pushed before.
+        # The clocks are read one after the other: within their grain it counts as pushed first.
         to_catalog_ms = self._catalog.now_ms() - self._ports.clock.wall_ms()
         return frame.time_ms(first) + to_catalog_ms - GRAIN_MS
 
     # --- redeliveries, and delayed messages that came due ------------------------------------
 
     def _may_be_due(self, now_ms: int) -> bool:
-        """Whether to look, before new messages are claimed, for what is due. Where that takes
-        round trips they are made in the background. now_ms: boot time."""
+        """Whether to look for what is due before new messages are claimed. Where finding that out
+        takes round trips, they are made in the background. now_ms: boot time."""
         sharing, claims = self._ports.sharing, self._catalog.claims
         if sharing is None or sharing.background is None or self._looked_ms < 0:
             return True
@@ -314,7 +314,7 @@ class Claimer:
         return answer.value is not None and answer.value <= self._catalog.now_ms()
 
     def _due_now(self, now_ms: int) -> list[Claim]:
-        """What is due, but prime suspects while one is in hand."""
+        """What is due, except prime suspects while one is in hand."""
         due, most = self._all_due(now_ms), self.rules.max_deliveries
         if self.has_prime_suspect is None or not any(map(claims.is_suspect, due)):
             return due
@@ -323,11 +323,10 @@ class Claimer:
         return others if self.passed_suspects else due
 
     def _all_due(self, now_ms: int) -> list[Claim]:
-        """The free rows that are due, in line; not always all of them if much had to be done first.
-        now_ms: boot time.
+        """The free rows that are due, in the order of the line. now_ms: boot time.
 
-        First frees expired claims, makes dead letters of spent messages, and schedules delayed
-        ones.
+        First schedules delayed messages, frees expired claims, and makes dead letters of spent
+        messages; if there are many of these, not all due rows are returned.
         """
         self._looked_ms = now_ms
         left: list[Claim] = []
@@ -350,8 +349,8 @@ class Claimer:
         return left
 
     def _listed(self, now_ms: int) -> list[Claim]:
-        """What is due; in exclusive groups only in timer pipes: redeliveries in another pipe belong
-        to the holder of its lock, and must not hide the others."""
+        """What is due. In exclusive groups only in timer pipes: redeliveries in any other pipe are
+        for the holder of its lock, and must not hide those in timer pipes."""
         without = self.window.left_alone()
         while True:
             due = self._catalog.claims.due(
@@ -370,8 +369,8 @@ class Claimer:
             without |= locked
 
     def follow_up(self, free: list[Claim], now_ms: int, *, succeeded: bool) -> None:
-        """Follow up on acks written just now, or on rows now free. Errors are logged, not raised:
-        it must not look as if the write had failed."""
+        """Do what follows from acks that were just written, or rows that are now free. Errors are
+        logged, not raised: the caller must not think that the write failed."""
         try:
             if succeeded:
                 self._warned_sick = False
@@ -387,8 +386,8 @@ class Claimer:
             logger.warning("will be tried again: %s", exc)
 
     def put_away_owed(self) -> None:
-        """Make dead letters of what an exclusive group leaves to the next holder of the pipe's
-        lock, as none may come. Done without the lock, as the reaper does."""
+        """Make dead letters of spent rows that the next holder of an exclusive group's lock would
+        have to handle, since none may come. Done without the lock, as the reaper does."""
         self.put_away(self._owed)
         self._owed = []
 
@@ -424,16 +423,16 @@ class Claimer:
         return dead_letter_or_leave(self._dead_letter, self._queue(), self._group(), row)
 
     def expired(self, row: Claim, epoch: int | None = None) -> bool:
-        """Whether some of a free row had expired; it is removed. epoch: of an exclusive or keyed
-        group's pipe."""
+        """Whether messages of a free row had expired; if so, they are removed. epoch: of an
+        exclusive or keyed group's pipe."""
         readers = self.window.readers
         return self._or_set_aside(
             row, lambda: self._expiry.remove_free(row, readers.get, epoch=epoch)
         )
 
     def _or_set_aside(self, row: Claim, act: Callable[[], bool]) -> bool:
-        """The result of `act` for a row; also True if its pipe cannot be read, in which case the
-        pipe is left out of what is due from now on."""
+        """The result of `act` for a row. If its pipe cannot be read, returns True, and what is due
+        leaves that pipe out from now on."""
         try:
             return act()
         except UNREADABLE as exc:
@@ -508,8 +507,8 @@ class Claimer:
     def _claim_in_turn(
         self, turns: Turns, view: PipeView, limit: int, acknowledger: Acknowledger
     ) -> list[Found]:
-        """The same with a lock that is kept from pop to pop. Cost: that of a claim; where the lock
-        is not ours yet, also of two reads, of taking it, and of raising the epoch."""
+        """The same with a lock that is kept from pop to pop. Cost: that of a claim; if the lock is
+        not ours yet, also two reads, taking the lock, and raising the epoch."""
         group, timeout_ms = self._group(), self.rules.claim_timeout_ms
         name = pipe_lock(group.id, view.row.id)
         turn, self._locked_out = turns.resume(name, self.name, timeout_ms)
@@ -539,7 +538,7 @@ class Claimer:
         if not found:
             return []
         ((delivery, _),) = found
-        # Of what is below the chain all is acked once this is, unless some is behind it.
+        # Once this delivery is acked, all below the chain is, if it is everything unacked there.
         cursor, row = view.cursor, delivery.rows[0]
         whole = cursor is not None and (row.start, row.end) == (cursor.ack.seq, cursor.chain.seq)
         now_ms = self._ports.clock.boot_ms()
@@ -563,7 +562,7 @@ class Claimer:
     def _claim_with(
         self, turn: HeldTurn, view: PipeView, limit: int, acknowledger: Acknowledger
     ) -> list[Found]:
-        """Claim in a turn of ours: from where it stopped, or from what is read now."""
+        """Claim in a turn of ours: from where it stopped, or from the cursor as read now."""
         if turn.cursor is not None:
             cursor = view.cursor = turn.cursor
             if cursor.ack.seq >= view.end_seq:
@@ -596,11 +595,11 @@ class Claimer:
         return self._turns.due_seconds(self.name)
 
     def overstays(self) -> bool:
-        """Whether another popper has waited for too long for what this one claimed ahead."""
+        """Whether another popper has waited too long while this one works on what it prefetched."""
         return self._turns is not None and self._turns.overstays(self.name)
 
     def maintain_turns(self, *, leave: bool) -> float:
-        """Renew the locks that are kept, and release those that are not used or that others want;
+        """Renew kept locks, and release those that are not used or that others want. Returns the
         seconds until the next time. leave: this popper takes nothing for the moment."""
         if self._turns is None:
             return 3600.0
@@ -611,7 +610,7 @@ class Claimer:
         return self._turns.maintain(self.name, leave=leave)
 
     def _is_unacked(self, view: PipeView) -> bool:
-        """Whether anything in a pipe is unacked now: what was unacked may have expired."""
+        """Whether anything in a pipe is unacked now: what a moment ago was may have expired."""
         view.cursor = view.cursor or self._catalog.claims.cursor(self._group().id, view.row.id)
         return self.window.waiting(view)
 
@@ -633,11 +632,11 @@ class Claimer:
             if row.state is ClaimState.HELD:
                 if self._turns is not None and self._is_nearly_due(row):
                     return []  # a kept lock may lapse a little earlier than the claim
-                # We have its holder's lock now, so the claim is ours, whatever its deadline.
+                # We have its holder's lock now, so we may free it, whatever its deadline.
                 if not self._catalog.claims.replace(row, self.freed(row), epoch=cursor.epoch):
                     return []
             elif row.due_ms > self._catalog.now_ms():
-                return []  # the head is held back: nothing may pass it
+                return []  # the first message is not due yet: nothing may pass it
             elif self.is_spent(row):
                 if not self.dead_letter(row):
                     return []
@@ -651,7 +650,7 @@ class Claimer:
         return 0 < left_ms <= STALE_SHARE * self.rules.claim_timeout_ms
 
     def _check_cover(self, pipe_id: str) -> None:
-        """Raise CorruptionError if no claim row covers part of a pipe: nothing may pass that. Cost:
+        """Raise CorruptionError if a part of a pipe has no claim row, as nothing may pass it. Cost:
         that of `fault_now`."""
         found = fault_now(self._catalog.claims, self._group().id, pipe_id)
         if found is not None:
@@ -680,7 +679,8 @@ class Claimer:
         return min(most, max(0.001, (due_ms - self._catalog.now_ms()) / 1000))
 
     def has_news(self) -> bool:
-        """Whether something was pushed that a waiting popper has not seen. Memory reads only."""
+        """Whether something was pushed that a waiting popper has not seen. Cost: memory reads; on
+        networked stores a round of reads."""
         if self.exclusive or self.paused:
             return False
         return self.window.has_news() or self.timers.has_news()

@@ -1,7 +1,7 @@
-"""New claims: claims runs of messages that were never claimed, by moving a pipe's chain.
+"""New claims: claims runs of messages that were never claimed, by moving the end of a pipe's chain.
 
 Each claim is one compare-and-set. Where that is a round trip to a cluster, poppers of one process
-that claim from the same pipe at the same time do so in one step, each with a claim of its own.
+that claim from the same pipe at the same time share one step, in which each gets its own claim.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from cassq.model import claims
 from cassq.model.queues import Rules
 from cassq.model.rows import Cursor, GroupRow
 
-# Rounds of one claim. None begins with a pause: not every round follows a refusal, and where a
-# claim is a round trip, the catalog makes a pause after one.
+# Rounds of one claim. There is no pause between them: not every round follows a refusal, and where
+# a claim is a round trip, the catalog itself pauses after a refusal.
 ROUNDS_MAX = 32
 SHARE = 16  # a popper may prefetch 1/SHARE of what waits in a pipe
 
@@ -36,8 +36,8 @@ SHARE = 16  # a popper may prefetch 1/SHARE of what waits in a pipe
 class ClaimRequest:
     """What one popper wants from a pipe: `limit` messages, or `prefetch_limit` where far more wait.
 
-    holder: of the claim. rules: its group's, now. joint: the messages are
-    handed out with others. tried: see `Claim`. found: what it got.
+    holder: of the claim. rules: of the group, now. joint: whether the messages are handed out with
+    others. tried: see `Claim`. found: what it got.
     """
 
     holder: str
@@ -51,18 +51,20 @@ class ClaimRequest:
 
     @property
     def may_reserve(self) -> bool:
-        """Whether its popper claims ahead, and alone: only then it reserves anything."""
+        """Whether its popper may reserve a message: only if it prefetches, and claims nothing else
+        at the same time."""
         return self.prefetch_limit > 0 and not self.joint
 
     def size(self, waiting: int) -> int:
-        """How many to claim for it: whole calls' worth, so that no later call gets a remainder."""
+        """How many messages to claim for it: a multiple of `limit`, so that no later call gets only
+        a remainder."""
         more = min(self.prefetch_limit, waiting // SHARE)
         return max(self.limit, more - more % self.limit)
 
 
 class AdvanceOptions(NamedTuple):
-    """lock: of an exclusive group. priority: of the pipe. synced: as in `Claims.claim`.
-    is_last: whether nothing else waits in the pipe, and more may come."""
+    """How a chain is moved. lock: of an exclusive group. priority: of the pipe. synced: as in
+    `Claims.claim`. is_last: whether nothing else waits in the pipe, but more may come."""
 
     lock: Lock | None
     priority: int
@@ -89,8 +91,8 @@ class NewClaims:
         self._reserving = reserving
 
     def claim(self, view: PipeView, request: ClaimRequest) -> list[Found]:
-        """Claim a run from the chain's end on; empty if nothing waits, or others are always
-        faster."""
+        """Claim a run from the end of the chain on. Empty if nothing waits, or if other poppers
+        were faster `ROUNDS_MAX` times."""
         if self._ports.sharing is None:
             self.claim_for([request], view)
         else:
@@ -113,7 +115,8 @@ class NewClaims:
     def claim_for(
         self, requests: Sequence[ClaimRequest], view: PipeView, lock: Lock | None = None
     ) -> None:
-        """Claim one run after another, all in one step. lock: of an exclusive group."""
+        """Claim a run for each request, one after the other, all in one step. lock: of an exclusive
+        group."""
         end_seq = view.end_seq  # as the window saw it a moment ago
         for number in range(ROUNDS_MAX):
             cursor = view.cursor or self._catalog.claims.cursor(self._group().id, view.row.id)
@@ -164,8 +167,8 @@ class NewClaims:
         requests: Sequence[ClaimRequest],
         parts: Sequence[list[Slice]],
     ) -> bool:
-        """Give a request what was reserved for it, without a write; False if nothing was, or it
-        does not end at `chain`."""
+        """Give a request what was reserved for it, without a write. False if nothing was reserved,
+        or the reservation does not end at `chain`."""
         if self._reserving is None or len(requests) != 1 or not requests[0].may_reserve:
             return False
         delivery = self._reserving.use(cursor, chain, requests[0].acknowledger)
@@ -182,8 +185,8 @@ class NewClaims:
         parts: Sequence[list[Slice]],
         how: AdvanceOptions,
     ) -> Cursor | None:
-        """Write a claim for each part as its request's `found`; returns the cursor then, or None
-        if others were faster."""
+        """Write a claim for each part, and set `found` of its request. Returns the new cursor, or
+        None if other poppers were faster."""
         now_ms = self._catalog.now_ms()
         version = self._ports.ids.version
         served = list(zip(requests, parts, pairwise(places), strict=False))

@@ -1,7 +1,7 @@
-"""The parts of a queue's pipes that poppers of a keyed group work for: the pipes of a key lane.
+"""The parts into which the pipes of a queue fall for a keyed group: one for each key lane.
 
-A popper works for each of its lanes by itself, and other poppers work for the others: so whatever
-lists the pipes of one lane leaves out those of all others.
+A popper works on each of its lanes separately, and other poppers work on the other lanes: so a list
+of the pipes of one lane leaves out those of all others.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from cassq.catalog.port import Catalog
 from cassq.model.rows import Claim, PipeRow
 from cassq.model.scaling import key_lane_of_pipe
 
-KEPT = 4096  # pipes that were looked at
+KEPT = 4096  # of how many pipes it is remembered whether they are in the part
 
 
 class LanePart:
-    """The pipes of one key lane. popper: who claims from them. number: of the lane. key_lanes: how
-    many there are."""
+    """The pipes of one key lane. popper: the name of the one that claims from them. number: of the
+    lane. key_lanes: how many lanes the queue has."""
 
     def __init__(self, catalog: Catalog, popper: str, number: int, key_lanes: int) -> None:
         self._catalog = catalog
@@ -29,14 +29,14 @@ class LanePart:
         self._others: set[str] = set()
 
     def has(self, pipe: PipeRow) -> bool:
-        """Whether a pipe is one of these."""
+        """Whether a pipe belongs to this part."""
         return key_lane_of_pipe(pipe.owner, self.key_lanes) == self.number
 
     def due(
         self, group_id: str, now_ms: int, limit: int, without: set[str]
     ) -> dict[str, list[Claim]]:
-        """By pipe, the rows in these pipes that `Claims.due` lists. Cost: its, and that of a read
-        of each pipe that was not seen before."""
+        """The rows that `Claims.due` lists for these pipes, by pipe. Cost: that of `Claims.due`,
+        and a read of each pipe that was not seen before."""
         found: defaultdict[str, list[Claim]] = defaultdict(list)
         for row in self._due(group_id, now_ms, limit, without):
             found[row.pipe_id].append(row)

@@ -1,4 +1,4 @@
-"""Redelivery: reads what is left of claim rows, and hands several of them out together."""
+"""Redelivery: reads the unacked messages of free claim rows, and takes several rows at once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ChosenPart(NamedTuple):
     until: Place
 
 
-# What one pop gets: messages claimed together, by frame.
+# Messages that one pop gets of one pipe: their delivery, and themselves by frame.
 Found = tuple[Delivery, list[BundleSlice]]
 
 
@@ -58,8 +58,8 @@ def read_left(
 
 
 class Redelivery:
-    """Takes free rows for one popper. holder: a new holder of a claim. singly: each message is
-    settled by itself, so none shares in the failures of others."""
+    """Takes free rows for one popper. holder: returns the holder of a new claim. singly: each
+    message is settled by itself, so that it does not share the failures of others."""
 
     def __init__(
         self,
@@ -87,9 +87,9 @@ class Redelivery:
         *,
         joint: bool,
     ) -> tuple[list[Found], bool]:
-        """Take free rows; returns them, and whether there may be more. They are read before they
-        are taken, so that damage is found first. joint: others are handed out with them. Cost: one
-        synced transaction for all of them, and the frames that are not kept in memory."""
+        """Take free rows. Returns them as deliveries, and whether there may be more. They are read
+        before they are taken, so that damage is found first. joint: other messages are handed out
+        with them. Cost: one synced transaction for all, and the frames that are not in memory."""
         chosen = self._choose(due, limit)
         if not chosen:
             return [], False
@@ -111,8 +111,8 @@ class Redelivery:
         return as_deliveries(got, acknowledger, now_ms), more
 
     def _note_refused(self, rows: Sequence[Claim]) -> None:
-        """If a row is refused twice in the same version, no other popper took it: check whether
-        the claims of its pipe are whole. Cost: then that of `fault_now`."""
+        """If taking a row was refused twice in the same version, no other popper took it: check
+        whether the claims of its pipe have a gap. Cost: in that case that of `fault_now`."""
         for row in rows:
             if row.version not in self._refused:
                 continue
@@ -122,7 +122,7 @@ class Redelivery:
         self._refused = {row.version for row in rows}
 
     def _choose(self, due: Sequence[Claim], limit: int) -> list[ChosenPart]:
-        """The rows to take together; a row that may hold a poisonous message is taken alone."""
+        """The rows to take together. A row that may hold a poisonous message is taken alone."""
         chosen: list[ChosenPart] = []
         room = CLAIM_BYTES_MAX
         for row in due:
@@ -152,7 +152,7 @@ class Redelivery:
 def as_deliveries(
     taken: Iterable[tuple[Claim, list[BundleSlice]]], acknowledger: Acknowledger, now_ms: int
 ) -> list[Found]:
-    """Rows just taken, as deliveries: one for each pipe and number of deliveries."""
+    """Rows that were just taken, as deliveries: one for each pipe and delivery count."""
     found: list[Found] = []
     for _, group in groupby(sorted(taken, key=_kind), key=_kind):
         together = list(group)

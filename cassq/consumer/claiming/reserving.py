@@ -1,9 +1,9 @@
 """Reserving: a popper that takes one message after another claims the next one before it is pushed.
 
-So a message pushed, popped and committed in turn costs one conditional write instead of two: the
-commit of one message also reserves the next (`claims.reservation`). A popper does so only
-while it comes back for more within a moment, nothing else waits, and no other popper takes from the
-pipe; what it does not use soon is given back.
+So a message that is pushed, popped and committed in turn costs one conditional write instead of
+two: the commit of one message also reserves the next (`claims.reservation`). A popper reserves only
+while it soon comes back for more, nothing else waits, and no other popper takes from the pipe. It
+gives a reservation back if it does not use it soon.
 """
 
 from __future__ import annotations
@@ -26,21 +26,22 @@ from cassq.model.rows import Claim, ClaimState, Cursor
 
 logger: logging.Logger = logging.getLogger("cassq")
 
-UNUSED_MS = 1_000  # how long it reserves nothing after it did so in vain
+UNUSED_MS = 1_000  # how long it reserves nothing after a reservation was not used
 ALONE_MS = 10_000  # how long it reserves nothing after another popper took from the pipe
-# After which a reservation expires, if that is sooner than other claims: what was handed out under
-# it is soon extended.
+# A reservation expires after this time, or the claim timeout if that is shorter: if its message is
+# handed out, the popper soon extends it.
 DUE_MS = 10_000
-TIMEOUT_MS_MIN = 4 * TURN_MS  # with a shorter one it might expire before it is given back
+TIMEOUT_MS_MIN = 4 * TURN_MS  # with a shorter claim timeout it might expire before it is given back
 NEVER = 3600.0
 
 
 class Reserving:
-    """The reservation that one popper of a group has, at most one.
+    """The reservation of one popper of a group, at most one at a time.
 
-    name: of the popper. new_holder: of a claim. extends: whether its popper extends what it has;
-    None: it reserves nothing. off: nothing is reserved any more. held: the claim that is reserved
-    and not handed out yet; None if there is none, or it is not known to stand.
+    name: of the popper. new_holder: returns the holder of a new claim. extends: whether its popper
+    extends its claims; None: it reserves nothing. off: nothing is reserved any more. held: the
+    claim that is reserved but not handed out yet; None if there is none, or none is known to be
+    stored.
     """
 
     def __init__(
@@ -63,14 +64,14 @@ class Reserving:
         self._cursor: Cursor | None = None  # as stored with it, without its owner
         self._made_ms = 0
         self._claimed_ms = -TURN_MS  # when this popper last claimed
-        self._quick = False  # whether it had claimed within a moment before that
+        self._quick = False  # whether its claim before that was at most `TURN_MS` earlier
         self._alone_ms = 0  # until then it reserves nothing
 
     # --- making -----------------------------------------------------------------------------------
 
     def next_of(self, cursor: Cursor, chain: Place, priority: int) -> Claim | None:
-        """The claim with which to reserve the message at `chain`, to which the chain is about to
-        move from `cursor`, if this popper seems to come for it soon."""
+        """The claim that reserves the message at `chain`, where the chain is about to end; None
+        unless this popper seems to come for it soon. cursor: the one before that move."""
         if self.off or not self._quick or (self.held is not None and self.of(cursor) is None):
             return None
         now_ms = self._catalog.now_ms()
@@ -85,10 +86,10 @@ class Reserving:
         )
 
     def written(self, cursor: Cursor, chain: Place, claim: Claim | None) -> Cursor:
-        """Note that the chain was moved from `cursor` to `chain`, with this reservation if any;
-        returns the cursor as it is stored now, without its owner."""
+        """Note that the chain was moved from `cursor` to `chain`. claim: the reservation made with
+        it. Returns the cursor as it is stored now, without its owner."""
         if self.of(cursor) is not None:
-            self._forget()  # what it is for is claimed otherwise
+            self._forget()  # the reserved message was claimed by other means
         after = replace(cursor, chain=chain)
         if claim is not None:
             after = replace(after, epoch=cursor.epoch + 1, owner="")
@@ -118,8 +119,9 @@ class Reserving:
         return self.held if same else None
 
     def is_ours(self, cursor: Cursor) -> bool:
-        """Whether the message at the end of this cursor's chain is reserved for this popper, and
-        not in hand; also if that was written without an answer, so that it is not known."""
+        """Whether the message at the end of this cursor's chain is reserved for this popper and not
+        in hand. True also for a reservation whose write got no answer, so that `held` is not
+        set."""
         if self.off or not cursor.owner:
             return False
         found = claims.reserved(cursor)
@@ -129,8 +131,8 @@ class Reserving:
         return delivery is None or delivery.holder != found.holder
 
     def use(self, cursor: Cursor, chain: Place, acknowledger: Acknowledger) -> Delivery | None:
-        """What is reserved at the end of this cursor's chain as a delivery, if that ends at `chain`
-        and is still good for long enough."""
+        """Hand out what is reserved at the end of this cursor's chain. None unless it ends at
+        `chain` and does not expire soon."""
         mine = self.of(cursor)
         if mine is None or mine.end != chain.seq:
             return None
@@ -143,7 +145,7 @@ class Reserving:
         return delivery
 
     def _reserved_in(self, pipe_id: str) -> Delivery | None:
-        """What is in hand of a pipe, while its claim is a reservation."""
+        """What is in hand of a pipe, if its claim is still a reservation."""
         delivery = self._in_hand.get(pipe_id)
         return delivery if delivery is not None and delivery.reserved is not None else None
 
@@ -151,8 +153,9 @@ class Reserving:
         self, cursor: Cursor, chain: Place, rows: Sequence[Claim], reserve: Claim | None, *,
         synced: bool,
     ) -> Cursor | None:  # fmt: skip
-        """`Claims.claim`, together with what is in hand just before, if that is only reserved;
-        returns the cursor as it is stored then, without its owner, or None."""
+        """`Claims.claim`; also writes the row of the message just before, if that is in hand but
+        only reserved. Returns the cursor as it is stored then, without its owner; None if the write
+        was refused."""
         stored, delivery = cursor, self._reserved_in(cursor.pipe_id)
         just_before = delivery is not None and delivery.reserved
         if delivery and just_before and just_before.chain.seq == cursor.chain.seq:
@@ -170,8 +173,9 @@ class Reserving:
         self.held = self._cursor = None
 
     def replace(self, delivery: Delivery, rows: Sequence[Claim]) -> bool:
-        """Write rows for what was handed out under a reservation; False if another popper has
-        turned that into a row, or taken it. Durable. Once it is done, the next may be reserved."""
+        """Write rows for a message that was handed out under a reservation. False if another popper
+        has turned the reservation into a row, or taken the message. Durable. If the message is
+        done, the same write may reserve the next one."""
         assert delivery.reserved is not None
         cursor, chain = delivery.reserved
         view = self._window.view(delivery.pipe_id)
@@ -192,7 +196,8 @@ class Reserving:
     # --- giving back ------------------------------------------------------------------------------
 
     def maintain(self, *, leave: bool) -> float:
-        """Give back what was not used in time, or `leave`s; seconds until the next time."""
+        """Give a reservation back if it was not used in time. Returns the seconds until the next
+        time. leave: give it back in any case, and reserve nothing more."""
         now_ms = self._catalog.now_ms()
         self.off |= leave
         if self.held is not None:
@@ -204,8 +209,9 @@ class Reserving:
         return TURN_MS / 1000 if now_ms - self._claimed_ms <= 2 * TURN_MS else NEVER
 
     def give_back(self) -> None:
-        """Let others have what is reserved, uncounted. If that fails, they have it once it expires.
-        Cost: one conditional write, if anything is reserved."""
+        """Give the reservation back to other poppers, uncounted. If that fails, they get the
+        message once the reservation expires. Cost: one conditional write, if anything is
+        reserved."""
         mine, cursor = self.held, self._cursor
         if mine is None or cursor is None:
             return
@@ -222,7 +228,7 @@ class Reserving:
             logger.info("a reservation in pipe %s stays until it expires: %s", mine.pipe_id, exc)
 
     def _free(self, mine: Claim) -> None:
-        """Another popper has turned the reservation into a row: give that back."""
+        """Give back the row into which another popper has turned the reservation."""
         self.met_another()
         seqs = range(mine.start, mine.end)
         for row in self._catalog.claims.rows(mine.group_id, mine.pipe_id, seqs):

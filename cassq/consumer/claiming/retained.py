@@ -1,8 +1,9 @@
 """Retained messages: keeps failed messages in memory until they are due again.
 
-To redeliver a message, its whole frame must be read, which costs a hundred times the message. The
-popper had it in memory when it failed, so it keeps it, if there is room and it is due soon: a
-stored message never changes, and only the claim rows decide who may have it.
+To redeliver a message, its whole frame must be read, which may be a hundred times larger. The
+popper has the message in memory when it fails, so it keeps it there, if there is room and the
+message is due soon. That is safe: a stored message never changes, and claim rows alone decide who
+may have it.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ KEPT_MS_MAX = 5000
 
 
 class RetainedMessages:
-    """What one popper keeps, by free row. The oldest make room for new ones."""
+    """The messages that one popper keeps, by free row. The oldest make room for new ones."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, int], list[BundleSlice]] = {}
         self._size = 0
 
     def keep(self, row: Claim, pieces: Sequence[BundleSlice], now_ms: int) -> None:
-        """Keep the messages of a free row. pieces: hold them, and may hold others too."""
+        """Keep the messages of a free row, if it is due soon. pieces: these messages, perhaps among
+        others."""
         if row.due_ms - now_ms > KEPT_MS_MAX:
             return
         left = row.left
@@ -43,11 +45,11 @@ class RetainedMessages:
             self._drop(next(iter(self._kept)))
 
     def take(self, row: Claim) -> list[BundleSlice] | None:
-        """What is left of a row, if exactly that was kept; it is then dropped."""
+        """The messages left in a row, if exactly those were kept. They are no longer kept then."""
         kept = self._drop((row.pipe_id, row.start))
         if kept is None:
             return None
-        # A row cut or acked since has changed: what is left of it must be read.
+        # If the row was split or partly acked since, what is left of it must be read.
         same = RangeSet.joined(piece.seqs for piece in kept) == row.left
         return kept if same else None
 

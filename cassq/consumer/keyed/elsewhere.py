@@ -1,12 +1,12 @@
 """What receipts do to messages of a keyed group that are in hand: any process may settle them, or
 give them deadlines of their own, while one popper has the lane.
 
-The popper that gave receipts out notices what was done with them when it writes the row next, which
-is refused then, and by looking: soon after the doorbell rang for consumers that wait, otherwise
-every `LOOK_MS`. A message with a deadline of its own waits in line as one does that failed, and
-holds its key until it is settled, or delivered again.
+The popper that gave the receipts notices this in two ways: its next write of the row is refused,
+and it looks, soon after the doorbell rang if a consumer waits, otherwise every `LOOK_MS`. A message
+with a deadline of its own waits in line as a failed one does, and holds its key until it is
+settled, or delivered again.
 
-Not thread-safe, as `cassq.consumer.keyed.lane`, which decides what stands in line.
+Not thread-safe, like `cassq.consumer.keyed.lane`, which decides what stands in line.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from cassq.model.rows import Claim, ClaimState
 
 LOOK_MS = 50  # how often to look while consumers find other messages ...
 LOOK_BESIDE_MS = 200  # ... and where that takes round trips
-AT_ONCE_MS = 5  # while a consumer waits, who may have been woken for what a receipt did
+AT_ONCE_MS = 5  # while a consumer waits: the doorbell may have woken it because of a receipt
 # A pause between two looks lasts this many times as long as the last look, within a limit.
 PAUSE = 10
 PAUSE_MS_MAX = 500
 
 
 class ReceiptFollower:
-    """Follows the messages of one lane that have receipts. line: that of the lane, now.
+    """Follows the messages of one lane that have receipts. line: returns the lane's current line.
 
-    active: whether some message in hand may have a receipt. acks: of messages with receipts, not
-    written yet: the segment, the seq and the key of each.
+    active: whether some message in hand may have a receipt. acks: the acks of messages with
+    receipts that are not written yet: segment, seq and key of each.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class ReceiptFollower:
         self.acks: list[tuple[Segment, int, bytes | None]] = []
 
     def clear(self) -> None:
-        """Nothing is in line any more."""
+        """Forget everything: nothing is in line any more."""
         self.active, self._again_ms = False, None
         self.acks.clear()
 
@@ -73,14 +73,15 @@ class ReceiptFollower:
     # --- what the popper's own consumers say ----------------------------------------------------
 
     def acked(self, segment: Segment, acks: Iterable[tuple[int, bytes | None]]) -> None:
-        """Messages in hand were acked. Their keys go on once that is written: until then others may
-        have the messages."""
+        """Note that messages in hand were acked here. Their keys go on once that is written: until
+        then others may settle the messages by their receipts."""
         new = [(segment, seq, key) for seq, key in acks]
         self._line().finished(key for _, _, key in new)
         self.acks += new
 
     def flushed(self) -> None:
-        """All that was noted is written, but for what others had by then."""
+        """Let the keys go on of acks that are now written, except of messages that receipts had
+        taken by then."""
         acks, self.acks = self.acks, []
         for segment, seq, key in acks:
             segment.receipts.discard(seq)
@@ -90,8 +91,8 @@ class ReceiptFollower:
     # --- what others do -------------------------------------------------------------------------
 
     def gone(self, entry: Entry, rows: Sequence[Claim], *, in_hand: bool, acked: bool) -> None:
-        """The receipt of a message was used. rows: what is there now. in_hand: unless it was acked
-        here too, which is not written. acked: by the receipt."""
+        """The receipt of a message was used. rows: the present rows. in_hand: False if it was also
+        acked here, and that is not written. acked: whether the receipt acked it."""
         line, (segment, bundle, seq) = self._line(), entry
         key = bundle.key_at(seq - bundle.base_seq)
         if acked:
@@ -100,7 +101,7 @@ class ReceiptFollower:
                 line.settled(key)
             return
         if not in_hand:
-            line.begun([key])  # the ack does not count
+            line.begun([key])  # our own ack does not count
         one = RangeSet.run(seq, seq + 1)
         row = next((row for row in rows if _is_open(row, seq)), None)
         own = row or replace(segment.row, start=seq, end=seq + 1, acked=EMPTY, tried=None)
@@ -116,11 +117,11 @@ class ReceiptFollower:
     def look(
         self, segments: Mapping[Delivery, Segment], now_ms: int, *, at_once: bool
     ) -> list[Segment] | None:
-        """Look whether receipts were used, if that was not done for a while. now_ms: boot time.
-        at_once: a consumer waits.
+        """Check whether receipts were used, if that was not done for a while. now_ms: boot time.
+        at_once: whether a consumer waits.
 
-        Returns segments in line whose rows changed: they wait no longer. None if a claim was lost.
-        Cost: where messages have receipts, a read of the open rows of their pipes.
+        Returns the segments in line whose rows changed: they wait no longer. None if a claim was
+        lost. Cost: if messages have receipts, a read of the open rows of their pipes.
         """
         line = self._line()
         if not (self.active or line.away):
@@ -131,7 +132,7 @@ class ReceiptFollower:
             self._again_ms = self._looked_ms + gap_ms
             return []
         self._looked_ms, self._again_ms = now_ms, None
-        self.active = False  # before it is looked for receipts, as more may be given meanwhile
+        self.active = False  # before the check for receipts, as more may be given meanwhile
         ours = [segment for segment in segments.values() if segment.receipts]
         away = [segment for segment in line.waiting() if segment.away] if line.away else []
         self.active |= bool(ours)
@@ -152,7 +153,7 @@ class ReceiptFollower:
         return changed
 
     def _versions(self, segments: Iterable[Segment]) -> dict[str, dict[int, str]]:
-        """By pipe, the versions of open rows by their starts."""
+        """The versions of open rows, by pipe and start."""
         groups = {segment.row.pipe_id: segment.row.group_id for segment in segments}
         return {
             pipe_id: {
@@ -164,8 +165,8 @@ class ReceiptFollower:
         }
 
     def knows(self, row: Claim, segments: Iterable[Segment]) -> bool:
-        """Whether the messages of a free row are, or will be, in line without it: it waits, or it
-        may be what a receipt made of a message that is thought to be in hand."""
+        """Whether the messages of a free row need not be added to the line: the row waits there
+        already, or a receipt may have made it of messages that are thought to be in hand."""
         if self._line().waiting_at(row) is not None:
             return True
         return self.active and any(
@@ -176,9 +177,9 @@ class ReceiptFollower:
     def over(
         self, segments: Sequence[Segment], epochs: Mapping[str, int]
     ) -> tuple[list[Segment], list[Segment]]:
-        """End the deadlines that are over. segments: those that wait no longer. Returns those of
-        them that are not in a consumer's hands, and those whose rows others changed; what must wait
-        for its retry is in line again. epochs: by pipe."""
+        """End deadlines that have passed. segments: those that no longer wait. Returns those that
+        can be taken now, and those whose rows others changed; segments that must wait for their
+        retry are put in line again. epochs: by pipe."""
         away = [segment for segment in segments if segment.away]
         if not away:
             return list(segments), []

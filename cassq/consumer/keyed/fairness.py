@@ -1,11 +1,11 @@
-"""Fairness between keys: whose message comes next when many are ready.
+"""Fairness between keys: the message of which key comes next when many are ready.
 
-The share of a key is how many of its messages are in consumers' hands, or how many were on average
-in about the last half minute, which is its part of the processing time: the larger one. The key
-with the least share comes first. A key is *noisy* while its part of either is over a tenth; of what
-is in hand, that counts from 30 messages on. Noisy keys come when no other is ready, the one with
-the fewest messages in hand first; so they lose nothing that others do not use. Messages without a
-key count as those of one key.
+The share of a key is the larger of two numbers: how many of its messages are in consumers' hands
+now, and how many were on average in about the last half minute, which measures its part of the
+processing time. The key with the least share comes first. A key is *noisy* while it has over a
+tenth of all messages in hand, and at least 30 of them, or over a tenth of the processing time.
+Noisy keys come only when no other key is ready, the one with the fewest messages in hand first; so
+they lose only what others use. Messages without a key count as those of one key.
 
 Pure bookkeeping in memory. Cost: logarithmic in the number of ready keys for each message.
 """
@@ -24,12 +24,13 @@ NOISY_SHARE = 0.1
 NOISY_IN_HAND = 30
 WINDOW_MS = 30_000.0
 KEYS_KEPT = 10_000  # how many keys without messages are remembered before old ones are dropped
-FORGOTTEN_BUSY = 0.001  # less processing time than this share of one message counts for nothing
+FORGOTTEN_BUSY = 0.001  # an average of fewer messages in hand than this counts as none
 
 
 class Tenant:
     """A key. waiting: its ready messages. in_hand: how many consumers have. busy: how many they had
-    on average, lately, as of `at_ms`. number: of its place among the quiet keys; 0: it has none."""
+    on average, lately, as of `at_ms`. number: identifies its place among the quiet keys; 0: it has
+    none. noisy: whether it is listed as noisy."""
 
     __slots__ = ("at_ms", "busy", "in_hand", "noisy", "number", "waiting")
 
@@ -42,13 +43,13 @@ class Tenant:
         self.noisy = False
 
     def waiting_for(self, segment: Segment) -> Backlog | ReadyByPriority:
-        """Its ready messages, to which some of a segment are added."""
+        """Its ready messages, in a form to which those of this segment can be added."""
         if segment.row.priority and isinstance(self.waiting, Backlog):
             self.waiting = ReadyByPriority(self.waiting.drained())
         return self.waiting
 
     def add(self, count: int, now_ms: int) -> None:
-        """More of its messages are in hand, or fewer."""
+        """Note that `count` more of its messages are in hand; negative: fewer."""
         if now_ms > self.at_ms:
             kept = exp((self.at_ms - now_ms) / WINDOW_MS)
             self.busy = self.busy * kept + self.in_hand * (1 - kept)
@@ -57,8 +58,8 @@ class Tenant:
 
 
 class FairReady:
-    """The ready messages of a fair group: where a deque would hand out the first one, this hands
-    out that of the key with the least share. clock: milliseconds."""
+    """The ready messages of a fair group. It is used like a deque, but hands out the first message
+    of the key with the least share. clock: returns milliseconds."""
 
     def __init__(self, clock: Callable[[], int]) -> None:
         self._clock = clock
@@ -66,8 +67,8 @@ class FairReady:
         self._tenants: dict[bytes | None, Tenant] = {}
         self._all = Tenant(self._now_ms)
         self._count = 0
-        # The least share comes first, of equal ones the first. Places that were given up stay for a
-        # while.
+        # A heap: the least share first, of equal ones the one listed first. Places that were given
+        # up stay in it for a while.
         self._quiet: list[tuple[float, int, Tenant]] = []
         self._noisy: list[Tenant] = []
         self._numbers = 0
@@ -82,8 +83,8 @@ class FairReady:
         self._list_anew(tenant)
 
     def add(self, segment: Segment, bundle: Bundle, seqs: RangeSet) -> None:
-        """Put messages of a segment behind the others of their keys. Cost: one pass over them; next
-        to nothing if all are of one key."""
+        """Put messages of a segment behind the others of their keys. Cost: one pass over them; much
+        less if all have one key."""
         keys, base = bundle.keys, bundle.base_seq
         self._count += len(seqs)
         one = _only_key(bundle, seqs)
@@ -144,7 +145,8 @@ class FairReady:
         return tenant.busy > NOISY_SHARE * max(self._all.busy, FORGOTTEN_BUSY)
 
     def begin(self) -> None:
-        """Messages are about to be taken: look at the clock, and at who is noisy no more."""
+        """Called before messages are taken: read the clock, and find keys that are no longer
+        noisy."""
         self._look()
         noisy, self._noisy = self._noisy, []
         for tenant in noisy:
@@ -161,7 +163,7 @@ class FairReady:
         self._all.add(0, self._now_ms)
 
     def _forget_idle(self) -> None:
-        """Drop the keys that have nothing, and had next to nothing lately."""
+        """Drop the keys without messages that had next to none in hand lately."""
         for key, tenant in list(self._tenants.items()):
             if not (tenant.waiting or tenant.in_hand):
                 tenant.add(0, self._now_ms)
@@ -169,7 +171,7 @@ class FairReady:
                     del self._tenants[key]
 
     def popleft(self) -> Entry:
-        """Take the message that comes next; there is one."""
+        """Take the message that comes next. There must be one."""
         tenant = self._next()
         entry = tenant.waiting.popleft()
         self._count -= 1
@@ -180,7 +182,7 @@ class FairReady:
         return entry
 
     def _next(self) -> Tenant:
-        """The key with the least share; it has no place any more."""
+        """Take the key with the least share off the list."""
         while self._quiet:
             _, number, tenant = heapq.heappop(self._quiet)
             if number != tenant.number:
@@ -196,11 +198,11 @@ class FairReady:
         return found
 
     def begun(self, keys: Iterable[bytes | None]) -> None:
-        """Messages are in consumers' hands that were not taken from here."""
+        """Note that messages of these keys are in hand that were not taken from here."""
         self._change(keys, 1)
 
     def finished(self, keys: Iterable[bytes | None]) -> None:
-        """Messages are in consumers' hands no more."""
+        """Note that messages of these keys are no longer in hand."""
         self._change(keys, -1)
 
     def _change(self, keys: Iterable[bytes | None], each: int) -> None:
@@ -214,7 +216,7 @@ class FairReady:
 
 
 def _only_key(bundle: Bundle, seqs: RangeSet) -> bytes | None:
-    """The key that all of these messages have, if that is quickly seen: as in a backlog of one."""
+    """The key that all of these messages have; None if they differ, or finding out takes long."""
     keys = bundle.keys
     if len(seqs.ranges) != 1 or not isinstance(keys, list):
         return None

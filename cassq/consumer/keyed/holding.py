@@ -1,9 +1,10 @@
 """Holding the keys of dead letters in the line of a keyed group made with `on_dead="hold"`.
 
-`cassq.lifecycle.dead_keys` finds what is held. The popper with the lane looks before it puts what
-an earlier holder left in line, after each death, and five times a second while anything is held.
+`cassq.lifecycle.dead_keys` finds which keys are held. The popper with the lane asks it before it
+puts in line what an earlier holder left, after each new dead letter, and five times a second while
+any key is held.
 
-Not thread-safe, as `cassq.consumer.keyed.lane`, which decides what stands in line.
+Not thread-safe, like `cassq.consumer.keyed.lane`, which decides what stands in line.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from cassq.model.rows import GroupRow, QueueRow
 
 logger: logging.Logger = logging.getLogger("cassq")
 
-LOOK_MS = 200  # how often to look whether a held key is released
+LOOK_MS = 200  # how often to check whether a held key was released
 
 
 class HeldKeyNotices:
-    """Tells the line of one popper which keys are held; if the group holds none, nothing."""
+    """Tells the line of one popper which keys are held. In a group without `on_dead="hold"` it does
+    nothing."""
 
     def __init__(self, ports: Ports, queue: QueueRow, group: GroupRow) -> None:
         self._clock = ports.clock
@@ -34,7 +36,7 @@ class HeldKeyNotices:
         self._looked_ms = 0
 
     def look(self, line: KeyLine) -> None:
-        """Hold the keys that dead letters hold, and let the others go. Cost: `DeadKeys.look`."""
+        """Hold the keys that dead letters hold, and release the others. Cost: `DeadKeys.look`."""
         if self._letters is None:
             return
         self._looked_ms = self._clock.boot_ms()
@@ -45,13 +47,13 @@ class HeldKeyNotices:
             line.release(key)
 
     def look_again(self, line: KeyLine, now_ms: int) -> None:
-        """Look for what was released, if that was not done for a while. now_ms: boot time."""
+        """Look for keys that were released, if that was not done lately. now_ms: boot time."""
         if line.held and now_ms - self._looked_ms >= LOOK_MS:
             self.look(line)
 
     def gone(self, line: KeyLine, segment: Segment, seqs: RangeSet) -> None:
-        """Messages of a segment that waited are settled, perhaps as dead letters. If that cannot
-        be read their keys are held until the next look."""
+        """Messages of a segment that waited are settled, perhaps as dead letters. If that cannot be
+        read, their keys are held until the next look."""
         if self._letters is None or not seqs:
             line.gone(segment, seqs)
             return

@@ -1,9 +1,10 @@
 """The line of a keyed group: which of the claimed messages may be handed out now.
 
 Messages stand in line in the order in which they are added. A message may be handed out while
-fewer than `limit` of its key are unsettled; in an ordered line that is one, so the messages of a
-key come one after another. Messages without a key never wait. Of those that may be handed out, the
-first in line comes first; in a fair line that of the key with the least share.
+fewer than `limit` messages of its key are unsettled. In an ordered line the limit is one, so the
+messages of a key come one after another. Messages without a key never wait. Of the messages that
+may be handed out, the first in line comes first; in a fair line that of the key with the least
+share.
 
 Pure bookkeeping in memory. Cost: constant for each message, however long the line is.
 """
@@ -26,26 +27,26 @@ from cassq.model.rows import Claim
 
 # Messages of a segment that were acked, by their keys.
 Acked = tuple[Segment, list[bytes]]
-# Messages of a key that wait for one another: where they are, and their seqs, the next one last.
+# Messages of a key that wait for one another: where they are, and their seqs in reverse order.
 Run = tuple[Segment, Bundle, list[int]]
 
-PACED_KEPT = 10_000  # keys of which times are kept before those that are over are dropped
+PACED_KEPT = 10_000  # how many keys' times are kept before those that have passed are dropped
 
 
 class KeyLine:
     """Messages in line. limit: how many of a key may be unsettled at once; 0: any number. ordered:
-    whether a message that failed holds its key until it is settled. interval_ms: how far apart the
-    messages of a key are taken; before `begun_ms` some may have been. fair: what chooses between
-    keys. Times are catalog time.
+    whether a message that failed holds its key until it is settled. interval_ms: the least time
+    between two messages of a key that are taken, also from messages taken elsewhere before
+    `begun_ms`. fair: what chooses between keys. Times are catalog time.
 
-    after_push_ms: how much later than its push, in wall time, a message may be taken, in catalog
-    time; None: at once.
+    after_push_ms: a message is ready once this was added to its push time; it also converts that
+    time from wall time to catalog time. None: at once.
 
-    held: the keys that a dead letter holds, and whether nothing else does: none of their messages
-    becomes ready until they are released. Only in an ordered line.
+    held: the keys that a dead letter holds, and for each whether no other message holds it. None of
+    their messages becomes ready until they are released. Only in an ordered line.
 
-    Of ready messages the most urgent come first; those of a key stay in line, whatever their
-    priorities. A fair line chooses the key first, and then the most urgent message of that."""
+    Of ready messages the most urgent come first, but those of one key stay in order, whatever their
+    priorities. A fair line first chooses the key, and then the most urgent message of that key."""
 
     def __init__(
         self,
@@ -119,8 +120,8 @@ class KeyLine:
                     self._stand_behind(key, (segment, bundle, seq))
 
     def _line_up(self, segment: Segment, bundle: Bundle, seqs: RangeSet) -> None:
-        """`add` for messages with keys, of a segment that is ours, where one of a key is out at
-        once: by far the most, so this is written for speed. What waits is kept as numbers."""
+        """`add` for the most frequent case: messages with keys, of a segment that is ours, in a
+        line with limit 1. Written for speed; messages that wait are kept as numbers."""
         behind = self._behind
         by_key: defaultdict[bytes | None, list[int]] = defaultdict(list)
         for seq, key in zip(seqs, bundle.keys_of(seqs), strict=True):
@@ -147,7 +148,7 @@ class KeyLine:
         self.ready.extend(zip(repeat(segment), repeat(bundle), ready, strict=False))
 
     def _count_away(self, segment: Segment) -> None:
-        """The message of a segment is in a consumer's hands, and was not taken from this line."""
+        """Count a segment's messages: they are in consumers' hands, not taken from this line."""
         keys = segment.keys()
         self.away += 1
         self.begun(keys)
@@ -160,12 +161,12 @@ class KeyLine:
                 self._behind[key] = None
 
     def turn(self, *, upward: bool) -> None:
-        """From now on the most urgent ready messages come first; upward: the least urgent."""
+        """From now on the most urgent ready messages come first; upward: the least urgent ones."""
         if isinstance(self.ready, ReadyByPriority):
             self.ready.upward = upward
 
     def goes_first(self, priority: int) -> bool:
-        """Whether messages of a priority would come before all ready ones."""
+        """Whether messages of this priority would come before all ready ones."""
         if isinstance(self.ready, ReadyByPriority):
             first = self.ready.first
             return first is None or (priority < first if self.ready.upward else priority > first)
@@ -184,7 +185,7 @@ class KeyLine:
         line.append((segment, bundle, [seq]))
 
     def _deal(self, entry: Entry) -> None:
-        """A message is at the head of its key: it is ready, or waits with its segment."""
+        """A message is the first of its key: it is ready, or waits with its segment."""
         if entry[0].delivery is None:
             entry[0].heads.append(entry)
         else:
@@ -197,7 +198,7 @@ class KeyLine:
             self.ready.extend(entries)
 
     def take(self, limit: int, now_ms: int = 0) -> list[Entry]:
-        """The first ready messages, `limit` at most, for `in_hand`."""
+        """Take the first ready messages, at most `limit`, for `in_hand`. now_ms: catalog time."""
         ready = self.ready
         if self.fair is not None:
             self.fair.begin()
@@ -209,7 +210,7 @@ class KeyLine:
         return taken
 
     def _paced_out(self, limit: int, now_ms: int) -> list[Entry]:
-        """The first ready messages whose keys may go on now; those before them wait."""
+        """Take the first ready messages whose time has come; those before them wait."""
         due: list[Entry] = []
         while self._paced and self._paced[0][0] <= now_ms:
             due.append(heapq.heappop(self._paced)[2])
@@ -247,17 +248,17 @@ class KeyLine:
         self.count += len(entries)
 
     def begun(self, keys: Iterable[bytes | None]) -> None:
-        """Messages of these keys are in consumers' hands, though not taken from here."""
+        """Note that messages of these keys are in consumers' hands, though not taken from here."""
         if self.fair is not None:
             self.fair.begun(keys)
 
     def finished(self, keys: Iterable[bytes | None]) -> None:
-        """Messages of these keys are in consumers' hands no more."""
+        """Note that messages of these keys are no longer in consumers' hands."""
         if self.fair is not None:
             self.fair.finished(keys)
 
     def settled(self, key: bytes | None) -> None:
-        """A message of a key is settled: the next one is at the head."""
+        """A message of a key is settled: the next one comes first now."""
         if key is None:
             return
         if key in self.held:
@@ -282,13 +283,13 @@ class KeyLine:
             self._behind.pop(key, None)
 
     def settled_all(self, keys: Iterable[bytes]) -> None:
-        """`settled` for each of these keys: fast where one of a key is out at once."""
+        """`settled` for each of these keys; fast in a line with limit 1."""
         if self._limit != 1 or self.held:
             for key in keys:
                 self.settled(key)
             return
         behind, deal = self._behind, self.ready.append
-        plain: Segment | None = None  # the last one that is ours, and of which nothing is gone
+        plain: Segment | None = None  # the last segment that is ours, without messages gone
         for key in keys:
             line = behind.get(key)
             if not line:
@@ -305,8 +306,8 @@ class KeyLine:
             deal((segment, bundle, seqs.pop()))
 
     def go_on(self, acked: Iterable[Acked], limit: int) -> list[Acked]:
-        """Of messages that were acked, let the next of the same key be ready if it belongs to the
-        same segment, until `limit` are ready. Returns the others."""
+        """For each acked message, make the next one of its key ready if it belongs to the same
+        segment, until `limit` are ready. Returns the acked messages for which that was not done."""
         left: list[Acked] = []
         for segment, keys in acked:
             others: list[bytes] = []
@@ -322,27 +323,27 @@ class KeyLine:
         return left
 
     def hold(self, key: bytes) -> None:
-        """Let no further message of a key be ready until it is released."""
+        """Let no further message of a key become ready until the key is released."""
         if key not in self.held:
             self.held[key] = key not in self._behind
             self._behind.setdefault(key, None)
 
     def release(self, key: bytes) -> None:
-        """A key that was held goes on: its next message is at the head, unless one is unsettled."""
+        """A held key goes on: its next message comes first, unless one is still unsettled."""
         if self.held.pop(key):
             self.settled(key)
 
     # --- messages that wait until they are due ------------------------------------------------
 
     def wait(self, segment: Segment, due_ms: int) -> None:
-        """A segment waits until then. Its messages hold their keys, if the line is ordered."""
+        """Let a segment wait until `due_ms`. In an ordered line its messages hold their keys."""
         self._numbers += 1
         heapq.heappush(self._waiting, (due_ms, self._numbers, segment))
         self._at[segment.row.pipe_id, segment.row.start] = segment
 
     @property
     def waits(self) -> bool:
-        """Whether a segment waits that holds keys."""
+        """Whether any segment waits and holds keys."""
         return self._ordered and bool(self._waiting)
 
     def waiting(self) -> list[Segment]:
@@ -350,7 +351,7 @@ class KeyLine:
         return [segment for _, _, segment in self._waiting]
 
     def end_wait(self, segments: Iterable[Segment]) -> None:
-        """These segments wait no longer. Cost: linear in those that do."""
+        """Let these segments wait no longer. Cost: linear in the number of waiting segments."""
         over = set(segments)
         self._waiting = [each for each in self._waiting if each[2] not in over]
         heapq.heapify(self._waiting)
@@ -358,11 +359,11 @@ class KeyLine:
             self._at.pop((segment.row.pipe_id, segment.row.start), None)
 
     def waiting_at(self, row: Claim) -> Segment | None:
-        """The segment of a free row that waits."""
+        """The waiting segment of a free row; None if none waits."""
         return self._at.get((row.pipe_id, row.start))
 
     def failed(self, row: Claim, given_back: Iterable[Entry]) -> None:
-        """Messages in hand were given back: they are in a free row now."""
+        """Messages in hand were given back: they are in this free row now."""
         runs = runs_of(given_back)
         pieces = [BundleSlice(bundle, seqs).kept(seqs) for _, bundle, seqs in runs]
         segment = Segment(row, pieces)
@@ -377,8 +378,8 @@ class KeyLine:
         self.wait(segment, segment.row.due_ms)
 
     def apart(self, segment: Segment) -> None:
-        """Messages in hand are in a row of their own now, that of `segment`: they have a deadline
-        of their own. They count as in hand until they are `back`, or gone."""
+        """Messages in hand got a deadline of their own, and so a row of their own, that of
+        `segment`. They count as in hand until they are `back` or `gone`."""
         segment.away = True
         self.away += 1
         if self._ordered:
@@ -387,7 +388,7 @@ class KeyLine:
             segment.heads += entries
 
     def back(self, segment: Segment) -> None:
-        """The messages of a segment are in a consumer's hands no more, if they were."""
+        """The messages of a segment are no longer in a consumer's hands, if they were."""
         if not segment.away:
             return
         self._let_go(segment, segment.row.left - segment.gone)
@@ -402,8 +403,9 @@ class KeyLine:
                 self.settled(key)
 
     def split(self, segment: Segment, rows: Iterable[Claim]) -> list[Segment]:
-        """A segment that is `away`, and does not wait now, is in several rows: a segment for each
-        of them, which does not wait either. Empty if some of it stands behind others."""
+        """Split a segment that is `away`, and does not wait, since it is in several rows now.
+        Returns a segment for each row, which does not wait either. Empty, and nothing is split, if
+        a message of it is not the first of its key."""
         heads = {entry[2]: entry for entry in segment.heads}
         parts: list[Segment] = []
         for row in rows:
@@ -420,7 +422,7 @@ class KeyLine:
         return parts
 
     def due(self, now_ms: int) -> list[Segment]:
-        """The segments that waited and are due: no longer waiting."""
+        """Take the segments that are due: they wait no longer."""
         found: list[Segment] = []
         while self._waiting and self._waiting[0][0] <= now_ms:
             segment = heapq.heappop(self._waiting)[2]
@@ -429,7 +431,7 @@ class KeyLine:
         return found
 
     def due_ms(self) -> int | None:
-        """When the next segment is due, or the next message of a key may be taken."""
+        """When the next segment is due, or the next paced message may be taken."""
         times = [waiting[0][0] for waiting in (self._waiting, self._paced) if waiting]
         return min(times, default=None)
 
@@ -439,7 +441,7 @@ class KeyLine:
         return most if due_ms is None else min(most, max(0.001, (due_ms - now_ms) / 1000))
 
     def taken(self, segment: Segment, delivery: Delivery) -> None:
-        """A segment that waited is ours now: its heads are ready, before all others."""
+        """A segment that waited is ours now: its first messages are ready, before all others."""
         segment.delivery = delivery
         if not self._ordered:
             left = [BundleSlice(bundle, seqs - segment.gone) for bundle, seqs in segment.pieces]
@@ -450,7 +452,7 @@ class KeyLine:
         self.ready.extendleft(reversed(heads))
 
     def gone(self, segment: Segment, seqs: RangeSet) -> None:
-        """Messages that waited are settled by somebody else: dead letters, or removed."""
+        """Messages that waited were settled by others: as dead letters, or by being removed."""
         seqs = seqs - segment.gone
         segment.gone |= seqs
         if segment.away:
@@ -471,7 +473,7 @@ class KeyLine:
 
 
 def _first(ready: deque[Entry] | ReadyByPriority | FairReady, limit: int) -> list[Entry]:
-    """Take the first ready messages, `limit` at most."""
+    """Take the first ready messages, at most `limit`."""
     if type(ready) is deque and len(ready) <= limit:
         taken = list(ready)
         ready.clear()
@@ -481,7 +483,7 @@ def _first(ready: deque[Entry] | ReadyByPriority | FairReady, limit: int) -> lis
 
 class PopperCallbacks(NamedTuple):
     """What a lane asks of its popper. flush: write what was noted of its claims. wake: end the wait
-    of its consumers. ring: end that of all consumers."""
+    of the popper's consumers. ring: end that of all consumers."""
 
     flush: Callable[[], None]
     wake: Callable[[], None]

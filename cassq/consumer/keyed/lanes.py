@@ -1,15 +1,15 @@
 """The lanes of a keyed group, and how its poppers share them.
 
-A group has one lane, or as many as its queue has `key_lanes`. Each is worked for by one popper at a
-time (`lane.py` beside this), and a popper works for several in turn:
+A group has one lane, or as many as its queue has `key_lanes`. One popper at a time has a lane
+(`lane.py` beside this). A popper may have several, and takes from them in turn:
 
-- A popper that finds nothing tries all lanes that it does not have; one that is busy tries one now
-  and then. So none stays without a popper.
-- The share of a popper is the number of lanes by that of the poppers which are present. One that
-  has less asks for more, by a lease. One that has more gives up a lane at a time while somebody
-  asks: that with the fewest messages in hand, of which it hands out no more until these are
-  settled, though not for long.
-- A lane from which its popper takes nothing for two seconds is given up as well.
+- A popper that finds nothing tries all lanes that it does not have; a busy one tries one of them
+  now and then. So no lane stays without a popper.
+- The share of a popper is the number of lanes divided by the number of poppers present. A popper
+  with fewer lanes asks for more, by a lease. While one asks, a popper with more than its share
+  gives up one lane at a time: the one with the fewest messages in hand. It hands out no more of
+  that lane, and gives it up once these are settled; if that takes too long, it keeps the lane.
+- A popper also gives up a lane from which it takes nothing for two seconds.
 
 Not thread-safe: `cassq.popper` holds its lock around every call.
 """
@@ -36,14 +36,14 @@ from cassq.model.rows import Claim, GroupRow, QueueRow
 LOOK_MS = 100
 LOOK_BESIDE_MS = 500  # ... where that takes round trips ...
 BUSY_MS = 1000  # ... and if it is busy, or has its share
-MOVE_MS = 1000  # how often it compares what it has with its share, and gives up a lane at most
+MOVE_MS = 1000  # how often it compares what it has with its share, and may give up a lane
 DRAIN_MS = 5000  # how long it waits for the messages in hand of a lane that it wants to give up
 _NEVER = 3600.0
 
 
 class Lanes:
-    """The lanes that one popper works for. of_part: makes a claimer for the `part` of a lane.
-    parts, says, keep_alive_ms: as for `Lane`; the claimer is the popper's."""
+    """The lanes of a group, as one popper works on them. of_part: makes a claimer for the `part` of
+    a lane. parts, says, keep_alive_ms: as for `Lane`; the claimer is the popper's."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Lanes:
         self._share = count  # at most this many are this popper's
         self._tried_ms = self._moved_ms = -BUSY_MS
         self._used_ms = 0
-        self._failed: Exception | None = None  # what was not raised, as messages were taken
+        self._failed: Exception | None = None  # not raised yet, as messages had been taken
         self._refused: dict[Lane, int] = {}  # when another popper was seen to have them
         self._drained: Lane | None = None  # the lane to give up next ...
         self._drained_ms = 0  # ... since when
@@ -92,9 +92,9 @@ class Lanes:
     # --- taking -------------------------------------------------------------------------------
 
     def take(self, limit: int) -> Messages:
-        """At most `limit` messages, of the lanes in turn. Cost: as `Lane.take`, for each of them;
-        where there are several, once in a second a read or two, and for each lane that is tried
-        that of its lock."""
+        """At most `limit` messages, from the lanes in turn. Cost: that of `Lane.take` for each; if
+        there are several lanes, also a read or two per second, and taking the lock of each lane
+        that is tried."""
         if self._only is not None:
             return self._only.take(limit)
         if self._failed is not None:
@@ -133,7 +133,7 @@ class Lanes:
                 if isinstance(exc, Exception):
                     self._failed = exc  # the next call raises it
                     break
-                self._put_back(runs)  # a signal's, most likely: nobody gets them
+                self._put_back(runs)  # most likely a signal handler's: they are not handed out
                 raise
             runs += found.runs
             limit -= len(found)
@@ -142,15 +142,15 @@ class Lanes:
         return limit
 
     def _put_back(self, runs: Iterable[DeliveredRun]) -> None:
-        """Messages that were taken are not handed out."""
+        """Put back messages that were taken but are not handed out."""
         ahead: dict[Delivery, RangeSet] = {}
         for delivery, _, seqs in runs:
             ahead[delivery] = RangeSet.joined([ahead.get(delivery, EMPTY), seqs])
         self.put_back_ahead(ahead)
 
     def _pause_ms(self, held: int) -> int:
-        """How long not to try again lanes that others had, if nothing was found. held: how many
-        this popper has."""
+        """How long to wait before lanes that others had are tried again, if nothing was found.
+        held: how many lanes this popper has."""
         return self._look_ms if held < self._share else BUSY_MS
 
     # --- sharing ------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ class Lanes:
             self._drain(self._drained, now_ms)
 
     def _drain(self, lane: Lane, now_ms: int) -> None:
-        """Give up a lane once none of its messages is in hand, unless that takes too long."""
+        """Give up a lane once none of its messages is in hand; keep it if that takes too long."""
         if lane.is_held and lane.in_hand() == 0:
             lane.leave({})
         if not lane.is_held:
@@ -186,7 +186,7 @@ class Lanes:
             self._drained = None
 
     def _request(self) -> str:
-        """The name of the lease by which a popper asks for a lane."""
+        """The name of the lease with which a popper asks for a lane."""
         return f"lanes:{self._group().id}"
 
     def _is_asked(self) -> bool:
@@ -205,7 +205,7 @@ class Lanes:
             lane.flushed(free)
 
     def put_back_ahead(self, ahead: Mapping[Delivery, RangeSet]) -> None:
-        """Messages that were taken ahead were not used."""
+        """Put back messages that were taken ahead but not used."""
         for lane in self.lanes:
             lane.put_back_ahead(ahead)
 
@@ -221,8 +221,8 @@ class Lanes:
     # --- receivers ------------------------------------------------------------------------------
 
     def receive(self, ms: int, delay_ms: int) -> None:
-        """From now on, what is taken is nobody else's for `ms` milliseconds, if it is `delay_ms`
-        old."""
+        """From now on `take` gives messages deadlines of their own, `ms` from then. It takes only
+        messages that were pushed at least `delay_ms` before."""
         for lane in self.lanes:
             lane.receiving.ms, lane.receiving.delay_ms = ms, delay_ms
 
@@ -233,7 +233,7 @@ class Lanes:
             lane.receiving.note(receipts)
 
     def look_soon(self) -> None:
-        """Look at the next call what receipts did, as they did something. Takes no lock."""
+        """Check at the next call what receipts did, as they did something. Takes no lock."""
         for lane in self.lanes:
             lane.look_soon()
 

@@ -1,11 +1,12 @@
 """Receiving from a lane: messages that get deadlines of their own as they are handed out, for
 consumers that settle each by its receipt.
 
-One write takes them out of the lane's rows: those of one pop that lie together are in one row, with
-one deadline and one holder, as receipts of `cassq.consumer.receiving` are. In line they wait as any
-message with a deadline of its own does; see `cassq.consumer.keyed.elsewhere`.
+One write takes them out of the lane's rows: messages of one pop that lie together get one row, with
+one deadline and one holder, as in `cassq.consumer.receiving`. In line they wait like any message
+with a deadline of its own; see `cassq.consumer.keyed.elsewhere`.
 
-Not thread-safe, as `cassq.consumer.keyed.lane`, which decides what stands in line; but for `note`.
+Not thread-safe except for `note`, like `cassq.consumer.keyed.lane`, which decides what stands in
+line.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from cassq.model import claims
 from cassq.model.receipts import Receipt
 from cassq.model.rows import Claim
 
-GIVEN_KEPT = 256  # holders that are remembered before those whose messages are settled are dropped
+GIVEN_KEPT = 256  # how many holders are kept before those whose messages are settled are dropped
 
 _SEQ = itemgetter(2)
 
@@ -58,9 +59,9 @@ def _place(segment: Segment) -> tuple[str, int]:
 
 
 class Receiving:
-    """How the lane of a receiver hands messages out. line: that of the lane, now.
+    """How the lane of a receiver hands messages out. line: returns the lane's current line.
 
-    ms: for how long messages become a consumer's own; None: they are popped. delay_ms: how old a
+    ms: for how long a consumer gets messages; None: they are popped instead. delay_ms: how old a
     message must be.
     """
 
@@ -90,13 +91,13 @@ class Receiving:
         self._given.clear()
 
     def note(self, acked: Iterable[Receipt]) -> None:
-        """Messages were acked by their receipts, durably: their keys go on at the next call. Takes
-        no lock."""
+        """Note that messages were acked durably by their receipts: their keys go on at the next
+        call. Takes no lock."""
         self._acked.extend(acked)
 
     def begin(self) -> None:
-        """Before messages are taken: let those go on whose acks were noted, and see which are old
-        enough."""
+        """Called before messages are taken: let the keys of noted acks go on, and set from when on
+        messages are old enough."""
         line = self._line()
         if self.delay_ms:
             ahead_ms = self._catalog.now_ms() - self._clock.wall_ms()
@@ -119,8 +120,8 @@ class Receiving:
     # --- handing out ----------------------------------------------------------------------------
 
     def hand_out(self, entries: Sequence[Entry], ms: int) -> tuple[Messages, bool]:
-        """Hand out messages that were just taken from the line, for `ms` milliseconds, once their
-        rows say so; and whether some were refused, as the lane is not as it was thought to be.
+        """Write into their rows that messages just taken from the line are handed out for `ms`
+        milliseconds. Returns them, and whether some were refused because their rows had changed.
         Cost: a transaction for those of each epoch, synced as in `Lane.take`."""
         by_segment: dict[Segment, list[Entry]] = {}
         for entry in entries:
@@ -185,7 +186,7 @@ def _dealt(entries: Sequence[Entry], rows: Iterable[Claim]) -> Iterator[tuple[Cl
 
 
 def _pieces(entries: Iterable[Entry]) -> Iterator[BundleSlice]:
-    """Messages, in their order, by their bundles, of which no other bytes are kept."""
+    """Messages by bundle, in order. The other bytes of a bundle are not kept."""
     for _, some in groupby(entries, key=lambda entry: id(entry[1])):
         its = list(some)
         seqs = RangeSet.of(map(_SEQ, its))

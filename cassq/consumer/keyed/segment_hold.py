@@ -1,4 +1,4 @@
-"""What of a claim row of a keyed group consumers have, and what they say of it."""
+"""Follows which messages of a keyed group's claim row consumers have, and how they settle them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from cassq.model.rows import Claim
 
 
 class LaneMessages(abc.ABC):
-    """Keeps the messages of a keyed group, and follows what becomes of them."""
+    """Keeps the messages of a lane, and is notified of what becomes of them."""
 
     @abc.abstractmethod
     def acked(self, segment: Segment, keys: Sequence[bytes | None]) -> None:
-        """Messages of a segment were acked, which is not written yet."""
+        """Messages of a segment were acked, but that is not written yet."""
 
     @property
     @abc.abstractmethod
@@ -30,7 +30,8 @@ class LaneMessages(abc.ABC):
 
     @abc.abstractmethod
     def finished(self, count: int, since_ms: int) -> None:
-        """All messages that were handed out of a row are settled."""
+        """All messages of a row that were handed out are settled. count: how many. since_ms: when
+        the first was handed out."""
 
     @abc.abstractmethod
     def put_back(self, entries: list[Entry], keys: Sequence[bytes | None]) -> None:
@@ -42,15 +43,15 @@ class LaneMessages(abc.ABC):
 
     @abc.abstractmethod
     def over(self, delivery: Delivery) -> None:
-        """All messages of a row are settled or given back, which is written."""
+        """All messages of a row are settled or given back, and that is written."""
 
     @abc.abstractmethod
     def due_ms(self, row: Claim) -> int:
-        """Until when a row must be held if some of it is handed out now."""
+        """Until when a row must be held if messages of it are handed out now."""
 
 
 class SegmentHold(Hold):
-    """What of a claim row is in consumers' hands."""
+    """The messages of a claim row that are in consumers' hands."""
 
     def __init__(self, keeper: LaneMessages, segment: Segment, delivery: Delivery) -> None:
         self._keeper = keeper
@@ -130,8 +131,8 @@ class SegmentHold(Hold):
                 self._keeper.failed(row, failed)
 
     def give_receipt(self, seq: int) -> None:
-        # Noted before it is looked whether the message is in hand: one who takes it away looks
-        # afterwards whether it has a receipt.
+        # First note the receipt, then check that the message is in hand. A thread that settles the
+        # message does the opposite: it first takes it out of hand, then checks for a receipt.
         segment = self.segment
         is_new = seq not in segment.receipts
         segment.receipts.add(seq)
@@ -162,9 +163,9 @@ def give_up_late(
     timeout_ms: int,
     keep_alive_ms: float,
 ) -> bool:
-    """Note that what consumers have kept for too long, or died with, is given back; whether there
-    was any. now_ms: catalog time. keep_alive_ms: how long a message may take while the thread that
-    took it runs."""
+    """Give back messages that consumers have kept for too long, or whose threads died; the flush
+    writes that. Returns whether there were any. now_ms: catalog time. keep_alive_ms: how long a
+    message may take while the thread that took it runs."""
     found = False
     for delivery, segment in list(segments.items()):
         seqs = segment.overdue(now_ms, timeout_ms, keep_alive_ms if delivery.is_attended else 0)
@@ -179,8 +180,8 @@ def give_up_late(
 def give_up_all(
     segments: Mapping[Delivery, Segment], settler: Settler, ahead: Mapping[Delivery, RangeSet]
 ) -> None:
-    """Note that everything is given back: what is in hand counts as delivered, but not what was
-    only taken `ahead`."""
+    """Give everything back; the flush writes that. Messages in hand count as delivered, but not
+    those that were only taken `ahead`."""
     for delivery, segment in list(segments.items()):
         if delivery.lost:
             continue

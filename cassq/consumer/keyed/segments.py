@@ -1,4 +1,4 @@
-"""Segments: the messages of a keyed group's claim rows, and which of them consumers have."""
+"""Segments: the messages of a keyed group's claim rows, and which of these consumers have."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model import claims
 from cassq.model.rows import Claim
 
-HANDED_MAX = 64  # how many pops from a row are remembered before those that are over are dropped
+HANDED_MAX = 64  # how many pops from a row are kept before those that are settled are dropped
 OPENED_AT_ONCE = 64  # messages of a run in a backlog
 
 # A message in the line: what it belongs to, where its bytes are, its seq.
@@ -23,15 +23,15 @@ Entry = tuple["Segment", Bundle, int]
 class Segment:
     """The messages of one claim row.
 
-    delivery: by which they are handed out; None while they must wait, as `row` is free and not due.
-    out: those in a consumer's hands, with their keys. handed: when which were handed out, in
-    catalog time. until_ms: those whose consumer asked for more time, and until when. trying: those
-    that are handed out as soon as the row says so. untried: those that were released since. heads:
-    while the segment waits, those of its messages that nothing of their key stands before. gone:
-    those settled by somebody else. receipts: those with a receipt that are not known to be settled,
-    as is written. away: whether its messages are in consumers' hands, and its row not. synced:
-    whether a crash of the machine must not make us forget that they were tried. size: in bytes,
-    once it is ours.
+    delivery: of the messages once they are ours; None while they must wait, as `row` is not ours.
+    out: messages in a consumer's hands, with their keys. handed: which were handed out when, in
+    catalog time. until_ms: messages whose consumer asked for more time, and until when. trying:
+    messages that are handed out once the row says so. untried: messages released since that. heads:
+    while the segment waits, its messages that come first of their keys. gone: messages settled by
+    others. receipts: messages with a receipt that are not known to be durably settled. away:
+    whether its messages are in consumers' hands, though its row is not ours. synced: whether the
+    note that messages were tried must survive a crash of the machine. size: in bytes, once it is
+    ours.
     """
 
     __slots__ = (
@@ -70,7 +70,7 @@ class Segment:
         self.size: int = 0
 
     def bundle_of(self, seq: int) -> Bundle:
-        """Where the bytes of a message are."""
+        """The bundle that has the bytes of a message."""
         for bundle, seqs in self.pieces:
             if seq in seqs:
                 return bundle
@@ -85,8 +85,8 @@ class Segment:
         ]
 
     def overdue(self, now_ms: int, timeout_ms: int, kept_ms: float) -> RangeSet:
-        """What consumers have had for too long: for the timeout, unless they asked for more time,
-        or messages are kept for longer."""
+        """The messages that consumers have had for too long: for `timeout_ms`, unless they asked
+        for more time, or for `kept_ms` if that is longer. now_ms: catalog time."""
         over: list[int] = []
         until_ms = self.until_ms
         newer: RangeSet = EMPTY  # what was released, and handed out again
@@ -107,13 +107,13 @@ class Segment:
 
 
 class Adrift:
-    """How many messages consumers have of segments that were forgotten."""
+    """Counts the messages that consumers have of segments that were forgotten."""
 
     def __init__(self) -> None:
         self._until: list[tuple[int, int]] = []  # until when, in catalog time, and how many
 
     def add(self, count: int, until_ms: int) -> None:
-        """Consumers have some more of them."""
+        """Add messages that consumers have until this catalog time."""
         self._until.append((until_ms, count))
 
     def count(self, now_ms: Callable[[], int]) -> int:
@@ -132,7 +132,7 @@ def delivery_of(segment: Segment) -> Delivery:
 
 
 def runs_of(entries: Iterable[Entry]) -> list[tuple[Segment, Bundle, BitSet]]:
-    """Messages as runs of their rows and bundles, in the order of the first of each run."""
+    """Messages as runs, one for each row and bundle, in the order of their first messages."""
     found: defaultdict[tuple[Segment, Bundle], list[int]] = defaultdict(list)
     last_segment: Segment | None = None
     last_bundle: Bundle | None = None
@@ -149,7 +149,7 @@ def runs_of(entries: Iterable[Entry]) -> list[tuple[Segment, Bundle, BitSet]]:
 
 
 def seqs_of(runs: Iterable[tuple[Segment, Bundle, RangeSet]]) -> dict[Segment, RangeSet]:
-    """What each row has of some runs, which are disjoint."""
+    """The seqs of each segment in some runs, which are disjoint."""
     found: dict[Segment, RangeSet] = {}
     for segment, _, seqs in runs:
         found[segment] = found[segment] | seqs if segment in found else seqs
@@ -157,7 +157,7 @@ def seqs_of(runs: Iterable[tuple[Segment, Bundle, RangeSet]]) -> dict[Segment, R
 
 
 def in_hand(entries: Iterable[Entry]) -> list[tuple[Segment, Bundle, BitSet]]:
-    """`runs_of` messages that are in consumers' hands from now on."""
+    """`runs_of` messages, which from now on are in consumers' hands."""
     runs = runs_of(entries)
     for segment, bundle, seqs in runs:
         segment.out.update(zip(seqs, bundle.keys_of(seqs), strict=True))
@@ -165,8 +165,8 @@ def in_hand(entries: Iterable[Entry]) -> list[tuple[Segment, Bundle, BitSet]]:
 
 
 class Backlog:
-    """Ready messages of one key, in order. Runs of them are kept as such, so that a million cost
-    next to nothing until they are taken."""
+    """Ready messages of one key, in order. Runs are kept as runs, so that even a million messages
+    cost next to nothing until they are taken."""
 
     __slots__ = ("_count", "_first", "_runs")
 
@@ -194,7 +194,7 @@ class Backlog:
         self._count += 1
 
     def popleft(self) -> Entry:
-        """Take the first one. Raises IndexError if there is none."""
+        """Take the first message. Raises IndexError if there is none."""
         first, runs = self._first, self._runs
         while not first:
             first.extend(islice(runs[0], OPENED_AT_ONCE))
@@ -204,14 +204,14 @@ class Backlog:
         return first.popleft()
 
     def drained(self) -> Iterator[Entry]:
-        """Take all."""
+        """Take all messages."""
         while self._count:
             yield self.popleft()
 
 
 class ReadyByPriority:
-    """Ready messages, the most urgent first; in each priority as a deque has them. upward: whether
-    the least urgent are taken first, until further notice."""
+    """Ready messages, the most urgent first; those of each priority in order, as in a deque.
+    upward: whether the least urgent are taken first, until further notice."""
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self.upward: bool = False

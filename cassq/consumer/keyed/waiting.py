@@ -1,7 +1,7 @@
-"""What waits in a keyed group's line: failed messages, and those with deadlines of their own. They
-are taken when they are due, or become dead letters; and their keys go on when others settled them.
+"""What waits in a keyed group's line: failed messages, and messages with deadlines of their own.
+They are taken when they are due, or become dead letters. If others settle them, their keys go on.
 
-Not thread-safe, as `cassq.consumer.keyed.lane`, which decides what stands in line.
+Not thread-safe, like `cassq.consumer.keyed.lane`, which decides what stands in line.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model import claims
 from cassq.model.rows import Claim, ClaimState
 
-LATER_MS = 1000  # when to look again at a message that somebody else is moving
+LATER_MS = 1000  # when to look again at a message that another process is moving
 
 
 class Waiting:
     """The segments that wait in one lane.
 
-    line: that of the lane, now. epochs: of its pipes. own: makes a segment that was taken one of
-    the lane. forget: begins the lane anew, as it is not as it was thought to be.
+    line: returns the lane's current line. epochs: of its pipes. own: adds a segment that was taken
+    to the lane. forget: makes the lane start again, since its rows are not as expected.
     """
 
     def __init__(
@@ -50,13 +50,13 @@ class Waiting:
         self._forget = forget
 
     def take(self, due: Sequence[Segment]) -> None:
-        """Segments are due: take them, unless they are dead letters by now, or gone."""
+        """Take segments that are due, unless they became dead letters or are gone."""
         if not due:
             return
         try:
             self._take_or_dead_letter(due)
         except BaseException:
-            self._forget()  # they are in line no more
+            self._forget()  # they are no longer in line
             raise
 
     def _take_or_dead_letter(self, due: Sequence[Segment]) -> None:
@@ -76,26 +76,27 @@ class Waiting:
             else:
                 wanted.append(segment)
         if self._line() is not line:
-            return  # the lane begins anew, with whatever is free then
+            return  # the lane starts again, with what is free then
         taken = self._take_over.taken(wanted, self._epochs)
         for segment in wanted:
             if segment not in taken:
                 self._look_again(segment)
                 if self._line() is not line:
-                    return  # it frees the others, too
+                    return  # starting again also frees the others
         for segment, delivery in taken.items():
             self._own(segment, delivery)
             line.taken(segment, delivery)
 
     def dead_letter_spent(self, free: Iterable[Claim]) -> None:
-        """Make dead letters of what was given back for the last time. free: rows."""
+        """Make dead letters of messages that were given back for the last time. free: their
+        rows."""
         for row in free:
             segment = self._line().waiting_at(row) if self._claimer.is_spent(row) else None
             if segment is not None:
                 self.dead_letter(segment)
 
     def dead_letter(self, segment: Segment) -> None:
-        """Make a dead letter of a segment's message, or see whether somebody else did."""
+        """Make a dead letter of a segment's message; if that fails, check whether others did."""
         row = segment.row
         try:
             done = not claims.is_leaving(row) and self._claimer.dead_letter(row)
@@ -108,7 +109,7 @@ class Waiting:
             self._look_again(segment)
 
     def _look_again(self, segment: Segment) -> None:
-        """A row that waited is not as it was: read what there is now."""
+        """The row of a waiting segment has changed: read what is there now."""
         row = segment.row
         cursor = self._catalog.claims.cursor(row.group_id, row.pipe_id)
         if cursor is None or cursor.epoch != self._epochs.get(row.pipe_id):
@@ -128,10 +129,10 @@ class Waiting:
         for part in parts:
             self._wait_again(part, row.version)
         if not parts:
-            self._forget()  # somebody cut it up
+            self._forget()  # others split the row
 
     def _wait_again(self, segment: Segment, version: str) -> None:
-        """A segment waits as its row says now. version: of what it was in before."""
+        """Let a segment wait as its row says now. version: of the row that it had before."""
         row = segment.row
         dated = claims.is_dated(row)
         if not dated:

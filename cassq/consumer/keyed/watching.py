@@ -1,9 +1,9 @@
 """Noticing what others do to messages that wait in a keyed group's line.
 
-A failed message holds its key until it is due again, perhaps for hours. Meanwhile it may be purged
-or expire, or an operator lets it become a dead letter: then the key goes on.
+A failed message holds its key until it is due again, perhaps for hours. Meanwhile it may expire, be
+purged, or be made a dead letter by an operator: then the key goes on.
 
-Not thread-safe, as `cassq.consumer.keyed.lane`, which decides what stands in line.
+Not thread-safe, like `cassq.consumer.keyed.lane`, which decides what stands in line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PIPES_AT_ONCE = 4
 
 
 class Watch:
-    """Compares the rows of waiting segments with the catalog, some pipes at a time."""
+    """Compares the rows of waiting segments with the catalog, a few pipes at a time."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -28,9 +28,9 @@ class Watch:
         self._last = ""  # the last pipe that was looked at
 
     def changed(self, line: KeyLine, now_ms: int) -> list[Segment]:
-        """Segments that wait, and whose rows are not as they were: they wait no longer. now_ms:
-        boot time. Cost: in each second, if any segment waits, a read of the open rows of
-        `PIPES_AT_ONCE` pipes."""
+        """The waiting segments whose rows have changed; they wait no longer. now_ms: boot time.
+        Cost: once a second, if any segment waits, a read of the open rows of `PIPES_AT_ONCE`
+        pipes."""
         if now_ms - self._looked_ms < WATCH_MS or not line.waits:
             return []
         self._looked_ms = now_ms
