@@ -1,6 +1,6 @@
-"""Admission: turns pushes into entries, and decides which of them may be appended.
+"""Admission: checks pushes, turns them into entries, and decides which of these may be appended.
 
-A `PendingPush` is a push that waits; the thread that pushes checks it.
+A `PendingPush` is the entry of a push that waits; the thread that pushes checks and makes it.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class PendingPush:
         self.ids: MessageIds | None = None
         # Of a batch that failed: which messages were pushed all the same, and where they are.
         self.done: tuple[Sequence[int], Sequence[AppendReceipt]] = (), ()
-        # Whether the messages of a batch are pushed one by one, if one of them stands for another
-        # that cannot be read.
+        # Whether the caller pushes the messages of the batch one by one if the earlier message of
+        # one of their dedup ids cannot be read.
         self.singly: bool = False
         self.error: Exception | None = None
 
@@ -92,8 +92,8 @@ class PendingPush:
 
     @property
     def done_ids(self) -> dict[int, MessageId]:
-        """The ids of those messages of a failed batch that were pushed all the same, as far as they
-        are known, by their indexes."""
+        """The known ids of the messages of a failed batch that were pushed all the same, by their
+        indexes."""
         which, receipts = self.done
         ids = (each for receipt in receipts for each in ids_of_run(receipt))
         return dict(zip(which, ids, strict=True))
@@ -116,7 +116,7 @@ class AppendedPushes(NamedTuple):
     messages: int
     receipts: list[AppendReceipt]
     written_bytes: int
-    failed: BackendError | None = None  # the error of the pushes after them
+    failed: BackendError | None = None  # the error of the pushes that are not among them
     spilled: int = 0  # how many of the messages are in the spool
 
 
@@ -131,10 +131,10 @@ class Writing(NamedTuple):
 class Admission:
     """One pusher's admission. Any thread may call `entry`; only the leader calls the others.
 
-    ports: the client's; raises BackendUnavailableError while no server has answered yet. queue:
-    called at each push, so that a changed policy applies. group_id: the only group that gets
-    the messages; empty: all. overflow: takes pushes that no quorum accepts, if the client has one.
-    patient: whether to try another pipe when the outcome of a write is unknown; never with a
+    ports: returns the client's; raises BackendUnavailableError while no server has answered yet.
+    queue: called at each push, so that a changed policy applies. group_id: the only group that gets
+    the messages; empty: all groups. overflow: if given, takes pushes that no quorum accepts.
+    patient: whether to try another pipe when the outcome of a write is unknown; never done with a
     spool. level: of all its messages.
     """
 
@@ -177,13 +177,13 @@ class Admission:
         return self._writing
 
     def check_allowed(self, priority: int) -> None:
-        """Raise UsageError for a priority that the queue cannot keep to."""
+        """Raise UsageError for a priority that the queue does not support."""
         check_allowed(priority, self._queue().policy)
 
     @property
     def has_key_lanes(self) -> bool:
-        """Whether the queue has more than one. It is asked once, unless that may be unknown, as no
-        quorum answers."""
+        """Whether the queue has, or may have, several key lanes. With a spool this may be unknown,
+        as no quorum answers; then it is true."""
         return self._overflow is not None or self.key_lanes > 1
 
     @property
@@ -192,7 +192,7 @@ class Admission:
 
     @property
     def has_quota(self) -> bool:
-        """Whether some of several pushes may have no room."""
+        """Whether some of several pushes may be refused."""
         return has_quota(self._queue().policy)
 
     def entry(
@@ -205,7 +205,7 @@ class Admission:
         dedup_id: str | None,
         importance: str | None,
     ) -> PendingPush:
-        """A single push, checked."""
+        """Check a single push; returns its entry."""
         if importance is not None:
             headers = with_importance(headers, importance)
         if dedup_id is not None:
@@ -228,7 +228,7 @@ class Admission:
         dedup_ids: Sequence[str | None] | None,
         importance: str | None,
     ) -> PendingPush:
-        """A `push_many`, checked; it is appended by itself."""
+        """Check a `push_many`; returns its entry, which is appended separately."""
         found, length = check_payloads(payloads)
         check_columns(len(found), headers=headers, keys=keys, dedup_ids=dedup_ids)
         headers, keys, dedup_ids = as_list(headers), as_list(keys), as_list(dedup_ids)
@@ -267,8 +267,8 @@ class Admission:
         return lane, catalog.now_ms() + delay_ms
 
     def append(self, entries: list[PendingPush]) -> AppendedPushes:
-        """Append pushes that wait together, or spill them while no quorum answers. Refused pushes
-        get their error, and so do single pushes after those that could be appended."""
+        """Append pushes that wait together, or spill them while no quorum answers. Pushes that are
+        refused, and single pushes that could not be appended after others were, get their error."""
         first = entries[0]
         clock = self._clock
         now_ms, boot_ms, queue = clock.wall_ms(), clock.boot_ms(), self._queue()
@@ -307,8 +307,9 @@ class Admission:
             return _spilled(entries, batch, receipts)
 
     def _one_by_one(self, entries: list[PendingPush]) -> AppendedPushes:
-        """Append pushes with dedup ids one by one, as a message that one of the ids stands for
-        cannot be read: the others must not fail for it. Those that were pushed are found."""
+        """Append pushes with dedup ids one by one, since the earlier message of one of the ids
+        cannot be read, and the others must not fail for that. Messages that were already pushed are
+        found by their ids."""
         done: list[AppendedPushes] = []
         for entry in entries:
             try:
@@ -328,7 +329,7 @@ class Admission:
         )
 
     def _spillable(self, batch: Batch) -> Batch:
-        """A batch that says its priority, which in the queue only its pipe does."""
+        """The batch with its priority, which in the queue only its pipe has."""
         return replace(batch, priority=self._priority) if self._priority else batch
 
     def _once(self, entries: list[PendingPush], ports: Ports) -> DedupPush | None:
@@ -373,13 +374,13 @@ class Admission:
 
 
 def has_quota(policy: QueuePolicy) -> bool:
-    """Whether pushes may be refused, as there is no room for them."""
+    """Whether pushes may be refused, as the queue has a limit or is paused."""
     return policy.max_length is not None or policy.push_paused
 
 
 def admitted(gate: Quota, entries: list[PendingPush], queue: QueueRow) -> list[PendingPush]:
-    """The pushes that may be appended now; the others get their error. Moves always may: they add
-    no messages. Raises as `Quota.admit` does."""
+    """The pushes that may be appended now; the others get their error. Moves are always admitted:
+    they add no messages. Raises as `Quota.admit` does."""
     first = entries[0]
     if not has_quota(queue.policy) or first.intend is not None:
         return entries
@@ -395,13 +396,13 @@ def admitted(gate: Quota, entries: list[PendingPush], queue: QueueRow) -> list[P
 def _spilled(
     entries: list[PendingPush], batch: Batch, receipts: list[AppendReceipt]
 ) -> AppendedPushes:
-    """A batch partly or wholly in the spool; `receipts` say which messages are."""
+    """The outcome for a batch that is partly or wholly in the spool, as `receipts` say."""
     count = spilled_count(receipts)
     return AppendedPushes(entries, len(batch.payloads), receipts, 0, spilled=count)
 
 
 def is_unreadable(exc: Exception) -> bool:
-    """Whether a push failed as something that is there cannot be read."""
+    """Whether a push failed because stored data cannot be read."""
     return isinstance(exc, (CorruptionError, ExtentMissingError))
 
 
@@ -411,9 +412,9 @@ def _pushed_of(
     appender: PipeWriter | None,
     failed: BackendError,
 ) -> AppendedPushes:
-    """The single pushes that a failed append has pushed all the same; the others get the error.
-    Raises it if there are none, or for a batch, which learns which of its messages were pushed.
-    once: as they have dedup ids. appender: of this append; None: it never began."""
+    """The single pushes that were pushed although the append failed; the others get the error.
+    Raises the error if there are none, or for a batch, whose `done` then says what was pushed.
+    once: the push of messages with dedup ids. appender: of this append; None: it never began."""
     receipts = [] if appender is None else appender.receipts
     which: Sequence[int] = range(sum(receipt.length for receipt in receipts))
     if once is not None:
@@ -453,7 +454,8 @@ def check_payload(payload: bytes) -> bytes:
 
 
 def check_payloads(payloads: Iterable[bytes]) -> tuple[Sequence[bytes], int | None]:
-    """A list of bytes, each checked, and their length if it is the same. Two passes in C."""
+    """Check payloads; returns them as a list, and their length if all have the same. Two passes in
+    C."""
     if isinstance(payloads, (bytes, str, bytearray, memoryview)):
         raise InvalidPayloadError(
             "push_many takes a list of payloads, not a single one",
@@ -482,7 +484,7 @@ def check_key(key: bytes | None) -> bytes | None:
 
 
 def _checked_keys(keys: Sequence[bytes | None]) -> list[bytes | None]:
-    """Keys, each checked. Two passes in C."""
+    """Check keys; returns them. Two passes in C."""
     odd = set(map(type, keys)) - {bytes, NoneType}
     if odd or max(map(len, filter(None, keys)), default=0) > COLUMN_BYTES_MAX:
         return [check_key(key) for key in keys]
@@ -515,7 +517,7 @@ def check_delay_ms(delay: float | None, due: datetime | None, wall_ms: int) -> i
 
 
 class PushedColumns(NamedTuple):
-    """What was given for each of many messages. priorities: one for each, or for all."""
+    """The arguments of a `push_many` for each message. priorities: one for each, or one for all."""
 
     payloads: Iterable[bytes]
     headers: Sequence[Mapping[str, str] | None] | None
@@ -526,8 +528,8 @@ class PushedColumns(NamedTuple):
     def by_level(
         self, levels_of: Callable[[Sequence[int], Sequence[bytes | None] | None], Levels]
     ) -> Iterator[LevelColumns]:
-        """The messages of each level, the most urgent first. levels_of: of priorities and keys.
-        Raises UsageError and InvalidPayloadError for invalid columns."""
+        """The messages of each level, the most urgent first. levels_of: returns the levels, from
+        priorities and keys. Raises UsageError and InvalidPayloadError for invalid columns."""
         found, _ = check_payloads(self.payloads)
         headers, keys, dedup_ids = self.headers, self.keys, self.dedup_ids
         check_columns(len(found), headers=headers, keys=keys, dedup_ids=dedup_ids)
@@ -565,7 +567,7 @@ class PushedColumns(NamedTuple):
 
 
 def as_list(column: Collection[T] | None) -> Sequence[T] | None:
-    """A column that passed `check_columns`, with indexes."""
+    """A column that passed `check_columns`, as a sequence."""
     return column if column is None or isinstance(column, Sequence) else list(column)
 
 
@@ -585,8 +587,8 @@ class LevelColumns(NamedTuple):
 
 
 def check_columns(count: int, **columns: Collection[object] | None) -> None:
-    """Raise InvalidPayloadError for a column that is not a list, or not as long as the
-    payloads. Arrays and views of a dict pass, too; sets and dicts do not."""
+    """Raise InvalidPayloadError for a column that is not a list, or has not the length of the
+    payloads. Arrays and views of a dict are also accepted; sets and dicts are not."""
     for name, column in columns.items():
         unordered = isinstance(column, (set, frozenset, Mapping))
         if column is not None and (unordered or not isinstance(column, Collection)):
@@ -640,8 +642,8 @@ def assign_ids(entries: list[PendingPush], receipts: Sequence[AppendReceipt]) ->
 
 
 def wake_in_turn(entries: list[PendingPush]) -> None:
-    """Wake the threads of these entries one by one: each wakes the next, so that they do not all
-    compete for the interpreter lock at once."""
+    """Wake the threads of these entries one after the other: each wakes the next one, so that they
+    do not all compete for the interpreter lock at once."""
     waiting = [entry for entry in entries if entry.wake is not None and not entry.gone]
     for entry, after in pairwise(waiting):
         entry.after = after

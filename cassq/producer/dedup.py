@@ -1,14 +1,15 @@
 """Deduplication: pushes with the same `dedup_id` are one message.
 
-The id has a row in the catalog, which names the place that its message has or is about to get. It
-is written before the message, as an intent. A pusher that finds an intent checks whether the
-message is there: it waits a moment for a push in progress, then seals the pipe, so that the answer
-is final; if the message is not there, it takes the row over by compare-and-set and pushes.
+Each id has a row in the catalog, which names the place that its message has or is about to get. It
+is written before the message, as an intent. A pusher that finds the row of another push checks
+whether the message is there: it waits a moment for a push in progress, then seals the pipe, so that
+the answer is final. If the message is not there, it takes the row over by compare-and-set and
+pushes.
 
 Invariants:
-1. A place in a row counts only if the message itself is there: the message has its id in the
+1. A place in a row counts only if the message itself is there: the message has its dedup id in the
    header `cassq-dedup`; for a retired pipe its end decides.
-2. Of any number of pushes of one id within the window, one is appended, and all get its id.
+2. Of any number of pushes of one dedup id within the window, one is appended, and all get its id.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ logger: logging.Logger = logging.getLogger("cassq")
 # The header that binds a message to its dedup id.
 DEDUP_HEADER = "cassq-dedup"
 DEDUP_LENGTH_MAX = 500
-# How long to wait for another push of the same id in progress.
+# How long to wait for another push of the same id that is in progress.
 ON_ITS_WAY_MS = 250
 LOOK_SECONDS = 0.001
 TRIES_MAX = 64
@@ -51,7 +52,7 @@ Append = Callable[[Batch, Intend | None], list[AppendReceipt]]
 
 
 class _TakenError(Exception):
-    """Ids have rows that are not ours; nothing was written for messages from `start` on."""
+    """Some ids have rows of other pushes. Nothing was written for messages from `start` on."""
 
     def __init__(self, rows: Sequence[Dedup], start: int) -> None:
         super().__init__(*(row.dedup_id for row in rows))
@@ -64,7 +65,7 @@ def marked(
     headers: Sequence[Mapping[str, str] | None] | None,
     dedup_ids: Sequence[str | None],
 ) -> Sequence[Mapping[str, str] | None]:
-    """Headers with the dedup ids added; a message without one has None.
+    """Headers with the dedup ids added; None stands for a message without a dedup id.
 
     Raises ConfigError if the queue has no window, InvalidPayloadError for an invalid id.
     """
@@ -113,8 +114,8 @@ def check_dedup_id(dedup_id: str) -> str:
 class DedupPush:
     """A push of messages with dedup ids; also the `intend` of its appends.
 
-    dedup_ids: one a message; None for a message without. rows: the catalog with the ids' rows;
-    None: the queue's. Raises InvalidPayloadError for an invalid id.
+    dedup_ids: one for each message; None for a message without one. rows: the catalog with the ids'
+    rows; None: the queue's catalog. Raises InvalidPayloadError for an invalid id.
     """
 
     def __init__(
@@ -129,7 +130,7 @@ class DedupPush:
         self._catalog = ports.catalog
         self._rows = rows or ports.catalog
         self._queue = queue
-        self.found: int = 0  # how many messages were there already
+        self.found: int = 0  # how many messages had already been pushed
         self._dedup_ids = [None if each is None else check_dedup_id(each) for each in dedup_ids]
         self._leading: Sequence[int] = ()  # for each message, the first one that has its id
         self._before: dict[str, Dedup] = {}  # by id, the row that our next one replaces
@@ -141,11 +142,11 @@ class DedupPush:
 
     def push(self, append: Append, batch: Batch) -> list[AppendReceipt]:
         """Append the messages, except those whose id was pushed within the window or occurs earlier
-        in the batch; returns where all are.
+        in the batch. Returns where all of them are.
 
-        Cost: for every append, of `AT_ONCE` messages at most, one synced catalog transaction; for
-        each duplicate a read of its pipe's row, and one read of its frame (once for each frame) or
-        of its pipe's totals.
+        Cost: for each append, of at most `AT_ONCE` messages, one synced catalog transaction; for
+        each duplicate a read of its pipe's row, and of its frame (once for each frame) or its
+        pipe's totals.
         """
         count = len(self._dedup_ids)
         firsts = dict(zip(reversed(self._dedup_ids), range(count - 1, -1, -1), strict=True))
@@ -173,8 +174,8 @@ class DedupPush:
     def _push(
         self, append: Append, batch: Batch, sent: list[int], firsts: Mapping[str | None, int]
     ) -> bool:
-        """Append these messages, or find where those with a taken id are; whether any of them are
-        done now."""
+        """Append these messages, or find where those are whose id is taken. Returns whether any of
+        them are done now."""
         before = len(self._done)
         self._sent, self._places, self._pipe_id = sent, {}, ""
         try:
@@ -208,7 +209,8 @@ class DedupPush:
         self._done.update({index: self._places[index] for index in self._sent[:count]})
 
     def __call__(self, pipe_id: str, seq: int, messages: Sequence[int]) -> None:
-        """Write the ids' rows for the coming places; after a carry-over they replace our last."""
+        """Write the rows of the ids with the coming places; after a carry-over they replace our
+        last rows."""
         queue_id, now_ms = self._queue().id, self._rows.now_ms()
         indices = [self._sent[number] for number in messages]
         self._places.update({n: (pipe_id, at) for at, n in enumerate(indices, seq)})
@@ -230,8 +232,8 @@ class DedupPush:
         return [] if found == rows[0] else [found]
 
     def _leave_place(self) -> None:
-        """After an interrupted append: seal the pipe, so that no other message gets a place that
-        our rows name, as only the end of a retired pipe is known."""
+        """Seal the pipe after an interrupted append, so that no other message gets a place that our
+        rows name: once the pipe is retired, only its end is known."""
         if self._pipe_id:
             with suppress(CassqError):
                 seal_pipe(self._catalog, self._ports.store, self._pipe_id)
@@ -239,7 +241,8 @@ class DedupPush:
     # --- checking another pusher's row ----------------------------------------------------------
 
     def _counts(self, row: Dedup) -> bool:
-        """Whether a row stands for a message that was pushed within the window. Final."""
+        """Whether a row stands for a message that was pushed within the window. The answer is
+        final."""
         if self._is_over(row):
             return False
         pipe = self._catalog.pipes.by_id(row.pipe_id)
@@ -257,12 +260,12 @@ class DedupPush:
             return self._was_there(row)  # it was retired just now
 
     def _is_over(self, row: Dedup) -> bool:
-        """Whether an id is so old that it counts no more."""
+        """Whether an id's window is over."""
         window_ms = self._queue().policy.dedup_window * 1000
         return row.at_ms + window_ms <= self._rows.now_ms()
 
     def _awaited(self, pipe: PipeRow, row: Dedup) -> PipeRow | None:
-        """Wait until it is known whether the row's place was written; returns the pipe."""
+        """Wait until it is known whether the row's place was written. Returns the pipe's row."""
         clock, store = self._ports.clock, self._ports.store
         started_ms = clock.boot_ms()
         try:
@@ -290,7 +293,7 @@ class DedupPush:
         return frame.headers_at(index).get(DEDUP_HEADER) == row.dedup_id
 
     def _frame_of(self, row: Dedup) -> Frame:
-        """The frame with the row's place. It is kept: the next duplicate is often in it, too."""
+        """The frame with the row's place. It is kept, as the next duplicate is often in it."""
         pipe_id, frame = self._looked_at
         if (
             frame is None
@@ -310,9 +313,9 @@ class DedupPush:
         return self._queue().id
 
     def _was_there(self, row: Dedup) -> bool:
-        """Whether a retired pipe had the row's place: then its message was delivered.
+        """Whether the row's place was in a retired pipe: then its message was delivered.
 
-        If the pipe left no totals, this is unknown: a duplicate is the lesser evil.
+        If the pipe left no totals, this is unknown, and False: a duplicate is the lesser evil.
         """
         pipe = self._catalog.pipes.by_id(row.pipe_id)
         if pipe is not None and pipe.end is not None:
@@ -322,11 +325,12 @@ class DedupPush:
 
 
 def find_message(ports: Ports, queue: QueueRow, dedup_id: str) -> str:
-    """The place, PIPE:SEQ, of the message that was pushed with this id within the window; a push in
-    progress counts if it is done in a moment, and else never will.
+    """The place, PIPE:SEQ, of the message that was pushed with this dedup id within the window. A
+    push in progress counts if it ends within `ON_ITS_WAY_MS`; otherwise its pipe is sealed, and it
+    does not count.
 
     Raises MessageNotFoundError if there is none, InvalidPayloadError for an invalid id, ConfigError
-    if the queue has no window. Cost: a read of the id's row, and as for a duplicate.
+    if the queue has no window. Cost: a read of the id's row, and that of a duplicate.
     """
     _check_window(queue)
     check_dedup_id(dedup_id)
@@ -344,7 +348,7 @@ def find_message(ports: Ports, queue: QueueRow, dedup_id: str) -> str:
 def forget(ports: Ports, queue: QueueRow) -> int:
     """Delete the ids of a queue that are older than its window; returns how many.
 
-    Cost: one range of an index.
+    Cost: one range of an index, and the deletes.
     """
     window_ms = round(queue.policy.dedup_window * 1000)
     return ports.catalog.records.forget_dedups(queue.id, ports.catalog.now_ms() - window_ms)

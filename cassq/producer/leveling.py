@@ -1,7 +1,7 @@
-"""Leveling: which of a pusher's messages go to the same pipes.
+"""Leveling: which of a pusher's messages may go to the same pipes.
 
-All messages of a pipe have one priority, and in a queue with `key_lanes` the keys of one lane.
-Those without a key go to the lanes in turn.
+All messages of a pipe have one priority, and in a queue with `key_lanes` one key lane. Messages
+without a key go to the lanes in turn.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cassq.producer.dedup import DedupPush
 
 
 class Leveling:
-    """Finds the levels of one pusher's messages. by_key: whether keys count."""
+    """Finds the levels of one pusher's messages. by_key: whether their keys matter."""
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
@@ -29,7 +29,7 @@ class Leveling:
         return self._admission.key_lanes if self.by_key else 1
 
     def level(self, priority: int, key: bytes | None) -> Level:
-        """The level of a message. Raises UsageError for what is not a priority."""
+        """The level of a message. Raises UsageError for an invalid priority."""
         check_priority(priority)
         lanes = self.key_lanes
         if lanes == 1:
@@ -38,7 +38,7 @@ class Leveling:
         return Level(priority, lane)
 
     def levels(self, priorities: Sequence[int], keys: Sequence[bytes | None] | None) -> Levels:
-        """Which of several messages are of each level; all without a key are of one lane."""
+        """Which messages are of each level. Those without a key are all of one lane."""
         count = len(priorities)
         lanes = by_key_lane(keys, count, self.key_lanes, next(self._turns))
         if len(set(priorities)) == 1:
@@ -58,7 +58,7 @@ class Leveling:
 
 
 def of_some(intend: Intend, which: Sequence[int]) -> Intend:
-    """The `intend` of some messages of a batch."""
+    """The `intend` for some messages of a batch. which: their indexes."""
     assert not isinstance(intend, DedupPush), "these push a batch of one level"
 
     def intend_some(pipe_id: str, seq: int, messages: Sequence[int]) -> None:

@@ -5,13 +5,13 @@ arrives while its append is in flight is appended together by the next leader: o
 threads, or the writer thread if only futures wait.
 
 Invariants:
-1. A push returns, and a future gets its result, only after the append holding it is durable.
-2. Appends happen in the order the pushes arrived.
-3. What waits to be appended is bounded by `BUFFER_BYTES_MAX`; `push_soon` waits for room.
+1. A push returns, and a future gets its result, only after the append with its message is durable.
+2. Appends happen in the order in which the pushes arrived.
+3. `BUFFER_BYTES_MAX` and `BUFFER_MESSAGES_MAX` bound what futures wait for; `push_soon` blocks.
 
-Messages with a priority go to pipes of their own, and so do those of each key lane. Each such level
-that is used has a pusher of its own within the pusher, so all of this holds for each, and they
-append side by side.
+Messages of each priority and each key lane (each *level*) go to pipes of their own. Each level in
+use has a pusher of its own within the pusher, so all of this holds for each of them, and they
+append in parallel.
 """
 
 from __future__ import annotations
@@ -127,10 +127,10 @@ class Pusher:
         delay: seconds before it can be delivered. due: the same as a time, with a time zone.
         dedup_id: pushes with the same id within the queue's `dedup_window` are one message.
         importance: a word, such as "high", by which alerts are routed if the message fails.
-        priority: from 0 to 9, the most urgent, which is delivered first; not in a cp queue. The
-        id's `spilled` says whether the message is in the spool because no quorum answered
-        (`spill=`). Cost: one append and one sync, shared with all pushes that wait meanwhile; with
-        a dedup id one more sync, shared with the others that have one.
+        priority: from 0 (default) to 9, the most urgent, delivered first; not in a cp queue. With
+        `spill=`, the `spilled` of the id says whether the message is in the spool, as no quorum
+        answered. Cost: one append and one sync, shared with all pushes that wait meanwhile; with a
+        dedup id one more sync, shared with all pushes with one.
         """
         entry = self._admission.entry(payload, headers, key, delay, due, dedup_id, importance)
         plain = type(priority) is int and not priority and not self._leveling.by_key
@@ -154,15 +154,14 @@ class Pusher:
         """Push messages in order; returns their ids. All are durable on return.
 
         headers, keys, dedup_ids: one entry per payload. If payloads have the same dedup id, only
-        the first one is pushed, and all get its id. priority: of all messages, or one for each;
-        then those of each priority are pushed together, the most urgent first, and so are those of
-        each lane in a queue with `key_lanes`. Other arguments: as for `push`, for all messages. An
-        error's `.fields["pushed"]` says how many messages, from the first, were pushed
-        nevertheless; if some after them were, as they are more urgent or in another lane, its
-        `outcome_unknown` is set. Cost: one append and one sync for every 8 MiB of each priority and
-        lane, or more where that is quicker; well under a microsecond per message. With dedup ids,
-        one more sync for every 5,000 messages, and about twenty microseconds per message, a hundred
-        for a duplicate.
+        the first one is pushed, and all get its id. priority: of all messages, or a list with one
+        for each; messages are pushed together by priority, the most urgent first, and by lane in a
+        queue with `key_lanes`. Other arguments: as for `push`, for all messages. After an error,
+        its `.fields["pushed"]` says how many messages, from the first, were pushed all the same. If
+        later ones were too, as they are more urgent or in another lane, `outcome_unknown` is set.
+        Cost: one append and one sync for every 8 MiB of each priority and lane, or more where that
+        is quicker; well under a microsecond per message. With dedup ids, one more sync for every
+        5,000 messages, and about twenty microseconds per message, a hundred for a duplicate.
         """
         if not isinstance(priority, int) or (keys is not None and self._leveling.key_lanes > 1):
             return self._push_levels(
@@ -212,19 +211,19 @@ class Pusher:
 
     @operation
     def push_each(self, pushes: Sequence[Push]) -> list[MessageId | Exception]:
-        """Push messages, each with arguments of its own, in order; returns what became of each: its
-        id, or the error that `push` would raise. What is pushed is durable on return.
+        """Push messages, each with its own arguments, in order. Returns for each its id, or the
+        error that `push` would raise. All messages that were pushed are durable on return.
 
-        Those of each priority are pushed together, the most urgent last. Cost: one append and one
-        sync for up to 16,384 messages of a priority that are not delayed; for those with dedup ids
-        one more sync for every 5,000.
+        Messages of each priority are pushed together, the most urgent last. Cost: one append and
+        one sync for up to 16,384 messages of a priority that are not delayed; with dedup ids one
+        more sync for every 5,000.
         """
         _check_pushes(pushes)
         return self._push_together(pushes) or self._push_singly(pushes)
 
     def _push_together(self, pushes: Sequence[Push]) -> list[MessageId | Exception]:
-        """`push_each` as one batch, which is quicker; empty if there is none, or if some of them
-        have to be told apart. Then nothing is pushed, but what has a dedup id may be."""
+        """`push_each` as one batch, which is quicker. Empty if they cannot be one batch, or must be
+        pushed singly. Then nothing was pushed, except perhaps messages with dedup ids."""
         apart = self._admission.has_quota or self._leveling.key_lanes > 1
         columns = None if apart else _columns_of(pushes)
         if columns is None:
@@ -241,7 +240,7 @@ class Pusher:
             self._submit(entry)
         except CassqError as exc:
             if entry.singly and is_unreadable(exc):
-                return []  # the message that one of the ids stands for; those pushed are found
+                return []  # one id's earlier message is unreadable; those pushed are found again
             done = entry.done_ids
             if isinstance(exc, BackendError):
                 exc.outcome_unknown |= exc.fields.get("pushed", 0) > len(done)
@@ -270,7 +269,7 @@ class Pusher:
             some = [entry for _, entry in entries[level]]
             try:
                 self._of(level)._submit_all(some)
-            except CassqError as exc:  # none was begun: it is closed, or keeps to no priority
+            except CassqError as exc:  # none was begun: closed, or the priority is not allowed
                 for entry in some:
                     entry.error = exc
             for at, entry in entries[level]:
@@ -278,8 +277,8 @@ class Pusher:
         return outcomes
 
     def _of(self, level: Level) -> Pusher:
-        """The pusher of messages of a level. Raises UsageError for a priority that the queue cannot
-        keep to."""
+        """The pusher for messages of a level. Raises UsageError for a priority that the queue does
+        not support."""
         if level == PLAIN:
             return self
         self._admission.check_allowed(level.priority)
@@ -305,10 +304,10 @@ class Pusher:
         importance: str | None = None,
         priority: int = 0,
     ) -> Future[MessageId]:
-        """Push one message together with others; returns a future of its id, done when durable.
+        """Push one message in the background; returns a future of its id, done when durable.
 
-        It takes the arguments of `push`. Blocks while more than `BUFFER_BYTES_MAX` bytes of its
-        priority wait to be appended.
+        It takes the arguments of `push`. Blocks while as much of its priority waits to be appended
+        as `BUFFER_BYTES_MAX` (32 MiB) or `BUFFER_MESSAGES_MAX` (100,000) allow.
         """
         pusher = self._of(self._leveling.level(priority, key))
         entry = self._admission.entry(payload, headers, key, delay, due, dedup_id, importance)
@@ -334,7 +333,7 @@ class Pusher:
             self._queue.append(entry)
             if self._leader is None:
                 self._hand_on(None)
-        except BaseException:  # a signal's: the entry is queued, and maybe nobody will append it
+        except BaseException:  # a signal handler's: the entry is queued, perhaps without a leader
             self._hand_on(None)
             raise
         return True
@@ -342,9 +341,9 @@ class Pusher:
     def push_intended(
         self, batch: Batch, intend: Intend | None, lane: int | None = None
     ) -> MessageIds:
-        """Push a batch, passing its places to `intend` before they are written (for moves): if its
-        messages are of several key lanes, those of each lane apart. lane: for messages with due
-        times."""
+        """Push a batch (for moves). intend: gets the places of its messages before these are
+        written. Messages of different key lanes are pushed separately. lane: of timer pipes, for
+        messages with due times."""
         self._life.check()
         parts = self._leveling.parts(batch)
         if len(parts) == 1:
@@ -366,7 +365,7 @@ class Pusher:
 
     @operation
     def flush(self) -> None:
-        """Wait until everything pushed so far by `push_soon` is durable, or has failed.
+        """Wait until all messages pushed so far by `push_soon` are durable, or have failed.
 
         Raises UsageError in a future's callback, where it would wait for itself.
         """
@@ -401,7 +400,7 @@ class Pusher:
                     entry.after.wake_up()
             if not _is_done(entry):
                 self._lead(entry)
-        except BaseException:  # a signal's, most likely: the lead must not go with this thread
+        except BaseException:  # most likely a signal handler's: pass the lead on
             self._withdraw(entry)
             raise
         if entry.error is not None:
@@ -410,8 +409,8 @@ class Pusher:
     def _submit_all(self, entries: Sequence[PendingPush]) -> None:
         """Have entries appended, in order; each gets its ids or its error.
 
-        They share one lock, on which this thread waits. It is released once for each of them that
-        becomes the leader, and when the last one is done: the others wake nobody.
+        They share one lock, on which this thread waits. It is released for each entry that becomes
+        the leader, and when the last one is done; when others are done, this thread is not woken.
         """
         wake, last = self._life.parked(), entries[-1]
         for entry in entries:
@@ -428,10 +427,10 @@ class Pusher:
                 wake.acquire()
                 if _is_done(last):
                     break
-                leader = self._leader  # one of these, until this thread has led
+                leader = self._leader  # one of these entries, as this thread was woken to lead
                 assert leader is not None
                 self._lead(leader)
-        except BaseException:  # a signal's, most likely: the lead must not go with this thread
+        except BaseException:  # most likely a signal handler's: pass the lead on
             for entry in entries:
                 self._withdraw(entry)
             raise
@@ -440,7 +439,7 @@ class Pusher:
 
     def _withdraw(self, entry: PendingPush) -> None:
         """The thread of an entry leaves: take the entry back, or let it finish if it is in flight.
-        If it leads, another thread must."""
+        If it was the leader, another one takes over."""
         with self._mutex:
             entry.gone = True
             if entry in self._queue:
@@ -458,15 +457,15 @@ class Pusher:
             self._append(leader.flight)
         finally:
             self._finish(leader, leader.flight)
-            leader.flight = []  # it has its leader, which the garbage collector would free late
+            leader.flight = []  # breaks a reference cycle
 
     def _finish(self, leader: PendingPush, entries: list[PendingPush]) -> None:
-        """Wake the threads whose entries were appended, and hand the lead on. Repeatable."""
+        """Wake the threads whose entries were appended, and pass the lead on. Repeatable."""
         with self._mutex:
             if entries and self._queue and entries[-1] is self._queue[0]:
-                entries.pop()  # interrupted while taking it: it still waits
+                entries.pop()  # the leader was interrupted while it took this one
             if self._queue and self._queue[0] is leader:
-                self._queue.popleft()  # interrupted before: nobody waits for it, and it cannot lead
+                self._queue.popleft()  # interrupted before it took its own: its thread is gone
             for entry in entries:
                 if not _is_done(entry):
                     entry.error = BackendError(
@@ -519,8 +518,8 @@ class Pusher:
         self._doorbell.ring()
 
     def _hand_on(self, leader: PendingPush | None) -> None:
-        """If `leader` leads (None: nobody), make the next waiting entry the leader. Repeatable. The
-        mutex is held."""
+        """If `leader` is the leader (None: if there is none), make the next waiting entry the
+        leader. Repeatable. The mutex is held."""
         if self._leader is leader:
             first = self._queue[0] if self._queue else None
             self._leader = self._writing if first and first.wake is None else first
@@ -529,8 +528,8 @@ class Pusher:
         elif self._leader.wake is not None:
             self._leader.wake_up()
 
-    # Not a Condition: an exception from a signal handler can leave its `wait` without the lock,
-    # and the end of the `with` block then releases a lock that another thread holds.
+    # Not a Condition: if a signal handler raises, its `wait` may end without the lock, and the end
+    # of the `with` block then releases a lock that another thread holds.
     def _await(self, done: Callable[[], bool]) -> None:
         """Return once `done` is true; it is called with the mutex held."""
         while True:
@@ -554,9 +553,8 @@ class Pusher:
             self._waiting_locks.pop()
 
     def _start_writer(self) -> None:
-        """Start the writer and the settler. After an exception from a signal handler in `start` it
-        is unknown whether the thread runs: there may be two of a kind then, which share the
-        work."""
+        """Start the writer and the settler. If a signal handler raises in `start`, it is unknown
+        whether the thread runs: then there may be two of a kind, which share the work."""
         number = next(_writer_numbers)
         kinds = ((self._write_for_futures, "writer"), (self._settle, "settler"))
         for target, name in kinds[len(self._threads) :]:
@@ -580,7 +578,7 @@ class Pusher:
                 return
 
     def _settle(self) -> None:
-        """Give futures their results, in a separate thread: a callback may push."""
+        """Give futures their results. This has a thread of its own, as a callback may push."""
         while entries := self._to_settle.get():
             settled = settle_futures(entries)
             with self._mutex:
@@ -591,8 +589,8 @@ class Pusher:
     # --- life ---------------------------------------------------------------------------------
 
     def maintain(self) -> float:
-        """Housekeeping between appends; seconds until the next time. Chores that need the catalog
-        run outside the lead: others may hold the catalog for a long time."""
+        """Do housekeeping between appends; returns the seconds until the next time. Work on the
+        catalog is done without the lead: others may hold the catalog for a long time."""
         keeper = PendingPush(b"", None, None)
         with self._mutex:
             if self._closed:
@@ -611,8 +609,8 @@ class Pusher:
     def close(self) -> None:
         """Append what waits, and seal the pipe. Later pushes raise ClosedError.
 
-        If a signal handler calls it in the middle of another call of this thread, the pusher is
-        closed when that call ends.
+        If a signal handler calls this while its thread is inside another call of the client, the
+        pusher is closed when that call ends.
         """
         self._life.end(self.close_inside)
 
@@ -674,8 +672,8 @@ def _check_pushes(pushes: Sequence[Push]) -> None:
 
 
 def _columns_of(pushes: Sequence[Push]) -> PushedColumns | None:
-    """The columns of pushes; None if there are none, or any has more than these, as its fate may
-    differ from that of the others. So may that of one without a dedup id from those with one."""
+    """The columns of pushes that can be one batch; None if there are none, or if their outcomes may
+    differ: one has another argument than these, or only some have dedup ids."""
     if not pushes:
         return None
     payloads, headers, keys, delays, dues, dedup_ids, importances, priorities = zip(

@@ -1,14 +1,14 @@
 """Quotas: how long a queue may become, whether it is paused, and how long consumed pipes are kept.
 
 The length of a queue is the number of messages that its slowest group has not committed. Each
-pusher keeps an estimate of the room left, and checks again after `LOOK_MS`, or when it has used a
-tenth of it, so a single push pays nothing for the limit.
+pusher keeps an estimate of the room left. It reads the length again after `LOOK_MS`, or when it has
+used a tenth of the room, so most pushes pay nothing for the limit.
 
-The bound: one pusher alone never exceeds the limit. n of them exceed it by at most what n - 1 push
-between two checks, each the larger of one append (a `push_many`, or the pushes that wait together)
-and a tenth of the room there was.
+The bound: a single pusher never exceeds the limit. n pushers exceed it by at most what n - 1 of
+them push between two checks: each the larger of one append (a `push_many`, or the pushes that wait
+together) and a tenth of the room left at its last check.
 
-In a full queue that drops its oldest messages, these are marked as doomed in one transaction; then
+In a full queue that drops its oldest messages, these are marked as doomed in one transaction. Then
 they become dead letters like any other rejected message: through this pusher, or, if it dies,
 through the next process that finds them.
 """
@@ -38,7 +38,7 @@ logger: logging.Logger = logging.getLogger("cassq")
 
 LOOK_MS = 250
 DRAIN_LOOK_SECONDS = 0.05
-LOOK_FULL_MS = 10  # otherwise every push to a full queue would check
+LOOK_FULL_MS = 10  # how often a full queue is checked, so that not every push does
 DOOMED_AT_ONCE = 256
 
 
@@ -48,9 +48,9 @@ DOOMED_AT_ONCE = 256
 def keeps(pipe: PipeRow, policy: QueuePolicy, now_ms: int) -> bool:
     """Whether a pipe that every group has committed must be kept for future groups.
 
-    It is kept at least `retain_consumed` after its newest push. The row implies only that this came
-    within twice `max_push_time_of_pipe`: once while the pipe was ready, once while it was open.
-    now_ms: catalog time.
+    It is kept for at least `retain_consumed` after its newest message was pushed. Its row only
+    implies that this was within twice `max_push_time_of_pipe` of its creation: once for the time
+    that it was ready, once for the time that it was open. now_ms: catalog time.
     """
     if policy.retain_consumed == 0 or not pipe.end or pipe.end.seq == 0:
         return False
@@ -62,7 +62,7 @@ def keeps(pipe: PipeRow, policy: QueuePolicy, now_ms: int) -> bool:
 
 
 def paused(value: bool, *, push: bool, pop: bool) -> QueueSettings:
-    """The settings that pause or resume pushing, popping or both; UsageError for neither."""
+    """The settings that pause or resume pushing, popping or both. Raises UsageError for neither."""
     if not push and not pop:
         raise UsageError(
             "neither pushing nor popping was chosen", hint="pass push=True, pop=True, or both"
@@ -76,10 +76,10 @@ def paused(value: bool, *, push: bool, pop: bool) -> QueueSettings:
 
 
 def drained(clock: Clock, left_now: Callable[[], int], seconds: float, learnt_ms: int) -> int:
-    """Wait until every group has committed everything; returns how many messages the slowest has
-    left.
+    """Wait until every group has committed everything, for at most `seconds`, but at least for
+    `learnt_ms`. Returns how many messages the slowest group has left.
 
-    left_now: that number at the moment. learnt_ms: how long pushes may still arrive.
+    left_now: returns that number at the moment. learnt_ms: how long pushes may still arrive.
     """
     started_ms = clock.boot_ms()
     while True:
@@ -97,8 +97,8 @@ def drained(clock: Clock, left_now: Callable[[], int], seconds: float, learnt_ms
 def uncommitted(
     end_seq: int, cursor: Cursor | None, rows: Iterable[Claim], *, doomed: bool = False
 ) -> int:
-    """How many messages of a pipe a group has not committed. doomed: count also those it gave up
-    that are not yet dead letters."""
+    """How many messages of a pipe a group has not committed. doomed: also count doomed messages,
+    which are not dead letters yet."""
     return sum(
         part.messages
         for part in unfinished(cursor, rows, end_seq, 0)
@@ -130,7 +130,8 @@ def lengths(ports: Ports, queue: QueueRow, *, doomed: bool = False) -> dict[str,
 
 
 class Quota:
-    """The check that a pusher passes before it appends. Not thread-safe: only the leader calls it.
+    """Checks before each append whether the queue has room. Not thread-safe: only the leader calls
+    it.
 
     dead_letter: makes a message a dead letter of its group.
     """
@@ -147,10 +148,10 @@ class Quota:
         self._allowance = 0  # what may be admitted before the next check
 
     def admit(self, count: int, *, whole: bool) -> int:
-        """How many of `count` messages may be pushed now; with `whole` all of them or none.
+        """How many of `count` messages may be pushed now. whole: all or none.
 
-        Raises QueuePausedError, and QueueFullError if there is room for none. Cost: none without a
-        limit; with one, a comparison, and occasionally a read of the queue's length.
+        Raises QueuePausedError; QueueFullError if none may be pushed. Cost: none without a limit;
+        with one, a comparison, and now and then a read of the queue's length.
         """
         policy = self._queue().policy
         if policy.push_paused:
@@ -173,7 +174,7 @@ class Quota:
         return count
 
     def _keep_up(self, count: int, most: int) -> None:
-        """Read the length again if it is time to."""
+        """Read the length again if it may have changed too much."""
         age_ms = self._ports.clock.boot_ms() - self._looked_ms
         full = self._length + count > most
         used_up = age_ms >= LOOK_FULL_MS if full else count > self._allowance
@@ -207,8 +208,8 @@ class Quota:
 
 
 def trim(ports: Ports, queue: QueueRow, dead_letter: DeadLetterFn, *, extra: int = 0) -> int:
-    """In a queue that drops its oldest, move excess messages to the dead letters of each group;
-    returns how many. Messages that poppers hold, or that are delayed, stay.
+    """In a queue that drops its oldest messages, move the excess to the dead letters of each group;
+    returns how many messages. Those that poppers hold, or that are delayed, stay.
 
     extra: how many messages are about to be pushed. Cost: the same as `lengths`; then one
     transaction for every 256 messages, and one dead letter for each message.
@@ -238,7 +239,7 @@ def _put_away(dead_letter: DeadLetterFn, queue: QueueRow, group: GroupRow, row: 
 
 
 def doom_oldest(ports: Ports, queue: QueueRow, group: GroupRow, count: int) -> list[Claim]:
-    """Mark the oldest waiting messages of a group as doomed, a row for each; returns the rows."""
+    """Mark the oldest waiting messages of a group as doomed; returns their rows, one for each."""
     lines: list[_Backlog] = []
     doomed: list[Claim] = []
     try:
@@ -259,7 +260,7 @@ def doom_oldest(ports: Ports, queue: QueueRow, group: GroupRow, count: int) -> l
 
 
 class _Backlog:
-    """What waits in a pipe for a group, oldest first."""
+    """The messages of a pipe that wait for a group, oldest first."""
 
     def __init__(self, ports: Ports, group: GroupRow, pipe: PipeRow) -> None:
         self._ports = ports
@@ -307,7 +308,8 @@ class _Backlog:
         row = part.row
         if row is not None and (claims.is_doomed(row) or claims.is_moving(row)):
             return False
-        # Delayed messages in a timer pipe are not old; elsewhere they are redeliveries, and are.
+        # In a timer pipe, messages that wait for their time are not old. In others they are: there
+        # they are redeliveries.
         return part.fate is Fate.WAITING or (
             part.fate is Fate.DELAYED and self._pipe.timer_ms is None
         )
@@ -333,7 +335,8 @@ class _Backlog:
         return [new for new in rows if claims.is_doomed(new)]
 
     def _doomed(self, row: Claim, count: int) -> list[Claim]:
-        """A free row, split so that each of its first messages has its own, doomed row."""
+        """The rows that replace a free row: a doomed row for each of its first messages, and the
+        rest."""
         now_ms = self._catalog.now_ms()
         failure = claims.failure_record(MAXLEN, "", "", now_ms, doomed=True)
         chosen = [seq for seq, _ in zip(row.left, range(count), strict=False)]

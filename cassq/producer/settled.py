@@ -8,11 +8,11 @@ from cassq.model.ledger import done_of
 
 
 def unsettled_groups(ports: Ports, pipe_id: str, seq: int) -> list[str]:
-    """The names of the groups of its queue that have neither committed a message nor lost it to
-    their dead letters, a purge or an expiry; groups that start after it are left out.
+    """The names of the groups that have not settled a message: it was not committed, and has not
+    become a dead letter, been purged or expired. Groups that start after the message are left out.
 
-    A message that came back from the dead letters is settled in its first place. Cost: a read of
-    the pipe's row; for each group two more, of the row that covers the message.
+    A dead letter counts as settled in its first place even after it was merged back. Cost: a read
+    of the pipe's row; for each group two more, of its cursor and the row that covers the message.
     """
     pipe = live_pipe(ports.catalog, pipe_id)
     if pipe is None:

@@ -53,7 +53,8 @@ class Overflow:
         self._since = 0  # messages spilled since the cluster stopped answering
 
     def latest(self, load: Callable[[], QueueRow], known: QueueRow) -> QueueRow:
-        """What `load` reads, or `known` while the cluster does not answer."""
+        """The row that `load` reads; while the cluster does not answer, `known`. Raises as `load`
+        for a cp queue."""
         if known.policy.strict or not self.down:
             try:
                 return load()
@@ -64,7 +65,7 @@ class Overflow:
         return known
 
     def trouble(self, exc: BackendError) -> None:
-        """Note that the cluster did not answer: pushes go into the spool until it does."""
+        """Note that the cluster did not answer: until it does, pushes go into the spool."""
         with self._mutex:
             if self.down:
                 return
@@ -89,7 +90,7 @@ class Overflow:
         with self._mutex:
             self._since += len(batch.payloads)
         if not self.down:
-            self._notify()  # the outage was so short that forwarding missed this
+            self._notify()  # forwarding may already have ended when this message was spilled
         return receipts
 
 
@@ -101,11 +102,11 @@ def spilled_rest(
     appender: PipeWriter | None,
     failed: BackendError,
 ) -> list[AppendReceipt]:
-    """Spill what a failed push has not pushed; returns where all of its messages are.
+    """Spill the messages that a failed push has not pushed; returns where all of its messages are.
 
-    once: the push of messages with dedup ids. appender: the one that pushed; None: none began.
-    failed: the error of the push. If the spool fails as well, its error says how much both pushed,
-    and whether the rest may be pushed.
+    once: the push of messages with dedup ids. appender: of the failed push; None: it never began.
+    failed: the error of the push. If the spool fails as well, its error says how many messages
+    were pushed in all, and whether others may have been.
     """
     total = len(batch.payloads)
     pushed: dict[int, tuple[str, int]] = {}

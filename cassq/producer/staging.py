@@ -1,13 +1,13 @@
 """Staging: many pipes that are filled separately, and join a queue all at once, or never.
 
-A *write* has an id and one row, which alone decides. Each task that fills pipes for it opens it
-(`begin`, which all of them may call) and appends to its own invisible pipes (`Stage`). The leader
-of the write, its *driver*, then publishes the pipes that count, in one step; all others are
-removed. Meanwhile the driver renews one lease for all its writes; if it fails to, the reaper aborts
-them. Pipes of a write hold no lease: they may take hours.
+A *write* has an id and one row, which alone decides. Each task that fills pipes for it calls
+`begin`, and appends to its own invisible pipes (`Stage`). The leader of the write, its *driver*,
+then publishes the pipes that count, in one step; all others are removed. Meanwhile the driver
+renews one lease for all its writes; if it does not, the reaper aborts them. The pipes of a write
+have no leases, so filling them may take hours.
 
-An id makes a write happen once: a published write cannot be begun again. Successive writes under
-one id, as the batches of a stream, have growing numbers.
+The id makes a write happen only once: a published write cannot be begun again. Successive writes
+under one id, such as the batches of a stream, have growing numbers.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class StagedPipe(NamedTuple):
 
 
 def check_queue(queue: QueueRow) -> None:
-    """Raise ConfigError for a queue whose pipes have an order, QueuePausedError for one whose
-    pushing is paused."""
+    """Raise ConfigError for a cp queue, whose pipes have one order, and QueuePausedError if pushing
+    is paused."""
     if queue.policy.strict:
         raise ConfigError(
             f"queue {queue.name!r} is cp: its messages are in one order, but this write fills pipes"
@@ -62,10 +62,10 @@ def check_queue(queue: QueueRow) -> None:
 
 
 def begin(ports: Ports, queue: QueueRow, write_id: str, number: int, driver: str) -> WriteRow:
-    """Open a write, or join it; returns its row. `is_over` says whether nothing is left to do.
+    """Open a write, or join it; returns its row. If `is_over` of it is true, nothing is left to do.
 
-    Raises FencedError if a younger driver leads it, and as `check_queue` does. Cost: a read if it
-    is open, and a conditional write for the first.
+    Raises FencedError if a later driver leads it, QueueNotFoundError, and as `check_queue` does.
+    Cost: a read; for the first caller also a conditional write.
     """
     check_queue(queue)
     now_ms = ports.catalog.now_ms()
@@ -84,11 +84,11 @@ def is_over(row: WriteRow, number: int) -> bool:
 
 
 def publish(ports: Ports, queue: QueueRow, write: WriteRow, pipes: list[StagedPipe]) -> bool:
-    """Add these pipes to the queue, in one step, and remove all others of the write. False if it
-    was published before: that stays unchanged, and these pipes are discarded.
+    """Add these pipes to the queue, in one step, and remove all other pipes of the write. False if
+    the write was published before: then these pipes are discarded, and nothing else changes.
 
     Raises FencedError if another driver has begun the write again, or it was aborted;
-    QueueFullError if the queue rejects excess messages and has no room for all of them. Cost: see
+    QueueFullError if the queue rejects excess messages and has no room for all of these. Cost: see
     `Writes.publish`.
     """
     check_queue(queue)
@@ -124,8 +124,8 @@ def check_room(ports: Ports, queue: QueueRow, count: int) -> None:
 
 
 def abort(ports: Ports, write: WriteRow) -> bool:
-    """Abort a write, and remove its pipes as far as possible now. False if it is over, or was begun
-    again."""
+    """Abort a write, and remove as many of its pipes as possible now. False if it is over, or was
+    begun again."""
     if not ports.catalog.writes.abort(write):
         return False
     try:
@@ -194,8 +194,8 @@ class Stage:
     def append(
         self, messages: Appendable, lane: int | None = None, level: Level = PLAIN
     ) -> list[AppendReceipt]:
-        """Append messages; durable on return. lane: for messages with due times, that of all of
-        them. level: of all of them. Raises FencedError if the write is over."""
+        """Append messages; durable on return. lane: of timer pipes, if they have due times. level:
+        of all of them. Raises FencedError if the write is over."""
         writer = self._writers.get((lane, level))
         if writer is None:
             writer = _StagedWriter(self._ports, self._queue, self._stage, lane, level)

@@ -1,13 +1,14 @@
-"""Pushes of schedules' ticks: each tick becomes one message, whichever clients push it.
+"""Pushes of schedules' ticks: each tick becomes one message, however many clients push it.
 
 A tick is pushed like a message with a dedup id (see `cassq.producer.dedup`), but the place that the
-message is about to get is noted in the schedule's own row, by compare-and-set. So it needs no
-`dedup_window`, and the note lasts until the row goes on to the next tick.
+message is about to get is noted in the schedule's own row, by compare-and-set. So this needs no
+`dedup_window`, and the note stays until the row moves on to the next tick.
 
 Invariants:
-1. Nothing is written for a tick unless the schedule's row names the place; until then the tick was
-   not passed, and the schedule not paused, deleted or given another message.
-2. The row goes on only when the message is known to be in its place.
+1. A tick's message is written only after its place was noted in the schedule's row. The note is
+   refused if the row is past that tick, or the schedule was paused, deleted or given another
+   message.
+2. The row moves on only when the message is known to be in its place.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class TickPush(DedupPush):
         if row.paused:
             raise OwnershipError(f"schedule {name!r} is paused")
         if row.message != self._message:
-            raise OwnershipError(f"schedule {name!r} was changed")  # the next pass pushes that
+            raise OwnershipError(f"schedule {name!r} was changed")  # the next pass pushes the new
         return row
 
     def _target_id(self) -> str:
@@ -108,11 +109,11 @@ class TickPush(DedupPush):
 def push_tick(
     ports: Ports, push_to: PushTo, queue: QueueRow, row: ScheduleRow, tick_ms: int
 ) -> ScheduleRow | None:
-    """Push the message of a tick, unless it is there already, and let the schedule go on; returns
-    its new row.
+    """Push the message of a tick, unless it was pushed already, and move the schedule on. Returns
+    the schedule's new row; None if it was deleted meanwhile.
 
-    None if it was deleted meanwhile. Raises OwnershipError if another process has pushed the tick,
-    or it must not be pushed any more. Cost: two synced catalog transactions, and one durable push.
+    Raises OwnershipError if another process has pushed the tick, or it must not be pushed any more.
+    Cost: two synced catalog transactions, and one durable push.
     """
     push = TickPush(ports, queue, row, tick_ms)
     push_to(queue, push.batch, push)
@@ -122,8 +123,8 @@ def push_tick(
 
 
 def settle_tick(ports: Ports, row: ScheduleRow, place: TickPlace) -> ScheduleRow | None:
-    """Let a schedule go on after a tick whose message is in its place. Returns its row, which
-    another process may have written; None if it was deleted."""
+    """Move a schedule on after a tick whose message is in its place. Returns the schedule's row,
+    which another process may have written; None if it was deleted."""
     records = ports.catalog.records
     now: ScheduleRow | None = row
     for _ in attempts(ports.clock):
