@@ -1,8 +1,8 @@
 """Cancelling: takes a message back before it is delivered.
 
 The claims decide: a message that a popper has taken stays with it, and one that was marked done
-here is never taken. Of a message that was not claimed yet, the chain of claims is moved beyond it,
-and those before it get free rows, as if they had been given back.
+here is never taken. If a message was not claimed yet, the end of the chain of claims is moved past
+it, and the messages before it get free rows, as if they had been given back.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from cassq.message.ranges import RangeSet
 from cassq.model import claims
 from cassq.model.rows import ClaimState, Cursor, GroupRow, PipeRow, QueueRow, Reason
 
-# A popper of a keyed group reads a free row whole.
+# A popper of a keyed group reads all of a free row at once.
 ROW_MESSAGES_MAX = 4096
 
 
 def cancel(ports: Ports, queue: QueueRow, message_id: str | None) -> bool:
-    """Cancel a delayed message. True if no group has received or will receive it; a message that
-    was delivered and then purged counts as cancelled. Groups created later, from the beginning, do
-    receive it.
+    """Cancel a delayed message. True if no existing group has received or will receive it; a
+    message that was delivered and then purged counts as cancelled. Groups that are created later
+    and start at the beginning do receive it.
 
     It counts as purged for each group that has not received it. Raises UsageError if the id is
     invalid or the message was not delayed. Cost: two synced transactions for each group.
@@ -57,15 +57,14 @@ def cancel(ports: Ports, queue: QueueRow, message_id: str | None) -> bool:
 
 
 def withdraw(ports: Ports, queue: QueueRow, group: GroupRow, message_id: str) -> bool:
-    """Cancel a message that waits, delayed or not, for this group, even if it was delivered before
-    and waits to be tried again. True if the group will not receive it any more; False if a popper
-    has it, it is on its way to the dead letters, or the group is done with it. Other groups are not
-    affected.
+    """Cancel a waiting message for this group, whether it is delayed, was never delivered, or waits
+    to be tried again. True if the group will not receive it any more; False if a popper has it, it
+    is on its way to the dead letters, or the group is done with it. Other groups are not affected.
 
-    Raises UsageError for an invalid or unknown id, or if messages wait before it that this group
-    must receive in order; BackendTimeoutError if others keep changing the claims; CorruptionError
-    as the store does. Cost: some reads, and a synced transaction; if many messages wait before it,
-    a row for each 4,096 of them.
+    Raises UsageError for an invalid or unknown id, or if this group keeps order and earlier
+    messages still wait; BackendTimeoutError if others keep changing the claims; CorruptionError if
+    the pipe cannot be read. Cost: some reads, and a synced transaction; if many messages wait
+    before it, a row for each 4,096 of them.
     """
     pipe_id, seq = message_place(message_id)
     pipe = live_pipe(ports.catalog, pipe_id)
@@ -104,8 +103,8 @@ def _cancel_for(
     tried: bool = False,
     ordered: bool = False,
 ) -> bool:
-    """Cancel for one group; return whether it will never receive the message. tried: also if it
-    was delivered before, and given back. ordered: the group receives messages in order."""
+    """Cancel for one group; return whether it will never receive the message. tried: also cancel it
+    if it was delivered before and given back. ordered: whether the group keeps order."""
     for _ in attempts(ports.clock):
         cursor = ports.catalog.claims.cursor(group.id, pipe.id)
         if cursor is None:
@@ -118,7 +117,7 @@ def _cancel_for(
             if pipe.timer_ms is not None:
                 schedule_pipe(ports, group, pipe)
             elif ordered and seq > cursor.chain.seq:
-                # Free rows for those before it would come after what the lock's holder claims next.
+                # Free rows for messages before it would come after what the lock's holder claims.
                 raise UsageError(
                     f"message {pipe.id}:{seq} waits behind others in group {group.name!r}, which"
                     " keeps their order",
@@ -145,8 +144,8 @@ def _cancel_for(
 
 
 def _take_unclaimed(ports: Ports, cursor: Cursor, pipe: PipeRow, seq: int) -> bool:
-    """Move the chain beyond a message that nobody has claimed, which is done by that; those before
-    it are free. False if another process moved the chain. Raises as `reader` and `read` do."""
+    """Move the chain past an unclaimed message, and mark that done; the messages before it become
+    free. False if another process moved the chain. Raises as `reader` and `read` do."""
     reader = ports.store.reader(pipe.id)
     try:
         place = Place(seq, cursor.chain.pos)
@@ -163,7 +162,7 @@ def _take_unclaimed(ports: Ports, cursor: Cursor, pipe: PipeRow, seq: int) -> bo
 
 
 def _was_purged(ports: Ports, group: GroupRow, pipe: PipeRow, seq: int) -> bool:
-    """Whether it is done because it was cancelled or purged before."""
+    """Whether a message that is done was cancelled or purged."""
     removed = ports.catalog.claims.removed(group.id, pipe.id)
     cancelled = (Reason.PURGED, Reason.CANCELLED)
     return any(row.start <= seq < row.end and row.reason in cancelled for row in removed)

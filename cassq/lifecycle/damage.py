@@ -1,4 +1,4 @@
-"""Damage: finds the unreadable parts of a pipe, and the messages that each group loses by them.
+"""Damage: finds the unreadable parts of a pipe, and the messages that each group would lose.
 Writes nothing.
 
 Damage is never skipped automatically: `cassq.lifecycle.skipping` does it when a person asks.
@@ -26,8 +26,8 @@ READ_BYTES = 8 * 1024 * 1024
 
 
 class DamagedRange(NamedTuple):
-    """Unreadable messages `[start, end)` of a pipe, and why. after: the start of the next whole
-    frame, if there is one."""
+    """Unreadable messages `[start, end)` of a pipe. why: the error. after: the start of the next
+    whole frame, if there is one."""
 
     start: int
     end: int
@@ -37,10 +37,10 @@ class DamagedRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupDamage:
-    """The cost of damage in a pipe for a group, in messages.
+    """What damage in a pipe costs a group, in messages.
 
-    lost: unreadable and not yet delivered. held: unreadable, but held by consumers, which may yet
-    commit them. readable: intact and not committed.
+    lost: unreadable and not yet delivered. held: unreadable, but held by consumers, which may still
+    commit them. readable: intact, neither committed nor held.
     """
 
     lost: int = 0
@@ -53,8 +53,8 @@ class PipeDamage:
     """The damage found in a pipe, and whether it was skipped.
 
     messages: how many it holds. damaged: (first seq, end seq, why) of each unreadable range.
-    groups: by name. header: why it cannot be opened although its messages can be read; a skip then
-    rewrites its header. skipped: whether the damage has now been recorded as lost.
+    groups: by name. header: why the pipe cannot be opened although its messages can be read; a skip
+    then rewrites its header. skipped: whether the damage was recorded as lost just now.
     """
 
     pipe_id: str
@@ -87,9 +87,9 @@ class PipeDamage:
 
 @dataclass(frozen=True, slots=True)
 class PipeInfo:
-    """A pipe as described by the catalog. messages: None while only its pusher knows. left: group
-    name → messages it has not committed. lost: group name → messages given up. priority: of all its
-    messages."""
+    """A pipe as the catalog describes it. messages: None while only its pusher knows. left: group
+    name → number of messages it has not committed. lost: group name → number of messages given up.
+    priority: of all its messages."""
 
     id: str
     queue: str
@@ -106,8 +106,8 @@ class PipeInfo:
 
 
 def pipes_of(ports: Ports, queue: QueueRow) -> list[PipeInfo]:
-    """The live pipes of a queue, oldest first. Cost: three ranges of keys for each pipe and group;
-    no message is read."""
+    """The live pipes of a queue, oldest first. Cost: three range reads for each pipe and group; no
+    message is read."""
     catalog = ports.catalog
     to_wall_ms = ports.clock.wall_ms() - catalog.now_ms()
     groups = catalog.queues.groups(queue.id)
@@ -142,8 +142,8 @@ def pipes_of(ports: Ports, queue: QueueRow) -> list[PipeInfo]:
 
 
 def look_into(ports: Ports, queue: QueueRow, pipe_id: str) -> PipeDamage:
-    """Find the unreadable parts of a pipe, and the messages that `skip` would lose. Cost: reads the
-    whole pipe; the store's reader says how much more it takes to find the end of damage."""
+    """Find the unreadable parts of a pipe, and the messages that `skip` would give up. Cost: reads
+    the whole pipe, and for each damage that of `ExtentReader.after_damage`."""
     pipe = pipe_in(ports, queue, pipe_id)
     end = _end(ports, queue, pipe)
     stretches, header = damaged_ranges(ports, pipe, end.seq)
@@ -151,9 +151,9 @@ def look_into(ports: Ports, queue: QueueRow, pipe_id: str) -> PipeDamage:
 
 
 def excused(ports: Ports, pipe_id: str) -> RangeSet:
-    """In a pipe in which messages were given up as lost: the messages that every group is done
-    with, so that it does not matter whether they can be read. Empty if none was given up. Cost:
-    three ranges of keys for each group."""
+    """The messages of a pipe that every group is done with, so that it does not matter whether they
+    can be read. Empty unless some group gave up messages of the pipe as lost. Cost: three range
+    reads for each group."""
     pipe = live_pipe(ports.catalog, pipe_id)
     if pipe is None:
         return EMPTY
@@ -186,7 +186,7 @@ def groups_of(ports: Ports, queue: QueueRow, pipe: PipeRow) -> list[GroupRow]:
 
 
 def _end(ports: Ports, queue: QueueRow, pipe: PipeRow) -> Place:
-    """The current end of a pipe; if that cannot be read, the end of what groups have claimed."""
+    """The current end of a pipe, as far as it can be read, or groups have claimed."""
     try:
         sealed = sealed_end(ports.catalog, ports.store, pipe)
         if sealed is not None:
@@ -203,8 +203,8 @@ def _end(ports: Ports, queue: QueueRow, pipe: PipeRow) -> Place:
 
 
 def missing_end(ports: Ports, queue: QueueRow, pipe: PipeRow, *, fence: bool = False) -> Place:
-    """The end of a pipe whose extent is missing: as far as its store knows, or groups have
-    claimed. fence: make its pusher continue in another pipe."""
+    """The end of a pipe whose extent is missing, as far as its store knows, or groups have claimed.
+    fence: make its pusher continue in another pipe."""
     known = ports.store.missing_end(pipe.id, fence=fence) or Place(0, 0)
     return max(known, claimed(ports, queue, pipe))
 

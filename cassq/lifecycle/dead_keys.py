@@ -1,14 +1,14 @@
 """Keys that dead letters hold, in groups made with `on_dead="hold"`.
 
 A message that became a dead letter holds its key: later messages of the key wait until nothing
-holds it. A letter does so until it is merged back, purged or committed in the dead-letter queue,
-or an operator releases the key. So the dead letters are the record of what is held, and outlast
-every popper; only which of them are released is noted beside, in a text that clients share.
+holds it. A letter holds it until the letter is merged back, purged or committed in the dead-letter
+queue, or an operator releases the key. So the dead letters themselves record which keys are held,
+and outlast every popper. Only the released ones are noted elsewhere, in a text that clients share.
 
-A letter without a key holds nothing, nor does one that a full queue dropped.
+A letter without a key holds nothing; nor does one that a full queue dropped.
 
-Invariant: a message is a durable dead letter before it is done in its queue, so one who looks after
-having seen it done finds its letter.
+Invariant: a message is a durable dead letter before it is done in its queue. So a process that sees
+it done, and then looks, finds its letter.
 """
 
 from __future__ import annotations
@@ -50,15 +50,16 @@ class HoldingLetter(NamedTuple):
 
 
 def held_by_letters(ports: Ports, queue: str, group: GroupRow) -> dict[bytes, list[HoldingLetter]]:
-    """The keys of a group that dead letters hold; none for a group that does not hold keys. Cost:
-    reads its dead letters."""
+    """The keys of a group that dead letters hold, with these letters. Empty without
+    `on_dead="hold"`. Cost: reads the group's dead letters."""
     return DeadKeys(ports, queue, group).look() if group.policy.on_dead == "hold" else {}
 
 
 def released(ports: Ports, queue: str, group: GroupRow, key: bytes) -> int:
-    """Let a key of a group go on; how many dead letters held it. Cost: reads its dead letters.
+    """Release a key of a group; returns how many dead letters held it. Cost: reads the group's dead
+    letters.
 
-    Raises UsageError for a group that does not hold keys.
+    Raises UsageError for a group without `on_dead="hold"`.
     """
     if group.policy.on_dead != "hold":
         raise UsageError(
@@ -69,7 +70,7 @@ def released(ports: Ports, queue: str, group: GroupRow, key: bytes) -> int:
 
 
 class _PipeRead:
-    """What was read of a pipe of dead letters: up to `next`, and those with a key."""
+    """What was read of a pipe of dead letters. next: up to where. letters: those with a key."""
 
     def __init__(self) -> None:
         self.next: Place = Place(0, 0)
@@ -96,8 +97,8 @@ class DeadKeys:
     def look(self) -> dict[bytes, list[HoldingLetter]]:
         """The keys that are held now, and the letters that hold each, oldest pipe first.
 
-        A pipe that cannot be read holds nothing, and is logged. Cost: the pipes and claims of the
-        dead-letter queue, and the frames that were not read before.
+        Letters that cannot be read hold nothing; their pipe is logged. Cost: reads the pipe rows
+        and claims of the dead-letter queue, and the frames that were not read before.
         """
         row = self._catalog.queues.named(self._letters_name)
         groups = self._catalog.queues.groups(row.id) if row is not None else []
@@ -148,8 +149,8 @@ class DeadKeys:
                 read.next = reader.place_after(read.next, slices)
 
     def expect(self, move: Move, key: bytes) -> None:
-        """A message of this key became a dead letter: count on it, even if its pipe does not show
-        it yet."""
+        """Note that a message of this key became a dead letter, in case its pipe does not show it
+        yet."""
         if move.reason != MAXLEN:
             read = self._read.setdefault(move.dest_pipe, _PipeRead())
             place = move.dest_pipe, move.dest_seq
@@ -157,10 +158,10 @@ class DeadKeys:
             read.letters.setdefault(move.dest_seq, letter)
 
     def release(self, key: bytes) -> list[HoldingLetter]:
-        """Let the key go on: the letters that held it, which stay; empty if none does. It is
-        durable when this returns. Raises BackendError.
+        """Release the key. Returns the letters that held it; they stay dead letters. Durable on
+        return. Raises BackendError.
 
-        Cost: as `look`, and a synced conditional write.
+        Cost: that of `look`, and a synced conditional write.
         """
         for _ in attempts(self._ports.clock):
             text = self._catalog.leases.shared(self._released_name)
@@ -178,12 +179,12 @@ class DeadKeys:
 
 
 def _parsed(text: str) -> dict[str, RangeSet]:
-    """Pipe → the letters in it that are released."""
+    """Pipe → the seqs of the letters in it that are released."""
     pipes = json.loads(text)["pipes"] if text else {}
     return {id: RangeSet((start, end) for start, end in runs) for id, runs in pipes.items()}
 
 
 def _as_text(pipes: Mapping[str, RangeSet], version: str) -> str:
-    """What `_parsed` reads. version: so that no two writers write the same."""
+    """The text that `_parsed` reads. version: makes it differ from any other writer's."""
     found: Iterable[tuple[str, RangeSet]] = pipes.items()
     return json.dumps({"version": version, "pipes": {id: seqs.ranges for id, seqs in found}})

@@ -1,12 +1,12 @@
 """Expiry: messages older than the maximum age are removed instead of delivered.
 
-A popper about to claim such a message marks it done and records why, in the transaction that moves
-the chain: it is never handed out, and the ledger counts it as expired. The reaper's pass `expire`
-does the same where no popper claims.
+A popper that is about to claim such a message marks it done instead, and records why, in the
+transaction that moves the chain. So the message is never handed out, and the ledger counts it as
+expired. The reaper's pass `expire` does the same where no popper claims.
 
 A message's age counts from its push, by its pusher's wall clock, or from its due time if it was
-delayed. It is never more than the age of its pipe, which is in catalog time: so a jump of a wall
-clock cannot expire a message before its pipe is that old. A dead letter's age is that of its pipe.
+delayed. It is never more than the age of its pipe, which counts in catalog time: so a jump of a
+wall clock cannot expire a message before its pipe is that old. A dead letter is as old as its pipe.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ PIPES_KEPT = 4096
 def older(piece: Slice, before_ms: int, pipe_ms: int, wall_offset_ms: int) -> RangeSet:
     """The seqs of a slice whose age counts from `before_ms` or earlier.
 
-    before_ms, pipe_ms (when the pipe was opened): catalog time. wall_offset_ms: added to wall time
-    to get catalog time. Cost: one comparison for a frame whose messages have one time.
+    before_ms: catalog time. pipe_ms: when the pipe was opened, in catalog time. wall_offset_ms:
+    what must be added to wall time to get catalog time. Cost: one comparison if all messages of the
+    frame have one time.
     """
     frame, first, last = piece
 
@@ -56,7 +57,7 @@ def older(piece: Slice, before_ms: int, pipe_ms: int, wall_offset_ms: int) -> Ra
 
 
 def split(slices: Sequence[Slice], old: RangeSet) -> tuple[list[Slice], list[Slice]]:
-    """The leading old messages, and the messages after them up to the next old one."""
+    """The old messages at the front, and the messages after them up to the next old one."""
     runs: list[tuple[bool, Slice]] = []
     for frame, first, last in slices:
         span = RangeSet.run(frame.base_seq + first, frame.base_seq + last)
@@ -85,7 +86,7 @@ def plan_expiry(
 
 
 class Expiry:
-    """Removes expired messages of one queue. queue: called each time, for its policy."""
+    """Removes expired messages of one queue. queue: returns its current row."""
 
     def __init__(self, ports: Ports, queue: Callable[[], QueueRow]) -> None:
         self._ports = ports
@@ -111,9 +112,9 @@ class Expiry:
     ) -> tuple[Cursor | None, list[Slice]]:
         """Select the messages to deliver from those read at the cursor's chain end.
 
-        If the first of them have expired, they are removed, and the result is empty, with the new
-        cursor, or None if another popper moved the chain. Cost: none without a limit, or in a pipe
-        younger than it.
+        If the first of them have expired, removes those, and selects none: returns the new cursor,
+        or None if another popper moved the chain. Cost: none without an age limit, or if the pipe
+        is younger than the limit.
         """
         before_ms = self.before_ms()
         if before_ms is None or pipe.created_ms > before_ms:
@@ -132,10 +133,10 @@ class Expiry:
         before_ms: int,
         reason: Reason = Reason.EXPIRED,
     ) -> Cursor | None:
-        """Remove old messages from the chain's end up to the first that is not old; return the new
-        cursor, or None if another popper moved the chain.
+        """Remove old messages from the end of the chain up to the first that is not old. Returns
+        the new cursor, or None if another popper moved the chain.
 
-        Cost: one read of the messages, and one unsynced transaction for 65,536 of them.
+        Cost: one read of the messages, and one unsynced transaction for every 65,536 of them.
         """
         while cursor.chain.seq < end_seq:
             slices = reader.read(cursor.chain, end_seq, READ_MESSAGES, READ_BYTES)
@@ -163,8 +164,8 @@ class Expiry:
     ) -> bool:
         """Remove the expired messages of a free row; return whether there were any.
 
-        Cost: none without a limit; in a pipe older than it, a read of the row's messages, and a
-        synced transaction if something has expired.
+        Cost: none without an age limit; if the pipe is older than the limit, a read of the row's
+        messages, and a synced transaction if any have expired.
         """
         before_ms = self.before_ms()
         if before_ms is None or claims.is_leaving(row):
@@ -241,8 +242,8 @@ def _not_yet(pipe: PipeRow, row: Claim, before_ms: int) -> bool:
 def skip(
     ports: Ports, cursor: Cursor, chain: Place, reason: Reason, *, synced: bool = False
 ) -> Cursor | None:
-    """Remove everything between the cursor's chain end and `chain`; return the new cursor, or None
-    if another process moved the chain. synced: survives a power cut."""
+    """Remove all messages between the end of the cursor's chain and `chain`. Returns the new
+    cursor, or None if another process moved the chain. synced: make it survive a power cut."""
     row = claims.unclaimed(cursor, chain, ports.ids.version)
     facts = removals(row, row.left, reason, ports.catalog.now_ms())
     done = claims.as_dead(row, ports.ids.version)
@@ -263,8 +264,8 @@ def cut_out(
 def expire(ports: Ports, queue: QueueRow) -> int:
     """Remove a queue's expired messages for every group; return how many.
 
-    Cost: none without a limit. With one, for each pipe older than it and each group: the open
-    claims, and a read of the old messages.
+    Cost: none without an age limit. With one, for each pipe that is older and each group, a read of
+    the open claims and of the old messages.
     """
     expiry = Expiry(ports, lambda: queue)
     before_ms = expiry.before_ms()

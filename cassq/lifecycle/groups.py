@@ -16,7 +16,11 @@ WALK_BYTES = 8 * 1024 * 1024
 
 
 def group_starts(ports: Ports, queue: QueueRow, start: str | datetime) -> dict[str, Place]:
-    """Find the place in each pipe, by id, where the group starts; in other pipes it starts at 0."""
+    """The places where the group starts, by pipe id. In other pipes it starts at 0.
+
+    Raises ConfigError for an invalid start. Cost: for a datetime, a scan of each live pipe, a frame
+    at a time, until the first message that counts; for "now", its end.
+    """
     if isinstance(start, datetime):
         if start.tzinfo is None:
             raise ConfigError(

@@ -1,13 +1,14 @@
 """Moves: messages move to another pipe so that no crash loses or duplicates one.
 
-First an *intent* is written: a row keyed by (group, pipe, seq) that names the place the message
-will get. Then the message is pushed there, then marked done in its old place. A process that finds
-an intent checks whether the message has arrived, sealing that pipe if necessary, so that the answer
-is final. Only if it has not arrived may it be pushed again, or delivered in its old place.
+First an *intent* is written: a row keyed by (group, pipe, seq) that names the place which the
+message will get. Then the message is pushed there, and then marked done in its old place. A process
+that finds an intent checks whether the message has arrived. If necessary it seals the new pipe
+first, so that the answer is final. Only if the message has not arrived may it be pushed again, or
+delivered in its old place.
 
 Invariants:
-1. Only the holder of a claim writes intents for its messages, and each write is conditional on
-   still holding the claim: a mover that lost its claim pushes nothing more.
+1. Only the holder of a claim writes intents for its messages, and only while it still holds the
+   claim, which each write checks. So a mover that lost its claim pushes nothing more.
 2. While a claim is marked as moving, none of its messages is delivered before `finish` has
    established where they are.
 """
@@ -35,8 +36,8 @@ HOLD_MS = 30_000
 class Intents:
     """Writes the intents of messages that are pushed in batches; usable as an `Intend`.
 
-    seqs: the messages of the claim that are in the batch, in its order. moves: the last intent
-    written for each.
+    seqs: the messages of the claim that are in the batch, in the order of the batch. moves: the
+    last intent written for each.
     """
 
     def __init__(self, catalog: Catalog, held: Claim, seqs: Sequence[int], reason: str) -> None:
@@ -47,7 +48,8 @@ class Intents:
         self.moves: dict[int, Move] = {}
 
     def __call__(self, pipe_id: str, dest_seq: int, which: Sequence[int]) -> None:
-        """Raises OwnershipError if another process has the claim; then nothing may be pushed."""
+        """Write intents. Raises OwnershipError if another process has the claim: then nothing may
+        be pushed."""
         held, now_ms = self._held, self._catalog.now_ms()
         moves = {
             seq: Move(held.group_id, held.pipe_id, seq, self._reason, pipe_id, dest, now_ms)
@@ -59,7 +61,8 @@ class Intents:
 
 
 def slices_of(reader: ExtentReader, start: Place, seqs: RangeSet) -> Iterator[tuple[Place, Slice]]:
-    """The messages `seqs`, frame by frame, each run with its place. start: at or before them."""
+    """The messages `seqs`, frame by frame, each run with its place. start: a place at or before
+    them."""
     pos = start.pos
     for first, last in seqs.ranges:
         place = Place(first, pos)
@@ -86,8 +89,8 @@ def ids_of(ports: Ports, claim: Claim, seqs: RangeSet) -> dict[int, bytes]:
 def arrived(ports: Ports, moves: Iterable[Move], ids: Mapping[int, bytes]) -> list[Move]:
     """The moves whose message has reached the place in its intent.
 
-    The answer is final: a pipe that does not reach that far yet is sealed, so that nothing more
-    can be written there. ids: by the seqs of the moves.
+    The answer is final: a pipe that does not reach that far yet is sealed, so that nothing can be
+    written there any more. ids: the ids of the messages, by the seqs of the moves.
     """
     by_pipe: dict[str, list[Move]] = {}
     for move in moves:
@@ -136,7 +139,7 @@ def held_by(
     *,
     failure: str | None = None,
 ) -> Claim:
-    """A claim as held by a mover; this does not count as a delivery.
+    """The claim as held by a mover. This does not count as a delivery.
 
     failure: its new failure record; None: the old one, marked as moving.
     """
@@ -153,8 +156,8 @@ def held_by(
 def settle(ports: Ports, held: Claim, done: RangeSet, intents: Collection[Move]) -> bool:
     """End a mover's claim: `done` are in their new place, the others stay as before.
 
-    Their intents are withdrawn; the merge is recorded separately. False if another process has
-    taken the claim, and finishes it. Cost: one synced transaction.
+    The intents are withdrawn, and a record of the merge takes their place. False if another process
+    has taken the claim: then that one finishes the move. Cost: one synced transaction.
     """
     left = held.left - done
     gives = [GiveBack(left, held.due_ms, held.deliveries)] if left else []
@@ -174,7 +177,7 @@ def removals(claim: Claim, seqs: RangeSet, reason: Reason, now_ms: int) -> list[
 
 
 def finish(ports: Ports, row: Claim) -> bool:
-    """Finish an interrupted move: mark what has arrived as done, and free the rest.
+    """Finish an interrupted move: mark the messages that have arrived as done, and free the others.
 
     False if another process was faster. Cost: two synced transactions, and a read of the frames
     with the moved messages, in both places.

@@ -23,8 +23,8 @@ if TYPE_CHECKING:  # a process without servers needs none of these
 
 class _ThreadState(threading.local):
     """The state of one thread in a client. calling: locked during a call. calls, began_ms: how many
-    it has begun, and when the last one, if that is of interest. waiting: locked while the thread
-    waits for messages and holds nothing."""
+    calls it has begun, and when the last one began; only in a `TimedLife`. waiting: locked while
+    the thread waits for messages and holds nothing."""
 
     def __init__(self) -> None:
         self.calls: int = 0
@@ -36,21 +36,22 @@ class _ThreadState(threading.local):
 class Life:
     """Guards a client's life: decides whether a thread may call it now.
 
-    A signal handler interrupts the main thread anywhere, so it may call a client whose locks its
-    own thread holds. Every public call therefore runs inside `with life.enter()`, which refuses a
-    second call in the same thread; `close` is instead deferred until the interrupted call ends.
-    This is checked before any lock is taken: after a fork a lock may be held by a thread that does
-    not exist in the child.
+    A signal handler interrupts the main thread anywhere, so it may call a client while its own
+    thread holds locks of that client. Therefore every public call runs inside `with life.enter()`,
+    which refuses a second call in the same thread; `close` is instead deferred until the
+    interrupted call ends. This is checked before any lock is taken: after a fork, a lock may be
+    held by a thread that does not exist in the child.
     """
 
     __slots__ = ("_in_catalog", "closed", "forked", "later", "mine")
 
-    # Whether each call has to begin with `enter`, which counts it.
+    # Whether each call must go through `enter`, so that it is counted.
     timed: ClassVar[bool] = False
 
     def __init__(self, in_catalog: Callable[[], bool] = lambda: False) -> None:
-        """in_catalog: whether this thread is inside a catalog step that must not be entered twice;
-        some long calls, such as merging dead letters, count as calls only then."""
+        """in_catalog: returns whether this thread is inside a catalog step that must not be entered
+        twice. Some long operations, such as a merge of dead letters, count as calls only during
+        such steps."""
         self._in_catalog = in_catalog
         self.closed: bool = False
         self.forked: bool = False
@@ -76,7 +77,7 @@ class Life:
         return calling
 
     def wait(self) -> threading.Lock:
-        """The lock held by a wait between two calls: other calls are allowed meanwhile, but `close`
+        """The lock held by a wait between two calls. Other calls are allowed meanwhile, but `close`
         is deferred until the wait ends."""
         waiting = self.mine.waiting
         if waiting.locked():
@@ -102,9 +103,9 @@ class Life:
     def end(
         self, close: Callable[[], None], *, meanwhile: Callable[[], None] = lambda: None
     ) -> None:
-        """Run `close` as a call. Inside another call of this thread, run `meanwhile` now and
-        `close` when that call ends. Do nothing if the client is closed already, or in a forked
-        child (whose open files and connections are the parent's)."""
+        """Run `close` as a call. If this thread is inside another call, run `meanwhile` now, and
+        `close` when that call ends. Does nothing if the client is already closed, or in a forked
+        child, whose open files and connections belong to the parent."""
         if self.forked or self.closed:
             return
         if self.busy:
@@ -129,7 +130,7 @@ class Life:
 
 
 class TimedLife(Life):
-    """A life that knows since when each thread's current call has been running."""
+    """A `Life` that knows for how long each thread's current call has been running."""
 
     __slots__ = ("_clock",)
 

@@ -1,15 +1,15 @@
 """Purging: removes the messages that wait for a group, or all that it has not finished.
 
-Unless the purge includes them, poppers keep the messages that they hold until the claim's deadline.
-Each removal is one conditional write that marks messages done and records why, so a purge may stop
-anywhere and be repeated.
+Unless the purge includes them, poppers keep the messages that they hold until the deadline of the
+claim. Each removal is one conditional write that marks messages done and records why, so a purge
+may stop anywhere and be repeated.
 
 Invariants:
-1. What was pushed after the purge began stays: it removes only what was claimed before it looked at
-   the ends of the pipes, or lies below these.
-2. A claim that a purge took messages from is lost for its holder: no row has both messages that it
-   may still ack and others that were purged. In an exclusive group the epoch grows first, so that
-   the holder settles nothing more of the pipe.
+1. Messages pushed after the purge began stay: it removes only messages below the ends of the pipes
+   as it saw them, or claimed before it looked.
+2. A claim that a purge took messages from is lost for its holder: no row has both messages that the
+   holder may still ack and messages that were purged. In an exclusive group the epoch is raised
+   first, so that the holder can settle nothing more of the pipe.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ logger: logging.Logger = logging.getLogger("cassq")
 @dataclass(frozen=True, slots=True)
 class _Target:
     """What to purge: a group's messages in a pipe. end: of the pipe when the purge began. claimed:
-    below this seq all was claimed before. held: also what poppers hold. exclusive: the group is."""
+    all messages below this seq were claimed before. held: also those that poppers hold. exclusive:
+    whether the group is."""
 
     group_id: str
     pipe_id: str
@@ -56,9 +57,9 @@ class _Target:
 def waiting(
     cursor: Cursor, rows: Iterable[Claim], end_seq: int, now_ms: int, *, held: bool = False
 ) -> list[Unfinished]:
-    """The messages of a pipe that no consumer holds: free claims, claims past their deadline, and
-    unclaimed messages; but not those being moved, which may have arrived. held: those that
-    consumers hold, too."""
+    """The messages of a pipe that no consumer holds: in free claims, in claims past their deadline,
+    and unclaimed ones; but not those being moved, which may have arrived. held: also those that
+    consumers hold."""
     return [
         part
         for part in unfinished(cursor, rows, end_seq, now_ms)
@@ -70,7 +71,8 @@ def waiting(
 def count_waiting(
     ports: Ports, queue: QueueRow, groups: Iterable[GroupRow], *, held: bool = False
 ) -> dict[str, int]:
-    """Count by group what a purge would remove now. Cost: as `purge`, without writes."""
+    """Count the messages that a purge would remove now, by group. Cost: as `purge`, without
+    writes."""
     return _each(ports, queue, groups, held=held, write=False)
 
 
@@ -80,9 +82,9 @@ def purge(
     """Remove the messages that were pushed before now and wait for these groups, including delayed
     ones; return how many, by group.
 
-    held: also those that poppers hold, whose claims are lost then. Raises BackendTimeoutError if
-    some of these stay because others keep changing their claims; the rest is removed.
-    Cost: for each group its cursors; one synced transaction per pipe, however many messages wait,
+    held: also those that poppers hold; these lose their claims. Raises BackendTimeoutError if some
+    held messages stay because others keep changing their claims; the rest is removed. Cost: for
+    each group a read of its cursors; one synced transaction per pipe, however many messages wait,
     and one for each claim that was returned, scheduled or held.
     """
     return _each(ports, queue, groups, held=held, write=True)
@@ -161,13 +163,13 @@ def _purge_pipe(ports: Ports, target: _Target) -> int:
             return count
         # Some were claimed or finished meanwhile: look again.
     if target.held and left:
-        hint = "try again: what was removed so far stays so"
+        hint = "try again: the messages removed so far stay removed"
         raise contended(f"the claims of pipe {target.pipe_id}", hint=hint)
     return count
 
 
 def _is_held(part: Unfinished) -> bool:
-    """Whether messages have a holder, even if its time is over: it may still settle them."""
+    """Whether messages have a holder, even past its deadline: it may still settle them."""
     return part.row is not None and part.row.state is ClaimState.HELD
 
 

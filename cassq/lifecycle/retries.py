@@ -46,7 +46,8 @@ AppendTo = Callable[[str, Batch, Intend], None]
 def dead_letter_or_leave(
     dead_letter: DeadLetterFn, queue: QueueRow, group: GroupRow, claim: Claim
 ) -> bool:
-    """Move it to the dead letters, or on failure log a warning and leave it to the next process."""
+    """Move a message to the dead letters; False if that was not done here. Most errors are logged,
+    and the message is left to the next process. Raises ExtentMissingError and CorruptionError."""
     try:
         return dead_letter(queue, group, claim)
     except (ExtentMissingError, CorruptionError):
@@ -60,11 +61,11 @@ def dead_letter_or_leave(
 
 
 def after(before: str, death: Mapping[str, Any]) -> dict[str, Any]:
-    """The death record of a message that died once more: `count` and `first_ms` are of deaths of
+    """The death record of a message that died again. `count` and `first_ms` cover all deaths of
     this kind; other deaths are in `earlier`, newest first.
 
-    before: its record so far, as JSON. Anything else, such as a user's own header with that name,
-    is ignored. Pure.
+    before: its record so far, as JSON. Anything else, such as a user's own header of that name, is
+    ignored. Pure.
     """
     counted = {**death, "count": 1}
     others = _records(before)
@@ -77,7 +78,7 @@ def after(before: str, death: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _records(text: str) -> list[dict[str, Any]]:
-    """The deaths in a record, newest first, with short errors."""
+    """The deaths in a record, newest first, with shortened errors."""
     try:
         newest = json.loads(text)
     except ValueError:
@@ -100,8 +101,8 @@ def _kind(death: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def death_of(headers: Mapping[str, str]) -> dict[str, Any]:
-    """The death record of a letter; empty if it has none that can be read, as with a user's own
-    header of that name."""
+    """The death record of a letter; empty if it has none, or one that cannot be read, such as a
+    user's own header of that name."""
     try:
         found = json.loads(headers.get(DEATH_HEADER, "{}"))
     except ValueError:
@@ -110,10 +111,11 @@ def death_of(headers: Mapping[str, str]) -> dict[str, Any]:
 
 
 def letters_of(queue: QueueRow, group: GroupRow) -> str:
-    """The name of the queue that dead letters of a group move to. Pure.
+    """The name of the queue that the dead letters of a group move to. Pure.
 
-    It is one of the group's own if its letters hold their keys, which are looked for there; and
-    where a queue names itself, as its letters would be delivered again without end.
+    If their letters hold keys, it is always the group's own dead-letter queue, since only that is
+    searched for such letters. So it is if a queue names itself: its letters would be delivered
+    again without end.
     """
     named = queue.policy.dead_letters
     if not named or named == queue.name or group.policy.on_dead == "hold":
@@ -122,7 +124,7 @@ def letters_of(queue: QueueRow, group: GroupRow) -> str:
 
 
 def letters_name(ports: Ports, queue: QueueRow, group: str) -> str:
-    """`letters_of` a group by its name, which may be gone. Cost: a read."""
+    """`letters_of` for the name of a group, which may be deleted. Cost: a read."""
     for row in ports.catalog.queues.groups(queue.id):
         if row.name == group:
             return letters_of(queue, row)
@@ -130,15 +132,15 @@ def letters_name(ports: Ports, queue: QueueRow, group: str) -> str:
 
 
 class LetterGroup(NamedTuple):
-    """A group of a queue that holds dead letters: what it has not finished is left of them.
-    died_in: the queue and the group of those that are meant; None: all of them are."""
+    """A place of dead letters: a group of a queue that holds them; those that it has not finished
+    are left. died_in: only letters of this queue and group are meant; None: all are."""
 
     queue: QueueRow
     row: GroupRow
     died_in: tuple[str, str] | None = None
 
     def has(self, headers: Mapping[str, str]) -> bool:
-        """Whether a message there is one of the letters that are meant."""
+        """Whether a message with these headers is one of the letters that are meant."""
         if self.died_in is None:
             return True
         death = death_of(headers)
@@ -146,8 +148,8 @@ class LetterGroup(NamedTuple):
 
 
 def all_letters(ports: Ports, name: str) -> LetterGroup | None:
-    """All letters of the queue of that name; None if it, or its group `default`, is gone. Cost: two
-    reads."""
+    """All letters of the queue of this name; None if it, or its group `default`, does not exist.
+    Cost: two reads."""
     queue = ports.catalog.queues.named(name)
     if queue is None:
         return None
@@ -156,8 +158,8 @@ def all_letters(ports: Ports, name: str) -> LetterGroup | None:
 
 
 def letter_groups(ports: Ports, queue: QueueRow, group: str) -> list[LetterGroup]:
-    """Where dead letters of a group are, which may be gone itself: in a queue of its own, and in
-    the one that its queue names. Cost: two reads for each."""
+    """The places where dead letters of a group may be: the group's own dead-letter queue, and the
+    one that its queue names. The group itself may be deleted. Cost: two reads for each."""
     died_in = (queue.name, group)
     own, named = dead_letter_name(*died_in), queue.policy.dead_letters
     found = [all_letters(ports, own)]
@@ -180,9 +182,9 @@ class DeadLetters:
         self._owner = ports.ids.version()
 
     def add(self, queue: QueueRow, group: GroupRow, claim: Claim) -> bool:
-        """Move the one message left of `claim` to the dead letters; False if another process does.
+        """Move the only message left in `claim` to the dead letters; False if another process does.
 
-        A claim that a merge left half moved is finished instead. Cost: three synced catalog
+        If a merge left the claim half moved, finishes that instead. Cost: three synced catalog
         transactions and one durable push.
         """
         if claims.is_moving(claim):

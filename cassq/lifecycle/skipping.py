@@ -1,11 +1,11 @@
-"""Skipping: gives up unreadable messages, on command, so that those behind them are delivered.
+"""Skipping: gives up unreadable messages, on command, so that those after them are delivered.
 
 Unreadable messages are recorded as lost, for each group that has not received them, and readable
-ones behind them are delivered. Only claim rows are changed, by conditional writes, so a skip may
-stop anywhere and be repeated; no frame is ever written.
+ones after them are delivered. Only claim rows change, by conditional writes, so a skip may stop
+anywhere and be repeated; no frame is ever written.
 
-Invariant: the store finds the next whole frame behind the damage, and every claim row behind the
-damage begins at that frame, so that no reader has to pass the damage.
+Invariant: the store finds the next whole frame after the damage, and every claim row after the
+damage begins at that frame or later, so that no reader has to read through the damage.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ logger = logging.getLogger("cassq")
 
 
 class ReadableRange(NamedTuple):
-    """Readable messages `[start, end)`; the first frame is at `pos`."""
+    """Readable messages `[start, end)`. pos: of the first frame."""
 
     start: int
     end: int
@@ -63,13 +63,13 @@ class ReadableRange(NamedTuple):
 
 
 def skip(ports: Ports, queue: QueueRow, pipe_id: str, *, dry_run: bool = False) -> PipeDamage:
-    """Skip the damage in a pipe: record unreadable messages as lost for each current group that has
-    not received them, so that readable ones are delivered.
+    """Skip the damage in a pipe: record unreadable messages as lost for each existing group that
+    has not received them, so that readable ones are delivered.
 
-    A pipe that is still being written is sealed first; its pusher continues in another. Consumers
-    keep the messages that they hold, which are counted as `held`: skip again when they have
-    finished these. Raises UsageError if the queue has no such pipe. Cost: as `look_into`; for each
-    group one synced write, and one for each claim row in or behind the damage.
+    A pipe that is still written to is sealed first; its pusher continues in another one. Consumers
+    keep the messages that they hold, which are counted as `held`: skip again once they have
+    finished them. Raises UsageError if the queue has no such pipe. Cost: that of `look_into`; for
+    each group one synced write, and one for each claim row in or after the damage.
     """
     if dry_run:
         return look_into(ports, queue, pipe_id)
@@ -154,7 +154,7 @@ class _Skipping:
         raise contended(f"the claims of pipe {self._pipe.id}", hint=hint)
 
     def _is_in_the_way(self, row: Claim) -> bool:
-        """Whether a row contains damage, or is read from a place before the damage."""
+        """Whether a row contains damage, or would be read from a place before the damage."""
         return bool(self._damaged.within(row.start, row.end)) or any(
             piece.pos > row.pos for piece in self._whole(row.start, row.end)[:1]
         )

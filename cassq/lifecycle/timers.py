@@ -1,11 +1,11 @@
 """Timer pipes: delayed messages, and how they come due.
 
-A delayed message is pushed to a timer pipe, whose frames carry a due time per message. It is then
-*scheduled* for every group: its run gets a claim row that is free from the due time on. After that
-it is like any message that waits for redelivery. Consecutive messages with one due time are a run.
+A delayed message is pushed to a timer pipe, whose frames have a due time for each message. It is
+then *scheduled* for every group: its run (consecutive messages with one due time) gets a claim row
+that is free from the due time on. After that it is like any message that waits for redelivery.
 
-Timer pipes come in lanes (`cassq.model.lanes`). Each pipe records its earliest due time and is
-read only when that time is near, so far timers cost a pop nothing.
+Timer pipes come in lanes (`cassq.model.lanes`). Each pipe records its earliest due time and is read
+only when that time is near, so messages that are due much later cost a pop nothing.
 
 Invariants:
 1. A message is scheduled for a group by moving the chain of its cursor, in one transaction with
@@ -56,7 +56,7 @@ class _Timer:
 
 class Timers:
     """Schedules the messages that are nearly due in a queue's timer pipes, for one group. wanted:
-    which of these pipes; None: all."""
+    says whether to look at a pipe; None: at every one."""
 
     def __init__(
         self, ports: Ports, group: GroupRow, wanted: Callable[[PipeRow], bool] | None = None
@@ -71,10 +71,10 @@ class Timers:
         self.broken: list[tuple[str, CassqError]] = []  # unreadable pipes, to set aside
 
     def refresh(self, *, old_ms: int = 0) -> None:
-        """List the near timer pipes again, as `CandidatePipes.refresh` does. Cost: one query of a
-        partial index."""
+        """List the timer pipes that are nearly due again, as `CandidatePipes.refresh` does. Cost:
+        one query of a partial index."""
         rows = self._listed(old_ms)
-        while len(rows) == self._limit:  # open ones stay listed, even if fully scheduled
+        while len(rows) == self._limit:  # open pipes stay listed, even if fully scheduled
             self._limit *= 2
             rows = self._listed(old_ms)
         if self._wanted is not None:
@@ -130,7 +130,7 @@ class Timers:
                 self.broken.append((timer.row.id, exc))
             except ExtentUnavailableError as exc:
                 logger.warning("delayed messages cannot be scheduled yet: %s", exc)
-        # Kept open for `has_news`; readers beyond the limit are reopened each time instead.
+        # Readers stay open for `has_news`; those beyond the limit are opened again each time.
         for timer in [timer for timer in self.known.values() if timer.reader][:-READERS_MAX]:
             _close(timer)
 
@@ -189,7 +189,7 @@ def schedule_pipe(ports: Ports, group: GroupRow, pipe: PipeRow) -> None:
 def schedule_next(
     ports: Ports, pipe: PipeRow, reader: ExtentReader, cursor: Cursor, end_seq: int
 ) -> Cursor | None:
-    """Schedule the messages after the chain's end; return the new cursor, or None if another
+    """Schedule the messages after the end of the chain. Returns the new cursor, or None if another
     process was faster."""
     runs, chain = _next_runs(reader, cursor.chain, end_seq)
     rows = claims.scheduled(cursor, runs, ports.ids.version, pipe.priority)
