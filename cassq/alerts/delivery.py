@@ -1,7 +1,8 @@
 """Delivery: sends events to targets: the log, a command or a webhook, each within its time limit.
 
-Every target has its own thread, so a target that hangs does not delay the others. All together
-take at most a second more than the longest limit. Nothing is retried here; a later pass does that.
+Every target has its own thread, so a target that hangs does not delay the others. Sending to all of
+them takes at most a second more than the longest time limit. Nothing is retried here; a later pass
+does that.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _LATER = NoticeOutcome(sent=False, tried=False)
 
 
 class SendResult(NamedTuple):
-    """The result of sending one event. down: sending the next one now would fail too."""
+    """The result of sending one event. down: whether sending the next one now would fail too."""
 
     error: str = ""
     down: bool = False
@@ -53,7 +54,7 @@ class Wire:
         self._cut = False
 
     def use(self, sock: socket.socket | None) -> None:
-        """Set the socket of the attempt; it is shut at once if the attempt was cut off."""
+        """Set the socket of the attempt. If the attempt was cut off, shut it at once."""
         with self._lock:
             self._socket = sock
             if self._cut:
@@ -75,8 +76,8 @@ def _shut(sock: socket.socket | None) -> None:
 def deliver(
     notices: Sequence[Notice], targets: Mapping[str, AlertTarget]
 ) -> list[tuple[Notice, NoticeOutcome]]:
-    """Send notices to their targets; return the outcome of each. Cost: one thread per target; at
-    most a second more than the longest limit."""
+    """Send notices to their targets; return the outcome of each. Cost: one thread per target; takes
+    at most a second more than the longest time limit."""
     lines = {name: _TargetQueue(target) for name, target in targets.items()}
     # Notices that failed before go last, so that they do not delay the others.
     for notice in sorted(notices, key=lambda notice: notice.tries):
@@ -130,7 +131,7 @@ class _TargetQueue:
                 return
 
     def finish(self, watch: Stopwatch) -> None:
-        """Wait until it is done, or its time is up."""
+        """Wait until the target is done, or its time is up."""
         if not self._thread.ident:
             return
         self._thread.join(max(0.0, self._target.timeout + GRACE_SECONDS / 2 - watch.seconds()))
@@ -177,10 +178,10 @@ def log(event: bytes, _seconds: float) -> SendResult:
 def run_command(command: Sequence[str], event: bytes, seconds: float) -> SendResult:
     """Run a command with the event as its standard input; exit code 0 means delivered.
 
-    After `seconds` it is killed with every process of its group. Its output is dropped, except for
-    the end of its standard error, which is logged if it fails.
+    After `seconds` it is killed, with all processes of its process group. Its output is dropped,
+    except for the end of its standard error, which is logged if it fails.
     """
-    # Files, not pipes: with pipes this thread would have to write and read all along.
+    # Files, not pipes: with pipes this thread would have to write and read while the command runs.
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stderr:
         stdin.write(event)
         stdin.seek(0)
@@ -207,7 +208,8 @@ def run_command(command: Sequence[str], event: bytes, seconds: float) -> SendRes
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill a command's process group. The command is not reaped yet, so its id cannot be reused."""
+    """Kill a command's process group. Nobody has waited for the command yet, so its process id
+    cannot have been reused."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     with suppress(subprocess.TimeoutExpired):  # stuck in the kernel
@@ -229,7 +231,8 @@ def post(
 ) -> SendResult:
     """Post an event to a URL; a status of 200 to 299 means delivered.
 
-    Redirects are not followed. `seconds` limits each step; `wire` can cut off all of them.
+    Redirects are not followed. seconds: the limit of each network operation. wire: can cut off the
+    whole attempt.
     """
     from http.client import HTTPConnection, HTTPException, HTTPSConnection
 

@@ -18,7 +18,7 @@ STATES = {1: "raised", 2: "recovered"}
 
 
 def event_maker(to_wall_ms: int) -> Callable[[Finding, int, int, int], dict[str, Any]]:
-    """Return a function that makes events. to_wall_ms: wall clock minus catalog time."""
+    """Return a function that makes events. to_wall_ms: wall time minus catalog time."""
 
     def make(finding: Finding, stage: int, at_ms: int, since_ms: int) -> dict[str, Any]:
         state = STATES[stage]

@@ -1,13 +1,13 @@
 """Incidents: which targets were notified of a problem, and which notices are still due.
 
-An incident's row in the catalog holds its *episodes*: in each the problem arose, and may have
-ended. For each target an episode has a stage::
+An incident's row in the catalog holds its *episodes*: in each, the problem arose and may have
+ended since. For each target an episode has a stage::
 
     0 not notified ──> 1 notified that it arose ──> 2 notified that it recovered
 
 Invariants:
 1. A row changes only by compare-and-set. The process that writes a claim into it sends the due
-   notices; another does so only after the claim has lapsed, and with the same event ids.
+   notices; another process does so only after that claim has lapsed, and with the same event ids.
 2. Notices that could not be sent stay due, in order, with growing pauses between attempts. They
    are given up, and logged, only `KEPT_MS` after the end of the episode.
 3. A row is removed when the problem is over and all targets were notified.
@@ -37,7 +37,7 @@ MakeEvent = Callable[[Finding, int, int, int], dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class NoticeProgress:
-    """How far one target was notified of an episode. next_ms: no attempt before this time."""
+    """The stage that one target has reached in an episode. next_ms: no attempt before this time."""
 
     stage: int = 0
     tries: int = 0
@@ -56,7 +56,7 @@ class Episode:
 
     @property
     def done(self) -> bool:
-        """Whether it is over and all targets were notified of that."""
+        """Whether it has ended and all targets were notified of that."""
         return self.ended_ms is not None and all(
             telling.stage == RECOVERED for telling in self.tellings.values()
         )
@@ -64,7 +64,8 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class IncidentState:
-    """The content of an incident's row. claim_ms: until then another process sends the notices."""
+    """The content of an incident's row. claim_ms: until then, the process that wrote it sends the
+    notices."""
 
     finding: Finding
     episodes: tuple[Episode, ...] = ()
@@ -96,7 +97,8 @@ class NoticeOutcome(NamedTuple):
 
 
 class IncidentStep(NamedTuple):
-    """A row to write, and the notices to send after that. lost: given up, to be logged."""
+    """A row to write, and the notices to send after that. lost: log lines for notices that are
+    given up."""
 
     row: Incident
     state: IncidentState
@@ -106,7 +108,7 @@ class IncidentStep(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AlertView:
-    """The observations of one pass. gone: ids of groups that no longer exist. sidecars, schedules:
+    """What one pass observed. gone: ids of groups that no longer exist. sidecars, schedules: the
     findings about these; None if they were not checked."""
 
     snapshots: Sequence[Snapshot]
@@ -115,7 +117,8 @@ class AlertView:
     schedules: Sequence[Finding] | None = None
 
     def looked_for(self, finding: Finding, looked_at: Collection[str]) -> bool:
-        """Whether a problem would have been found. looked_at: ids of groups."""
+        """Whether this pass would have found a problem that persists. looked_at: ids of the groups
+        that were checked or are gone."""
         if finding.kind == LATE_SCHEDULE:
             return self.schedules is not None
         return finding.group_id in looked_at if finding.queue_id else self.sidecars is not None
@@ -131,7 +134,8 @@ def plan(
 ) -> list[IncidentStep]:
     """Decide which notices to send now, and which rows to write before that. Pure.
 
-    targets: the targets this process can notify, by name. claim_ms: how long that may take.
+    targets: what each target that this process can notify wants, by name. claim_ms: how long
+    sending may take.
     """
     rows = {row.key: row for row in incidents}
     found = found_in(view.snapshots, now_ms)
@@ -222,7 +226,8 @@ def _due(key: str, episode: Episode, targets: Mapping[str, Wants], now_ms: int) 
 
 
 def _held_up(notice: Notice, episodes: Iterable[Episode], now_ms: int) -> bool:
-    """Whether the target must first be notified of an earlier episode, which is not due yet."""
+    """Whether the target must first be notified of an earlier episode whose notice is not due
+    yet."""
     return any(
         episode.since_ms < notice.episode
         and notice.target in episode.tellings
@@ -235,7 +240,7 @@ def _held_up(notice: Notice, episodes: Iterable[Episode], now_ms: int) -> bool:
 def settled(
     state: IncidentState, outcomes: Iterable[tuple[Notice, NoticeOutcome]], now_ms: int
 ) -> IncidentState:
-    """The state after notices were sent, or failed. Pure."""
+    """The state after notices were sent or failed. Pure."""
     episodes = {episode.since_ms: episode for episode in state.episodes}
     for notice, outcome in outcomes:
         episode = episodes[notice.episode]

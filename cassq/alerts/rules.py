@@ -2,15 +2,16 @@
 
 Kinds of findings:
 
-- no_consumer: messages wait, or are held by consumers that are gone, and no consumer was seen
-  within the limit
+- no_consumer: messages wait, or consumers that are gone hold them, and no consumer was seen within
+  the limit
 - oldest_age: the oldest uncommitted message is too old
 - dead_growth: too many messages became dead letters within the last hour
 - stalled: there are consumers and messages, but nothing was committed within the limit
 - lost: damaged messages were given up within the last hour (`cassq pipe skip`)
 - held_keys: dead letters hold keys of a group made with `on_dead="hold"`
-- stuck_keys: messages that have failed for more than a quarter of an hour hold keys of a group made
-  with `order="key"`; or others wait for one of their key that has been in hand for that long
+- stuck_keys: in a group made with `order="key"`, messages that have failed for more than a quarter
+  of an hour hold their keys, or messages wait for one of their key that a consumer has had for that
+  long
 - failed: there are dead letters; one finding for each importance among them
 
 Findings about schedules are in `cassq.alerts.schedules`, and those about sidecars in
@@ -57,15 +58,15 @@ class Snapshot:
     lost: int = 0  # messages given up within the last hour
     letters: Mapping[str, int] = field(default_factory=dict)  # importance → dead letters seen
     letters_depth: int = 0  # dead letters in all
-    worst: HeldKey | None = None  # of the keys held for too long, that with most messages behind
+    worst: HeldKey | None = None  # the key held for too long for which most messages wait
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A problem of a group, a schedule or a sidecar. values: its numbers.
+    """A problem of a group, a schedule or a sidecar. values: facts about it, for the event.
 
-    For schedules, group is empty, and group_id is the schedule's. For sidecars, queue and queue_id
-    are empty, and group is the sidecar's name or empty.
+    For schedules, `group` is empty, and `group_id` stands for the schedule. For sidecars, `queue`
+    and `queue_id` are empty, and `group` is the sidecar's name, or empty for all of them.
     """
 
     kind: str
@@ -177,7 +178,7 @@ def _stuck_keys(seen: Snapshot) -> Finding | None:
     stuck, kept, worst = seen.stats.stuck_keys, seen.stats.stuck_in_hand, seen.worst
     behind = worst.behind if worst is not None else 0
     if not stuck and not behind:
-        return None  # a long task, for which nothing waits
+        return None  # only long tasks, for which no message waits
     parts = [f"{_messages(stuck)} failed"] if stuck else []
     parts += [f"{_messages(kept)} {'was' if kept == 1 else 'were'} in hand"] if kept else []
     text = f"{' and '.join(parts)} for more than {_span(STUCK_SECONDS)}; later messages of their"

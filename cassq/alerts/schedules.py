@@ -1,6 +1,7 @@
 """Finds schedules whose ticks come too late. Pure.
 
-Kind of findings: late_schedule: a tick is due for `LATE_SECONDS`, and its message was not pushed.
+Kind of findings: late_schedule: a tick has been due for `LATE_SECONDS`, and its message was not
+pushed.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ LATE_SECONDS = 300
 
 
 def late(rows: Iterable[ScheduleRow], now_ms: int) -> list[ScheduleRow]:
-    """The schedules that are too late at the wall time `now_ms`."""
+    """The schedules with a tick that is too late at the wall time `now_ms`."""
     return [row for row in rows if late_ms(row, now_ms) >= LATE_SECONDS * 1000]
 
 
 def schedule_findings(
     rows: Iterable[ScheduleRow], queues: Mapping[str, QueueRow], now_ms: int
 ) -> list[Finding]:
-    """Find the problems of these schedules. queues: by id, those of the schedules that are too
-    late, as far as they exist. now_ms: wall time."""
+    """Find the problems of these schedules. queues: the existing queues of those that are late, by
+    id. now_ms: wall time."""
     return [
         _late(row, queues[row.queue_id], now_ms)
         for row in late(rows, now_ms)

@@ -18,16 +18,17 @@ from cassq.message.importance import NORMAL
 from cassq.model.sidecar_rows import SidecarRow, SidecarState
 
 UNREACHABLE_SECONDS = 60
-ALL = "sidecars"  # stands for all of them
+ALL = "sidecars"  # stands for all sidecars
 
 
 def subject_of(name: str) -> str:
-    """The subject of a sidecar's incidents; those of a queue have the id of a group."""
+    """The subject of a sidecar's incidents. For incidents of a queue, it is the id of a group."""
     return f"sidecar:{name}"
 
 
 def sidecar_findings(fleet: Fleet, last: Round | None) -> list[Finding]:
-    """Find the problems. last: the last round, if there is one."""
+    """Find the problems of sidecars. last: the last round of comparing placements with what they
+    hold, if there was one."""
     found = []
     for row in fleet.sidecars.values():
         found += [_unreachable(fleet, row, last), _damaged(fleet, row)]

@@ -1,4 +1,4 @@
-"""Targets: where alerts go, and which ones; read from a TOML file.
+"""Targets: which alerts go where; read from a TOML file.
 
 ::
 
@@ -8,7 +8,7 @@
     importance = ["high", "critical"]
     timeout = 5
 
-A target is a log, a command or a webhook; it gets only findings of its owners, importances and
+A target is the log, a command or a webhook. It gets only findings of its owners, importances and
 kinds.
 """
 
@@ -80,7 +80,7 @@ def load_targets(path: Path) -> list[AlertTarget]:
 
 
 def targets_of(document: Mapping[str, Any]) -> list[AlertTarget]:
-    """The targets in the content of a routing file."""
+    """The targets in the content of a routing file. Raises ConfigError."""
     entries = document.get("target")
     if set(document) - {"target"} or not isinstance(entries, list) or not entries:
         raise ConfigError("an alerts file may only contain [[target]] tables")

@@ -68,10 +68,11 @@ def run(
     """Run one alert pass over these queues, and on request over the sidecars and all schedules;
     return what was sent and what failed.
 
-    Of several concurrent passes exactly one sends an incident. Cost: the statistics of each queue;
-    the headers of the oldest 1,000 dead letters of each group; where messages hold their keys for
-    too long, at most 11,000 of the claimed ones; two synced writes for each incident
-    that changes; for sending, at most the longest limit of a target.
+    Of several concurrent passes, exactly one sends the notices of an incident. Cost: the statistics
+    of each queue; reads of the headers of the oldest 1,000 dead letters of each group, and of at
+    most 11,000 claimed messages if some hold their keys for too long; two synced writes for each
+    incident that changes. Sending takes at most a second more than the longest time limit of a
+    target.
     """
     if not targets:
         return []
@@ -84,7 +85,8 @@ def run(
 
 @dataclass(frozen=True, slots=True)
 class Observations:
-    """The observations of a pass. to_wall_ms: wall clock minus catalog time."""
+    """The observations of a pass, and what is needed to act on them. to_wall_ms: wall time minus
+    catalog time."""
 
     view: AlertView
     incidents: list[Incident]
@@ -137,7 +139,8 @@ def notify(
     targets: Sequence[AlertTarget],
     marks: Sequence[Sample] = (),
 ) -> list[AlertReport]:
-    """Write the rows, send the notices of those written, and record the outcomes."""
+    """Write the rows of these steps, send the notices of those that could be written, and record
+    the outcomes."""
     catalog = ports.catalog
     if marks:
         catalog.records.add_samples(marks)
@@ -185,7 +188,8 @@ def _snapshots(
     failures: list[AlertReport],
     marks: list[Sample],
 ) -> list[Snapshot]:
-    """Every group of every queue. A queue that cannot be read is reported and skipped."""
+    """A snapshot of each group of each queue. A queue that cannot be read is reported and
+    skipped."""
     snapshots: list[Snapshot] = []
     for queue in queues:
         try:
@@ -239,7 +243,7 @@ def _snapshot(
 
 
 def _grown(ports: Ports, group: GroupRow, dead: int, now_ms: int, marks: list[Sample]) -> int:
-    """New dead letters of the last hour, judging by the samples. Cost: 13 rows."""
+    """How many dead letters are new in the last hour, by the samples. Cost: reads 13 rows."""
     subject = f"dead:{group.id}"
     found = ports.catalog.records.samples(subject, NOTED_MS, now_ms - GROWTH_SECONDS * 1000)
     mark_ms = now_ms // NOTED_MS * NOTED_MS
@@ -250,15 +254,15 @@ def _grown(ports: Ports, group: GroupRow, dead: int, now_ms: int, marks: list[Sa
 
 
 def _lost(ports: Ports, group: GroupRow, now_ms: int) -> int:
-    """Messages given up within the last hour. Cost: a row for each time."""
+    """How many messages were given up within the last hour. Cost: reads a row for each time."""
     since_ms = now_ms - GROWTH_SECONDS * 1000
     found = ports.catalog.records.samples(f"lost:{group.id}", NOTED_MS, since_ms)
     return sum(int(json.loads(sample.data)["lost"]) for sample in found)
 
 
 def _letters(ports: Ports, queue: QueueRow, group: GroupRow) -> tuple[dict[str, int], int]:
-    """A group's oldest 1,000 dead letters in each place, counted by importance; and how many there
-    are in all: of those among letters of other groups, only the ones looked at count."""
+    """The number of dead letters of a group by importance, among the oldest 1,000 in each place;
+    and their total. In a place that other groups share, the total includes only those 1,000."""
     found: Counter[str] = Counter()
     depth = 0
     for place in letter_groups(ports, queue, group.name):
@@ -282,7 +286,7 @@ def _of_sidecars(ports: Ports) -> list[Finding] | None:
 
 
 def _of_schedules(ports: Ports) -> list[Finding]:
-    """The problems of schedules. Cost: a read, and one for the queues of those that are late."""
+    """The problems of schedules. Cost: a read, and one for the queues of late schedules."""
     rows, now_ms = ports.catalog.records.schedules(), ports.catalog.wall_ms()
     wanted = list(dict.fromkeys(row.queue_id for row in late(rows, now_ms)))
     found = ports.catalog.queues.by_ids(wanted) if wanted else []
@@ -291,7 +295,8 @@ def _of_schedules(ports: Ports) -> list[Finding]:
 
 
 def _gone(ports: Ports, incidents: Iterable[Incident], looked_at: set[str]) -> set[str]:
-    """Groups with incidents that no longer exist. Cost: two reads for each group not looked at."""
+    """The groups with incidents that no longer exist. Cost: two reads for each group that was not
+    checked."""
     gone = set()
     for row in incidents:
         finding = load(row.data).finding

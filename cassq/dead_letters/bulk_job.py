@@ -1,8 +1,8 @@
 """Bulk jobs: one rate-limited run over the dead letters of a group, and its outcome.
 
-It walks over the pipes that exist when it starts, oldest first, and in each over what nobody
-holds. What a consumer holds is left, and counted; what a mover left half done is finished first.
-To continue a run that ended early or crashed, run it again.
+A run goes through the pipes that exist when it starts, oldest first, and processes the letters that
+no consumer holds. Letters that consumers hold are only counted; a move that was interrupted is
+finished first. To continue a run that ended early or crashed, run it again.
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ _NO_LIMIT = 1 << 62
 
 @dataclass(slots=True)
 class BulkOutcome:
-    """What a merge or purge has done, or with a dry run would do.
+    """What a merge or purge has done; after a dry run, what it would do.
 
-    messages: how many. pipes: how many pipes were re-pointed whole. held: selected letters that
-    were left, since a consumer of the dead letters, or another merge, has them. broken: pipes that
-    cannot be read, and why. complete: False if it ended before the last pipe.
+    messages: how many were merged or purged. pipes: how many pipes were moved as a whole. held:
+    selected letters that were left because a consumer of the dead letters, or another merge, has
+    them. broken: pipes that cannot be read, and why. complete: False if it ended before the last
+    pipe.
     """
 
     messages: int = 0
@@ -92,7 +93,7 @@ class RateLimiter:
         return self._rate is None and self._left >= _NO_LIMIT // 2
 
     def room(self) -> int:
-        """How many messages may be processed next, after a wait if needed; 0: no more."""
+        """How many messages may be processed next; waits if the rate requires it. 0: no more."""
         while not self._wants_end():
             if self._rate is None:
                 return self._left
@@ -111,7 +112,7 @@ class RateLimiter:
 
 class LetterBatch(NamedTuple):
     """Letters of a part that are processed together. end: the place after the last of them. stop:
-    everything below it was looked at."""
+    all letters below this seq were examined."""
 
     seqs: RangeSet
     end: Place
@@ -184,7 +185,7 @@ class BulkJob(abc.ABC):
 
     @abc.abstractmethod
     def _whole(self, pipe: PipeRow, end: Place) -> bool:
-        """Process a pipe as a whole, if possible; whether it was."""
+        """Process a pipe as a whole, if possible. Returns whether that was done."""
 
     @abc.abstractmethod
     def _handle(self, spot: PipeTarget, part: Unfinished, chosen: LetterBatch) -> bool:
@@ -207,8 +208,8 @@ class BulkJob(abc.ABC):
             spot.reader.close()
 
     def _step(self, spot: PipeTarget, at: int, room: int) -> int | None:
-        """Process the next letters from seq `at` on; return the seq below which all is done: `at`
-        if another process was faster, None if there are no more letters."""
+        """Process the next letters from seq `at` on. Returns the seq below which all are done; `at`
+        if another process was faster; None if there are no more letters."""
         for part in parts_of(self._ports, self._letters, spot.pipe, spot.end.seq):
             left = part.seqs - RangeSet.run(0, at)
             if not left:
@@ -229,7 +230,7 @@ class BulkJob(abc.ABC):
         return None
 
     def _is_left_over(self, row: Claim) -> bool:
-        """Whether a mover left these half done: its time is over."""
+        """Whether these are part of a move that was interrupted: its deadline has passed."""
         if self._dry_run or not claims.is_moving(row):
             return False
         return not is_held(row, self._catalog.now_ms())
@@ -275,7 +276,8 @@ class BulkJob(abc.ABC):
     def _unclaimed(
         self, spot: PipeTarget, part: Unfinished, end: Place
     ) -> tuple[Cursor, Claim] | None:
-        """The cursor, and what was never claimed up to `end`, as a row not inserted yet."""
+        """The cursor, and the letters up to `end` that were never claimed, as a row that is not
+        written yet; None if others have claimed some of them."""
         cursor = self._catalog.claims.cursor(self._letters.id, spot.pipe.id)
         if cursor is None or cursor.chain.seq != part.start.seq:
             return None

@@ -35,7 +35,7 @@ DEATH_REASONS: tuple[DeathReason, ...] = get_args(DeathReason)
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """A dead letter. death: what is known of its death; empty if it did not die here.
+    """A dead letter. death: its death record; empty if the message was pushed here directly.
 
     state: "waiting", or "pending" while a consumer of the dead letters has it. priority: see
     `cassq.model.priorities`.
@@ -52,7 +52,7 @@ class Letter:
 
     @property
     def died_at(self) -> datetime:
-        """When it became a dead letter; or when it was pushed, if it did not die here."""
+        """When it became a dead letter; without a death record, when it was pushed."""
         at_ms = self.death.get("at_ms")
         return self.pushed_at if at_ms is None else _moment(at_ms)
 
@@ -71,7 +71,7 @@ class Letter:
 
 
 def letter_from_json(line: str | bytes) -> Letter:
-    """The letter in a line that `Letter.to_json` wrote; UsageError says what is wrong with it."""
+    """The letter in a line that `Letter.to_json` wrote. Raises UsageError for an invalid line."""
     try:
         fields = json.loads(line)
     except ValueError as exc:
@@ -117,8 +117,8 @@ def _bytes_of(fields: Mapping[str, Any], name: str) -> bytes | None:
 
 
 def batches_of(letters: Sequence[Letter]) -> Iterator[Batch]:
-    """Batches that push letters again, with their ids, push times and deaths: one for each
-    priority."""
+    """The batches that push letters again, with their ids, push times and death records; one for
+    each priority."""
     for priority, which in by_priority([letter.priority for letter in letters]).items():
         yield _batch_of([letters[index] for index in which], priority)
 
@@ -146,7 +146,7 @@ _MS = {name: stored for stored, name in _TIMES.items()}
 
 
 def _with_times(death: Mapping[str, Any]) -> dict[str, Any]:
-    """A death record as in JSON, with the earlier deaths in it."""
+    """A death record with its times in ISO 8601, also in its earlier deaths."""
     fields: dict[str, Any] = {}
     for name, value in death.items():
         if name in _TIMES and isinstance(value, int):
@@ -159,7 +159,7 @@ def _with_times(death: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_times(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The death record of a letter in JSON, including one written by an older cassq."""
+    """The death record of a letter in JSON, also of one that an earlier version of cassq wrote."""
     death: dict[str, Any] = {}
     for name, value in fields.items():
         if name in _MS:
@@ -195,10 +195,10 @@ class Filter:
     """Selects dead letters: those that match every field given.
 
     reason: of the death, or of the failure that led to it: a message that a consumer rejected as
-    often as allowed died of "delivery_limit", and matches "rejected" too. older_than, newer_than:
-    seconds since the death. headers: each has exactly this value. text: in the payload, as UTF-8,
-    or in the error it died of. ids: one of these; an empty list matches none. died_in: the queue
-    and the group.
+    often as allowed died of "delivery_limit", but also matches "rejected". older_than, newer_than:
+    seconds since the death. headers: each must have exactly this value. text: must occur in the
+    payload, as UTF-8, or in the error of the last failure. ids: must include the letter's; an empty
+    list matches none. died_in: the queue and the group.
     """
 
     reason: DeathReason | None = None
@@ -227,7 +227,7 @@ class Filter:
         object.__setattr__(self, "headers", dict(self.headers))
 
     def at(self, place: LetterGroup) -> Filter:
-        """The filter in a place that may have letters of other groups."""
+        """The filter for one place; if it may have letters of other groups, they do not match."""
         return self if place.died_in is None else replace(self, died_in=place.died_in)
 
     @property
@@ -279,7 +279,7 @@ def _headers_of(frame: Frame, at: int) -> tuple[dict[str, str], dict[str, Any]]:
 
 
 def parts_of(ports: Ports, group: GroupRow, pipe: PipeRow, end_seq: int) -> list[Unfinished]:
-    """What a group has not finished in a pipe, in order. Cost: its open claims there.
+    """What a group has not finished in a pipe, in order. Cost: a read of its open claims there.
 
     Delayed messages that are not scheduled yet are left out.
     """

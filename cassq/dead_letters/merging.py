@@ -1,10 +1,10 @@
 """Merging and purging: returns dead letters to their group, or deletes them.
 
-A merge of everything re-points each sealed pipe that was never claimed from: one compare-and-set,
-however many letters it holds. Others are copied in batches by the protocol of
-`cassq.lifecycle.moves`: four blocking writes per batch, however many letters it has. A purge marks
-its letters done: one write for each run of letters in the same state, or for each batch if there
-is a filter.
+A merge of everything moves each pipe that was never claimed from as a whole: one compare-and-set
+re-points it to the group, however many letters it holds. Letters of other pipes are copied in
+batches by the protocol of `cassq.lifecycle.moves`: four blocking writes per batch, however many
+letters it has. A purge marks its letters done: one write for each run of letters in the same state,
+or for each batch if there is a filter.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ Append = Callable[[Batch, Intend], object]
 
 
 class Merging(BulkJob):
-    """Moves dead letters back to `group`, and only to it; None: to wherever `append` pushes. ring:
-    wakes its poppers. anew: as if they were pushed now, so that no age limit counts from before."""
+    """Moves dead letters back to `group`, and only to it; None: to where `append` pushes. ring:
+    wakes the group's poppers. anew: their push time becomes the present, so that age limits count
+    from now."""
 
     def __init__(
         self,
@@ -57,14 +58,14 @@ class Merging(BulkJob):
         self._ring = ring
         self._anew = anew
         self._owner = self._version()
-        # If the dead-letter queue has other groups, they keep theirs: then letters are copied.
+        # If the dead-letter queue has other groups, these keep the letters: then they are copied.
         readers = self._catalog.queues.groups(letters.queue_id)
         self._may_repoint = where.is_empty and len(readers) == 1 and not anew
         if self._may_repoint and self._has_key_lanes():
             self._may_repoint = False
 
     def _has_key_lanes(self) -> bool:
-        """Whether the letters' keys belong to pipes of their own in the group's queue."""
+        """Whether the group's queue has a pipe of its own for each key lane."""
         row = None if self._group is None else self._catalog.queues.by_id(self._group.queue_id)
         return row is not None and row.policy.key_lanes > 1
 
@@ -77,7 +78,7 @@ class Merging(BulkJob):
         if cursor is None or cursor.chain.seq > 0:
             return False
         if not self._dry_run:
-            # Its pusher goes on in another pipe.
+            # Its pusher continues in another pipe.
             sealed = end if pipe.end else seal_pipe(self._catalog, self._ports.store, pipe.id)
             if sealed is None:
                 return True  # it was retired, or merged by another
@@ -98,7 +99,7 @@ class Merging(BulkJob):
             now_ms = self._ports.clock.wall_ms() if self._anew else None
             self._append(_batch(chosen.slices, spot.pipe, now_ms), intents)
         except OwnershipError:
-            return False  # we were presumed dead: another process has finished it
+            return False  # our claim had expired: another process finishes the move
         except CassqError:
             self._finish_own(held)
             raise
@@ -107,14 +108,15 @@ class Merging(BulkJob):
         return True
 
     def _finish_own(self, held: Claim) -> None:
-        """After a failed push: mark done what arrived and free the rest, at once if possible."""
+        """Called after a failed push: mark the letters that arrived as done, and free the others,
+        if that is possible now."""
         try:
             finish_own(self._ports, held)
         except CassqError as exc:
             logger.warning("letters of pipe %s are left for later: %s", held.pipe_id, exc)
 
     def _take(self, spot: PipeTarget, part: Unfinished, end: Place) -> Claim | None:
-        """Hold everything of a part below `end`, as a mover."""
+        """Claim everything of a part below `end`, as a mover. None if others were faster."""
         now_ms = self._catalog.now_ms()
         if part.row is None:
             found = self._unclaimed(spot, part, end)
@@ -161,8 +163,8 @@ class Purging(BulkJob):
 
 
 def _batch(slices: list[Slice], pipe: PipeRow, now_ms: int | None) -> Batch:
-    """A batch that pushes letters of a pipe again as they are, under their original ids. now_ms:
-    when they are pushed; None: when they were."""
+    """The batch that pushes letters of a pipe again unchanged, under their original ids. now_ms:
+    their new push time; None: they keep theirs."""
     payloads: list[bytes] = []
     times: list[int] = []
     headers: list[bytes | None] = []

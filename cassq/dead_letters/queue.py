@@ -38,9 +38,10 @@ class Where(TypedDict, total=False):
 class QueueAccess(NamedTuple):
     """What the dead letters of a group need from their queue. Each may raise BackendError.
 
-    group_row: the group; GroupNotFoundError if it is gone. places: where there may be letters.
-    pusher_to_group: pushes to the queue, for this group only. pusher_to_letters: pushes to where
-    dead letters move, which it creates if needed. ring: wakes the poppers of the queue.
+    group_row: returns the group's row; raises GroupNotFoundError if it was deleted. places: where
+    there may be letters. pusher_to_group: opens a pusher to the queue, for this group only.
+    pusher_to_letters: opens a pusher to the queue that dead letters move to, and creates that queue
+    if needed. ring: wakes the poppers of the queue.
     """
 
     ports: Callable[[], Ports]
@@ -53,21 +54,22 @@ class QueueAccess(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What an import has done. skipped: letters that were already there, by their ids."""
+    """What an import has done. skipped: how many letters were not pushed, as their ids were already
+    there."""
 
     messages: int
     skipped: int
 
 
 class DeadLetterQueue:
-    """The dead letters of one group; made by `Queue.dead_letters`: those in its own queue of dead
-    letters, and its own ones in the queue that the setting `dead_letters` names.
+    """The dead letters of one group; get it from `Queue.dead_letters`. They are in the group's own
+    dead-letter queue, and in the queue that the setting `dead_letters` names.
 
-    name: of the queue to which they moved when this was made; it can be popped from like any other.
-    Every method takes the same filters: reason="rejected", older_than=3600, newer_than=60 (seconds
-    since the death), headers={"kind": "invoice"}, text="no such customer" (in the payload, or in
-    the error it died of), ids=[...]. A letter must match all of them; without any, all letters are
-    selected.
+    name: of the queue to which dead letters move (as of when this object was made); you can pop
+    from it as from any other. All methods but `import_` take the same filters: reason="rejected",
+    older_than=3600, newer_than=60 (seconds since the death), headers={"kind": "invoice"},
+    text="no such customer" (in the payload, or in the error), ids=[...]. A letter must match all
+    of them; without any, all letters are selected.
     """
 
     def __init__(self, queue: QueueAccess, name: str) -> None:
@@ -79,7 +81,7 @@ class DeadLetterQueue:
     def peek(self, max_messages: int = 10, **where: Unpack[Where]) -> list[Letter]:
         """The first selected dead letters, oldest pipe first, without affecting them.
 
-        Cost: reads frames until it has found `max_messages`.
+        Cost: reads frames until `max_messages` are found.
         """
         check_count("max_messages", max_messages, LETTERS_MAX)
         return list(islice(self.export(**where), max_messages))
@@ -90,7 +92,8 @@ class DeadLetterQueue:
         """All selected dead letters, including those that a consumer holds, without affecting them.
 
         `Letter.to_json` turns each into a line that `import_` takes. broken: receives the pipes
-        that cannot be read, and why; without it the first one raises. Cost: reads every frame.
+        that cannot be read, and why; without it, the first such error is raised once all other
+        letters were returned. Cost: reads every frame.
         """
         chosen = Filter(**where)
         found: dict[str, CassqError] = {} if broken is None else broken
@@ -113,14 +116,14 @@ class DeadLetterQueue:
         """Move dead letters back to their group, and only to it. They keep their ids, death records
         and push times; their attempts count from the beginning.
 
-        limit: letters at most. rate: letters a second. dry_run: only count. watch: called after
-        each step with the outcome so far; if it returns True the merge ends there. Letters that
-        consumers hold are not merged, but counted in `held`. If a merge ended early or crashed,
-        another one continues it: no letter is lost or duplicated.
+        limit: the most letters to move. rate: the most per second. dry_run: only count. watch:
+        called after each step with the outcome so far; if it returns True the merge ends there.
+        Letters that consumers hold are not merged, but counted in `held`. If a merge ended early or
+        crashed, another one continues it: no letter is lost or duplicated.
 
-        Cost: one synced catalog transaction per pipe without a filter; otherwise three of them and
-        one durable push for every 4,096 letters. Raises GroupNotFoundError if the group was
-        deleted.
+        Cost: without a filter, one synced catalog transaction for each pipe that was never claimed
+        from; otherwise three of them and one durable push for every 4,096 letters. Raises
+        GroupNotFoundError if the group was deleted.
         """
         chosen = Filter(**where)
         _check_pace(limit, rate)
@@ -140,11 +143,12 @@ class DeadLetterQueue:
         watch: Watch | None = None,
         **where: Unpack[Where],
     ) -> BulkOutcome:
-        """Delete dead letters, durably and permanently; the arguments are the same as for `merge`.
+        """Delete dead letters permanently; durable on return. The arguments are the same as for
+        `merge`.
 
-        Without a filter, everything=True is required. Cost: without a filter, one synced
-        transaction for each run of letters in the same state, however long; otherwise one for
-        every 4,096 letters.
+        Without a filter, everything=True is required. Cost: without a filter, limit or rate, one
+        synced transaction for each run of letters in the same state, however long; otherwise one
+        for every 4,096 letters.
         """
         chosen = Filter(**where)
         _check_pace(limit, rate)
@@ -166,7 +170,7 @@ class DeadLetterQueue:
         dry_run: bool,
         watch: Watch | None,
     ) -> BulkOutcome:
-        """Run a job in each place where letters are, one after another; the outcome of all."""
+        """Run a job in each place of dead letters, one after another; return the total outcome."""
         done = BulkOutcome(complete=True, dry_run=dry_run)
         for place in self._queue.places():
             job = begin(
@@ -188,14 +192,15 @@ class DeadLetterQueue:
         """Push letters that `export` returned, as lines of JSON, with their ids; empty lines are
         ignored.
 
-        to_queue: push to the group that they died in, and only to it, not to its dead letters. A
-        letter is skipped if its id is already there and unfinished in the group (without
-        `to_queue`: in the dead letters' group `default`), so an import that failed halfway can be
-        repeated. A letter that was finished since, or that another import pushes at the same time,
-        is imported again.
+        to_queue: push them to this group, and only to it, instead of to its dead letters. A letter
+        is skipped if its id is already there and unfinished in the group (without `to_queue`: in
+        the dead letters' group `default`), so an import that failed halfway can be repeated. A
+        letter that was finished since, or that another import pushes at the same time, is imported
+        again.
 
-        If a line is wrong nothing is imported: UsageError names it. Cost: holds all lines in
-        memory, reads every frame of the target, and makes one durable push for every 4,096 letters.
+        If a line is invalid, nothing is imported, and the UsageError names the line. Cost: holds
+        all lines in memory, reads every frame of the target, and makes one durable push for every
+        4,096 letters.
         """
         letters = _read(lines)
         queue = self._queue
@@ -231,7 +236,7 @@ class DeadLetterQueue:
 
 
 def _after(done: BulkOutcome, watch: Watch) -> Watch:
-    """Watches a job that adds to what others have done."""
+    """A watch for a job whose outcome is added to `done`."""
     return lambda outcome: watch(done.plus(outcome))
 
 

@@ -1,5 +1,5 @@
-"""Letting a key of a keyed group go on, whatever holds it: its dead letters, or a failed message,
-which then becomes a dead letter at once.
+"""Releasing a key of a keyed group that dead letters hold, or a failed message, which then becomes
+a dead letter at once.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ KEYS_MAX = 1 << 30
 def release_key(
     ports: Ports, queue: QueueRow, group: GroupRow, key: bytes, dead_letter: DeadLetterFn | None
 ) -> int:
-    """Let a key of a group go on; how many messages held it.
+    """Release a key of a group; returns how many messages held it. Durable on return.
 
     dead_letter: makes a dead letter of the failed message that holds the key, if one does; None
-    leaves it to its retries. Durable on return. Cost: reads the group's dead letters, if they hold
-    keys, and with `dead_letter` the claimed messages.
+    leaves that message to its retries. Cost: reads the group's dead letters, if they hold keys, and
+    with `dead_letter` the claimed messages.
 
-    Raises UsageError for a group in which nothing holds keys, OwnershipError if a popper has the
-    message that holds the key.
+    Raises UsageError for a group in which nothing holds keys. With `dead_letter`, raises
+    OwnershipError if a popper has the message that holds the key.
     """
     if dead_letter is None:
         return released(ports, queue.name, group, key)
@@ -71,8 +71,8 @@ def _head(ports: Ports, queue: QueueRow, group: GroupRow, key: bytes) -> HeldKey
 
 
 def _alone(ports: Ports, group: GroupRow, head: HeldKey) -> Claim | None:
-    """A free row of this message alone, which must become a dead letter; None if it is not as it
-    was."""
+    """Write a free row for this message alone, marked to become a dead letter; returns it, or None
+    if the message's row has changed."""
     pipe_id, seq = head.place
     rows = ports.catalog.claims.rows(group.id, pipe_id, range(seq, seq + 1))
     if not rows or rows[0].state is not ClaimState.FREE or seq not in rows[0].left:

@@ -1,25 +1,26 @@
 """The reaper's passes: they clean up what clients leave behind when they stop or crash.
 
 Each pass looks for work, decides (`plan`, pure) and acts by conditional writes, so passes may run
-any number of times, concurrently, and stop anywhere: the next pass continues. Each file of this
-package is one pass:
+any number of times, concurrently, and stop anywhere: the next run continues. Each pass has a file
+of its own in this package:
 
-- seal: seals pipes whose owner is gone, or whose lease was not renewed for its whole length
+- seal: seals pipes whose pusher is gone, or whose lease was not renewed for its whole length
 - schedule: pushes the ticks of schedules that are due
 - mend: repairs groups whose claim rows have gaps, or overlap
-- rollback: frees expired claims, split if lost twice; spent messages become dead letters
+- rollback: frees expired claims, and splits those that expired before; makes dead letters of spent
+  messages
 - disband: removes groups that have had no popper for too long
 - retire: removes sealed pipes that every group has acked, and their files
 - expire: removes messages that are too old or too many, from queues that are not in use
 - scale: decides how many pipes of a queue should be open at once
-- rollup: takes the samples of each minute, hour and day
+- rollup: records samples of each queue by minute, hour and day
 - unstage: removes staged pipes of writes whose driver is gone, or that were aborted
 - sweep: finishes removals that a crash interrupted
 - repair: replaces replicas of extents that are lost, damaged or missing
-- alert: notifies targets of problems with queues, and of their end
+- alert: notifies targets of problems, and when they are over
 
-A pass over all queues runs under its own lease, so that several reapers share the work; the lease
-of a dead one lapses. Leases only save work; the passes are correct without them.
+A pass over all queues runs under a lease of its own, so that several reapers share the work; the
+lease of a dead reaper lapses. Leases only save work; the passes are correct without them.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ __all__ = ["DONE", "FAILED", "LEASE_MS", "PLANNED", "VOID", "Action", "Reaper"]
 
 
 class Candidate(NamedTuple):
-    """Something that its owner, or its poppers, may have abandoned; while one lives, `beat`
-    grows. noun: what it is, for users."""
+    """Something that its owner, or its poppers, may have abandoned. beat: grows while it is in use.
+    noun: what it is, for users."""
 
     id: str
     beat: int
@@ -67,9 +68,9 @@ class Candidate(NamedTuple):
 class Reaper:
     """Runs the passes over some queues or all of them. Thread-safe: one pass at a time.
 
-    push_to: pushes the messages of schedules; None leaves them to other reapers. dry_run: plan
-    only, whatever the calls say. targets: where alerts go; initially none. patience: seconds after
-    which one pass over very many queues leaves the rest to the next.
+    push_to: pushes the messages of schedules; None leaves them to other reapers. dry_run: True
+    makes every call a dry run. targets: where alerts go; initially none. patience: seconds after
+    which one pass over very many queues leaves the rest to the next run.
     """
 
     def __init__(
@@ -114,9 +115,8 @@ class Reaper:
     ) -> list[Action]:
         """Run every pass (or those in `only`) over these queues, or all; return what was done.
 
-        Skips a pass over all queues that another reaper is running. Cost with nothing to
-        do: one query per pass, whatever the number of queues; a look at each pipe that a pusher
-        may be writing.
+        A pass over all queues is skipped while another reaper runs it. Cost with nothing to do: one
+        query per pass, for any number of queues; a look at each pipe that may have a pusher.
         """
         scope = Scope(self.ports, queues)
         actions: list[Action] = []
@@ -159,8 +159,8 @@ class Reaper:
         return dict(self._counts)
 
     def candidates(self, queues: Iterable[QueueRow] | None = None) -> list[Candidate]:
-        """Unsealed pipes, open writes, and groups (by name) that may expire. One is judged
-        abandoned at the earliest a lease length after the first look at it."""
+        """Unsealed pipes, open writes, and groups (by name) that may expire. Each is found to be
+        abandoned no sooner than a lease length after it was first seen."""
         scope, catalog = Scope(self.ports, queues), self.ports.catalog
         ids = scope.ids
         found = [Candidate(p.id, p.beat, p.lease_ms) for p in catalog.pipes.unsealed(ids)]

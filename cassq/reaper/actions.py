@@ -1,4 +1,4 @@
-"""Actions, and the base classes of passes, which look, decide and act."""
+"""Actions, and the base classes of passes."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from cassq.model.rows import Driver, PipeRow, QueueRow
 logger: logging.Logger = logging.getLogger("cassq")
 
 PLANNED, DONE, VOID, FAILED = "planned", "done", "void", "failed"
-# If a pass takes longer, another reaper may run it too, which does no harm.
+# If a pass takes longer, another reaper may run it at the same time, which does no harm.
 LEASE_MS = 5000
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One action of a pass. `outcome`: planned, done, void (another process was faster, or it is
-    no longer needed) or failed.
+    """One action of a pass. outcome: planned, done, void (another process was faster, or it was no
+    longer needed) or failed.
 
-    row: the object of the action, for the pass that planned it.
+    row: what the pass that planned the action needs to do it.
     """
 
     verb: str
@@ -63,8 +63,8 @@ class Scope:
 
 
 def is_lapsed(row: PipeRow | Driver, beat: int, since_ms: int, now_ms: int) -> bool:
-    """Whether a lease was not renewed for its whole length: the row still has the beat that was
-    seen at since_ms. Times are by the watcher's own boot clock."""
+    """Whether a lease was not renewed for its whole length: its row still has the `beat` that was
+    seen at `since_ms`. Times are by the watcher's own boot clock."""
     return row.beat == beat and now_ms - since_ms >= row.lease_ms
 
 
@@ -88,18 +88,18 @@ class Pass(abc.ABC):
 class PlannedPass(Pass, Generic[S]):
     """Looks for work, decides what to do, and does it by conditional writes.
 
-    rounds: how often it looks again while it gets something done.
+    rounds: how often it does so in one run, as long as each round gets something done.
     """
 
     rounds: ClassVar[int] = 1
 
     def now_ms(self) -> int:
-        """The time by which it decides."""
+        """The time that `plan` gets."""
         return self._ports.catalog.now_ms()
 
     @abc.abstractmethod
     def look(self, scope: Scope) -> S:
-        """Find possible work. The cost depends on that work, not on how much is stored."""
+        """Find possible work. The cost depends on the amount of work, not on how much is stored."""
 
     @abc.abstractmethod
     def plan(self, snapshot: S, now_ms: int) -> list[Action]:
@@ -107,7 +107,7 @@ class PlannedPass(Pass, Generic[S]):
 
     @abc.abstractmethod
     def apply(self, action: Action) -> str | None:
-        """Do it, by conditional writes; return what was done, or None if it was no longer
+        """Do an action, by conditional writes. Returns what was done, or None if it was no longer
         needed."""
 
     def run(self, scope: Scope, *, dry_run: bool) -> list[Action]:
@@ -127,7 +127,7 @@ class PlannedPass(Pass, Generic[S]):
         return [self._attempt(action) for action in actions]
 
     def _attempt(self, action: Action) -> Action:
-        """Do one; a failure is logged, not raised."""
+        """Do one action. Errors are logged, not raised."""
         try:
             detail = self.apply(action)
         except (BackendError, CorruptionError) as exc:

@@ -1,7 +1,7 @@
 """The alert pass: notifies people that a queue, a schedule or a sidecar needs attention; see
 `cassq.alerts`.
 
-With very many queues, a pass checks as many as its time allows, and the next one continues.
+With very many queues, a run checks as many as its time allows, and the next run continues.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _AT_ONCE = 50
 
 
 class Alert(Pass):
-    """Checks queues that hold anything, their dead-letter queues, and queues with incidents; with
-    all queues also schedules and sidecars.
+    """Checks queues that hold messages, including dead-letter queues, and queues with incidents; in
+    a run over all queues also schedules and sidecars.
 
-    targets: called at each pass; if it returns none, nothing is checked.
+    targets: called at each run; if it returns none, nothing is checked.
     """
 
     name = "alert"
@@ -49,7 +49,7 @@ class Alert(Pass):
         clock = self._ports.clock
         until_ms = clock.boot_ms() + self._patience() * 1000
         reports: list[Action] = []
-        everything = scope.ids is None  # the first time also what belongs to no group
+        everything = scope.ids is None  # at first also schedules and sidecars
         while left or everything:
             queues, left = self._rows(left[:_AT_ONCE]), left[_AT_ONCE:]
             sidecars = everything and self._ports.upkeep is not None

@@ -1,8 +1,9 @@
 """The disband pass: removes groups that have had no popper for as long as `group_expires` says.
 
-A popper is noted in the catalog when it opens, when it closes and every now and then in between. A
-group that seems to have none is watched for a while longer, by the watcher's own clock: after a
-pause of the machine or of the catalog, poppers that are alive are noted again before it is removed.
+A popper is noted in the catalog when it opens, when it closes and now and then in between. A group
+that seems to have none is watched for a while longer, by the watcher's own clock, before it is
+removed: so if the machine or the catalog has paused, poppers that are alive have time to be noted
+again.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ logger: logging.Logger = logging.getLogger("cassq")
 
 
 class IdleGroup(NamedTuple):
-    """A group that has had no popper for too long, as far as was noted."""
+    """A group that, by the catalog, has had no popper for too long."""
 
     queue: QueueRow
     group: GroupRow
 
 
 class SeenPoll(NamedTuple):
-    """When an idle group had its last popper, and since when this is all that was seen, by the
-    watcher's own boot clock."""
+    """When an idle group last had a popper, and since when the watcher has seen no later one, by
+    its own boot clock."""
 
     polled_ms: int
     since_ms: int
 
 
 class IdleGroups(NamedTuple):
-    """Groups without poppers, and how long each has been watched, by its id."""
+    """Groups without poppers, and since when each has been watched, by id."""
 
     groups: Sequence[IdleGroup]
     seen: Mapping[str, SeenPoll]
@@ -47,7 +48,7 @@ class IdleGroups(NamedTuple):
 def plan(snapshot: IdleGroups, now_ms: int) -> list[Action]:
     """Remove groups that stayed without a popper while they were watched.
 
-    now_ms: by the watcher's own boot clock, as the times in `seen`.
+    now_ms: by the watcher's own boot clock, like the times in `seen`.
     """
     found = []
     for idle in snapshot.groups:
@@ -59,7 +60,7 @@ def plan(snapshot: IdleGroups, now_ms: int) -> list[Action]:
 
 
 class Disband(PlannedPass[IdleGroups]):
-    """Removes groups that nobody polls."""
+    """Removes groups that have had no popper for too long."""
 
     name = "disband"
 
@@ -72,7 +73,7 @@ class Disband(PlannedPass[IdleGroups]):
 
     def idle(self, scope: Scope) -> list[IdleGroup]:
         """The groups that seem to have had no popper for too long. Cost: one query; two reads for
-        each group of which no popper was noted for too long."""
+        each group for which no popper was noted in that time."""
         catalog = self._ports.catalog
         now_ms = catalog.now_ms()
         overdue: list[GroupRow] = []
@@ -80,7 +81,7 @@ class Disband(PlannedPass[IdleGroups]):
             limit_ms = group.expires_ms
             if limit_ms is None or max(group.polled_ms, group.created_ms) + limit_ms > now_ms:
                 continue
-            # A popper that was killed did not note its end, but was seen.
+            # A popper that was killed did not note its end, but was recorded as a member.
             if not catalog.records.members(group.id, now_ms - limit_ms):
                 overdue.append(group)
         if not overdue:

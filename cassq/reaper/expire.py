@@ -1,6 +1,6 @@
 """The expire pass: removes messages that are too old or too many.
 
-Poppers and pushers do this as they work; the pass does it for queues that have neither.
+Poppers and pushers also do this as they work; the pass does it for queues that have neither.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ MESSAGES, OVERFLOW, DEDUP_IDS = "old messages", "messages past the limit", "old 
 
 
 class Limited(NamedTuple):
-    """A queue with limits, and its live pipes and groups if its messages can expire."""
+    """A queue with limits; if its messages can expire, also its live pipes and the ids of its
+    groups."""
 
     queue: QueueRow
     pipes: Sequence[PipeRow] = ()
@@ -71,7 +72,7 @@ class Expire(PlannedPass[Sequence[Limited]]):
         return plan(snapshot, now_ms)
 
     def apply(self, action: Action) -> str | None:
-        """Cost: the same as `expiry.expire`, `limits.trim` or `dedup.forget`."""
+        """Cost: the same as `expiry.expire`, `quota.trim` or `dedup.forget`."""
         queue: QueueRow = action.row
         if action.subject == MESSAGES:
             count = expire(self._ports, queue)
@@ -82,5 +83,5 @@ class Expire(PlannedPass[Sequence[Limited]]):
         return f"{count} removed" if count else None
 
     def apply_all(self, actions: Sequence[Action]) -> list[Action]:
-        """Actions that found nothing are left out."""
+        """Do the actions; leave out those that found nothing to do."""
         return [action for action in super().apply_all(actions) if action.outcome != VOID]

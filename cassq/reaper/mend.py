@@ -4,9 +4,10 @@ Messages that no row covers are delivered again, unless they are recorded as rem
 messages that several rows cover stay with one of them. Messages that are acked by any row or by
 the ack offset stay acked.
 
-A group wedged by such rows is found by reading the cursors of live pipes and their open claims, at
-the cost of `Claims.wedged`; retired pipes have neither. A mend replaces all rows of a (group, pipe)
-by one compare-and-set that raises the cursor's epoch, so of several at once only one succeeds.
+Groups that are wedged by such rows are found by reading the cursors of live pipes and their open
+claims, at the cost of `Claims.wedged`; retired pipes have neither. A mend replaces all rows of a
+(group, pipe) by one compare-and-set that raises the cursor's epoch, so of several concurrent mends
+only one succeeds.
 """
 
 from __future__ import annotations
@@ -54,10 +55,9 @@ def plan(snapshot: Sequence[Wedge]) -> list[Action]:
 class Mend(PlannedPass[Sequence[Wedge]]):
     """Mends wedged groups.
 
-    Messages that no row covers never come due, so they are found only by reading every cursor of a
-    live pipe with its open claims. A long-running reaper therefore looks once a minute; the first
-    time, for named queues, or for a dry run, it looks at once. Retired pipes have no cursors, so
-    they cost nothing.
+    Messages that no row covers never come due, so they can only be found by reading every cursor of
+    a live pipe with its open claims. Therefore a reaper looks at most once a minute, except for
+    named queues and dry runs. Retired pipes have no cursors, so they cost nothing.
     """
 
     name = "mend"
@@ -108,8 +108,8 @@ class MendedClaims(NamedTuple):
 
 def mend(ports: Ports, group_id: str, pipe_id: str) -> str | None:
     """Mend the claim rows of a group in a pipe; return what was done, or None if no fault is left.
-    Raises CorruptionError or ExtentMissingError for a timer pipe that cannot be read.
-    Cost: the claims, moves and removals of that pipe, one synced conditional write."""
+    Raises CorruptionError or ExtentMissingError for a timer pipe that cannot be read. Cost: reads
+    the claims, moves and removals of that pipe, and one synced conditional write."""
     catalog = ports.catalog
     for _ in attempts(ports.clock):
         pipe = live_pipe(catalog, pipe_id)
@@ -154,8 +154,8 @@ def mended(
     """Rows without gaps or overlaps, most of them unchanged. Pure, except for `fill`.
 
     on_record: seqs that were removed or moved. under_way: seqs whose move is neither settled nor
-    withdrawn, with the failure record by which it will be finished. end_seq: how many messages the
-    pipe is known to hold. deliveries: how often messages that no row covers were delivered.
+    withdrawn, each with the failure record that makes it be finished. end_seq: how many messages
+    the pipe is known to hold. deliveries: the delivery count for messages that no row covers.
     """
     ack = cursor.ack.seq
     last = max([cursor.chain.seq, ack, *(row.end for row in rows)])
@@ -182,8 +182,8 @@ def mended(
 
 
 def _counted(catalog: Catalog, pipe: PipeRow, group_id: str) -> int:
-    """The delivery count for messages that no row covers: they were claimed, unless they were only
-    scheduled. It must not be so high that a message is given up without a delivery."""
+    """The delivery count for messages that no row covers: 1, as they were claimed, unless they were
+    only scheduled. It must stay below the limit, or a message would be given up undelivered."""
     queue = catalog.queues.by_id(pipe.queue_id)
     group = next((row for row in catalog.queues.groups(pipe.queue_id) if row.id == group_id), None)
     if pipe.timer_ms is not None or queue is None or group is None:
@@ -192,8 +192,9 @@ def _counted(catalog: Catalog, pipe: PipeRow, group_id: str) -> int:
 
 
 def _rank(row: Claim) -> tuple[object, ...]:
-    """Sort key: of overlapping rows, the first keeps the overlap. Held rows precede free ones,
-    so that no second consumer gets it; then rows delivered more often, then rows due later."""
+    """Sort key: of overlapping rows, the first keeps the overlap. Held rows come first, so that no
+    second consumer gets its messages, then free and done ones; among each, rows delivered more
+    often come first, then rows due later."""
     held = row.state is ClaimState.HELD
     return (not held, row.state is ClaimState.DONE, -row.deliveries, -row.due_ms, row.start)
 
@@ -206,8 +207,8 @@ def _kept(
     cursor: Cursor,
     version: claims.Version,
 ) -> list[Claim]:
-    """The part of a row to keep: the row itself if all of it, else new rows, of which its holder
-    finds out when it writes them next; in an exclusive group it has lost its claim."""
+    """The part of a row to keep: the row itself if that is all of it, else new rows. The holder
+    finds these at its next write; in an exclusive group it has lost its claim."""
     if row.state is ClaimState.DONE:
         acked = EMPTY
     else:
@@ -235,8 +236,8 @@ def _uncovered(
     rows: Sequence[Claim],
     version: claims.Version,
 ) -> list[Claim]:
-    """Rows for what no row covers: done for what is on record, free for the rest. Messages being
-    moved get separate rows, so that the move is finished first."""
+    """Rows for messages that no row covers: done for those on record, free for the others. Messages
+    being moved get rows of their own, so that the move is finished first."""
     whole = RangeSet.run(start, end)
     pos = _pos(rows, cursor, start)
     pattern = replace(claims.unclaimed(cursor, Place(end, pos), version), pos=pos)
@@ -273,8 +274,8 @@ def _on_record(catalog: Catalog, cursor: Cursor) -> RangeSet:
 
 
 def _under_way(catalog: Catalog, cursor: Cursor) -> dict[int, str]:
-    """Seqs that may have arrived elsewhere, with the failure record that requires a check before
-    they are delivered."""
+    """Seqs that may have arrived elsewhere, each with the failure record that makes poppers check
+    that before they deliver it."""
     found: dict[int, str] = {}
     for move in catalog.claims.moves(cursor.group_id, cursor.pipe_id):
         if not move.settled:
@@ -287,7 +288,7 @@ def _under_way(catalog: Catalog, cursor: Cursor) -> dict[int, str]:
 
 
 def faults(catalog: Catalog, queue_ids: Collection[str] | None = None) -> list[tuple[Cursor, str]]:
-    """The cursors of wedged groups, and the fault. Cost: the same as `Claims.wedged`, and that of
-    `fault_now` for each that it names."""
+    """The cursors of wedged groups, each with its fault. Cost: that of `Claims.wedged`, and that of
+    `fault_now` for each cursor that it names."""
     looks = (fault_now(catalog.claims, *key) for key in catalog.claims.wedged(queue_ids))
     return [found for found in looks if found is not None]

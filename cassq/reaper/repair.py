@@ -2,9 +2,9 @@
 
 It decides by what sidecars report in the catalog: `cassq.extents.replicas.fleet` defines when a
 sidecar is lost, and what an extent needs. Placements are compared with what the sidecars hold only
-when there is a reason, some at each pass; sidecars report damaged replicas themselves. A copy
-counts once it is verified and its placement is changed, by compare-and-set; so several reapers may
-repair at once, and stop anywhere.
+when there is a reason, some of them in each run; sidecars report damaged replicas themselves. A
+copy counts once it is verified and its placement was changed by compare-and-set; so several reapers
+may repair at once, and stop anywhere.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RepairMemory(NamedTuple):
 
 
 def plan(snapshot: RepairMemory) -> list[Action]:
-    """Decide what these extents need, those with the fewest good replicas first. Pure."""
+    """Decide what these extents need; those with the fewest good replicas come first. Pure."""
     fleet, placements, damaged, missing = snapshot
     states = [
         fleet.state_of(each, damaged.get(each.pipe_id, ()), missing.get(each.pipe_id, ()))
@@ -53,9 +53,10 @@ def planned(needs: Sequence[Need]) -> list[Action]:
 
 
 class Repair(Pass):
-    """Replaces lost and damaged replicas, for all queues; does nothing if given only some queues.
+    """Replaces lost and damaged replicas of all queues; does nothing if given only some queues.
 
-    patience: the time limit of a pass, in seconds. unfinished: whether more can be done at once.
+    patience: returns the time limit of a run, in seconds. unfinished: whether there is more to do
+    at once.
     """
 
     name = VERB
@@ -67,8 +68,8 @@ class Repair(Pass):
         self.unfinished: bool = False
 
     def run(self, scope: Scope, *, dry_run: bool) -> list[Action]:
-        """Cost: none if the store has no replicas. Else a read of the sidecars, at times one of
-        the last round; a page of placements when there is a reason; and that of `Upkeep.mend`."""
+        """Cost: none if the store has no replicas. Otherwise a read of the sidecars, sometimes one
+        of the last round, pages of placements if there is a reason, and that of `Upkeep.mend`."""
         upkeep, self.unfinished = self._ports.upkeep, False
         if upkeep is None or scope.ids is not None:
             return []
@@ -105,7 +106,7 @@ class Repair(Pass):
         return done
 
     def _settle(self, upkeep: Upkeep, fleet: Fleet, mended: RepairOutcome) -> Action:
-        """Report the outcome of a need, and look up what the extent needs next."""
+        """Report what was done about a need, and look up what the extent needs next."""
         (action,) = planned([mended.need])
         pipe_id = action.subject
         if mended.error:

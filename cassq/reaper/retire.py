@@ -14,19 +14,18 @@ from cassq.reaper.sweep import Removal
 
 
 class Finished(NamedTuple):
-    """Sealed pipes that every group seems to have acked to the end, oldest first; their queues, by
-    id."""
+    """Sealed pipes that every group seems to have acked to the end, oldest first, and their queues,
+    by id."""
 
     pipes: Sequence[PipeRow]
     queues: Mapping[str, QueueRow | None]
 
 
 def plan(snapshot: Finished, now_ms: int) -> list[Action]:
-    """Retire them, oldest first, unless the policy retains them for now. A pipe never goes before
-    its predecessor.
+    """Retire these pipes, oldest first, unless the policy keeps them for now. No pipe is retired
+    before its predecessor.
 
-    The catalog decides on each, by its groups, their acks and its predecessor. now_ms: catalog
-    time.
+    The catalog checks each again: its groups, their acks and its predecessor. now_ms: catalog time.
     """
     found: list[Action] = []
     kept: set[str] = set()
@@ -51,7 +50,7 @@ class Retire(PlannedPass[Finished]):
         self._removal = Removal(ports)
 
     def look(self, scope: Scope) -> Finished:
-        """Cost: one query, and one read for each queue it names."""
+        """Cost: one query, and one read for each queue in its answer."""
         catalog = self._ports.catalog
         pipes = catalog.pipes.finished(scope.ids)
         queue_ids = sorted({pipe.queue_id for pipe in pipes})
@@ -70,7 +69,7 @@ class Retire(PlannedPass[Finished]):
         return counted(pipe.end.seq if pipe.end else 0, "message")
 
     def apply_all(self, actions: Sequence[Action]) -> list[Action]:
-        """Retire them, then remove them and all others that are consumed."""
+        """Retire these pipes; if any were, remove all consumed pipes."""
         outcomes = super().apply_all(actions)
         if any(action.outcome == DONE for action in outcomes):
             self._removal.remove()

@@ -17,8 +17,8 @@ LISTED_MAX = 256
 
 
 class Overdue(NamedTuple):
-    """A group's claims that are past their deadline, or may be spent. sick: versions of rows whose
-    deliveries do not count because nothing in the group succeeds."""
+    """A group's claims that are past their deadline, or may be spent. sick: versions of rows that
+    are kept though they may be spent, because nothing in the group succeeds."""
 
     queue: QueueRow
     group: GroupRow
@@ -37,8 +37,8 @@ class ClaimTask(NamedTuple):
 
 
 def plan(snapshot: Sequence[Overdue], now_ms: int) -> list[Action]:
-    """Free claims past their deadline; dead-letter doomed messages, and spent ones of healthy
-    groups.
+    """Free claims past their deadline; make dead letters of doomed messages, and of spent ones that
+    are not kept because their group is sick.
 
     now_ms: catalog time.
     """
@@ -57,7 +57,7 @@ def plan(snapshot: Sequence[Overdue], now_ms: int) -> list[Action]:
 
 
 class Rollback(PlannedPass[Sequence[Overdue]]):
-    """Frees expired claims, by the group's retry schedule; dead-letters spent messages."""
+    """Frees expired claims, by the group's retry schedule; makes dead letters of spent messages."""
 
     name = "rollback"
     rounds = 64
@@ -67,8 +67,8 @@ class Rollback(PlannedPass[Sequence[Overdue]]):
         self._dead_letter = dead_letter
 
     def look(self, scope: Scope) -> list[Overdue]:
-        """Cost: one query for all groups, and one for each group with claims due (on networked
-        catalogs, one for all of them together)."""
+        """Cost: one query for all groups, and one for each group with due claims (on networked
+        catalogs, one for all of these groups)."""
         catalog = self._ports.catalog
         groups = catalog.claims.due_groups(catalog.now_ms(), scope.ids)
         queue_ids = sorted({group.queue_id for group in groups})

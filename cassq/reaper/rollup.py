@@ -1,7 +1,7 @@
 """The rollup pass: samples every queue once a minute, for the history.
 
-With very many queues, a pass samples as many as its time allows, and the next one continues. On
-networked catalogs some are sampled concurrently.
+With very many queues, a run samples as many as its time allows, and the next run continues. On
+networked catalogs several queues are sampled concurrently.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ AT_ONCE = 8
 
 
 class Rollup(Pass):
-    """Samples the queues not yet sampled in this minute, for at most `patience` seconds."""
+    """Samples the queues that were not yet sampled in this minute, for about `patience` seconds."""
 
     name = "rollup"
 
@@ -35,8 +35,8 @@ class Rollup(Pass):
         self._left: Sequence[str] = ()
 
     def _look(self, scope: Scope) -> Sequence[str]:
-        """The ids of the queues that still need a sample. Cost if the minute is done: one read; the
-        first time in a minute, a listing of all queues."""
+        """The ids of the queues that still need a sample. Cost: one read; the first time in a
+        minute, also a listing of all queues."""
         catalog = self._ports.catalog
         if scope.ids is not None:
             return scope.ids
@@ -46,13 +46,14 @@ class Rollup(Pass):
         if self._minute_ms != minute_ms:
             self._minute_ms = minute_ms
             queues = [queue.id for queue in catalog.queues.listed()]
-            # Each minute starts at another queue, in case no pass reaches the end.
+            # Each minute begins with another queue, in case no run reaches the end.
             first = minute_ms // MINUTE_MS * 997 % len(queues) if queues else 0
             self._left = [*queues[first:], *queues[:first]]
         return self._left
 
     def run(self, scope: Scope, *, dry_run: bool) -> list[Action]:
-        """Cost: one read for a queue already sampled, else its statistics and one write."""
+        """Cost: for each queue, one read if it was already sampled, else its statistics and one
+        write."""
         clock = self._ports.clock
         until_ms = clock.boot_ms() + self._patience() * 1000
         queues = self._look(scope)

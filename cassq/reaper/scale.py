@@ -1,7 +1,7 @@
 """The scale pass: decides how many pipes of each queue should be open at once.
 
-Pushers follow that number: they open their share of more pipes, or seal pipes without replacing
-them. See `cassq.model.scaling` for how it is computed.
+Pushers follow that number: they open their share of additional pipes, or seal pipes without
+replacing them. See `cassq.model.scaling` for how it is computed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ LOOKED_MAX = 64
 
 
 class PresentPoppers(NamedTuple):
-    """The poppers that a group has now. waits: whether messages are known to wait for them."""
+    """The poppers that a group has now. waits: whether messages are known to wait for them; only
+    determined for exclusive groups with idle poppers."""
 
     exclusive: bool
     members: Sequence[Member]
@@ -43,7 +44,8 @@ def load_of(busy: Busy) -> QueueLoad:
     ]
     most = max(range(len(alone)), key=lambda n: holding[n] + idle[n], default=None)
     return QueueLoad(
-        rate=sum(pipe.rate for pipe in busy.pipes if not pipe.priority),  # those have one each
+        # Pushers of a priority always use one open pipe each, so these do not count.
+        rate=sum(pipe.rate for pipe in busy.pipes if not pipe.priority),
         poppers=max((len(group.members) for group in busy.groups), default=0),
         busy=0 if most is None else holding[most],
         idle=0 if most is None else idle[most],
@@ -68,8 +70,8 @@ class Scale(PlannedPass[Sequence[Busy]]):
 
     def look(self, scope: Scope) -> list[Busy]:
         """Cost: one query; for each queue that is pushed to, or should have more than one open
-        pipe, reads of its poppers; if poppers of an exclusive group are idle, a look into a pipe
-        that is not empty."""
+        pipe, reads of its poppers; if poppers of an exclusive group are idle, looks into pipes
+        until one with unclaimed messages is found."""
         catalog = self._ports.catalog
         unsealed = catalog.queues.busy(scope.ids)
         found: list[Busy] = []
@@ -110,5 +112,5 @@ class Scale(PlannedPass[Sequence[Busy]]):
         return f"{queue.desired_pipes} before" if desired != queue.desired_pipes else "still"
 
     def apply_all(self, actions: Sequence[Action]) -> list[Action]:
-        """Unchanged numbers are left out."""
+        """Do the actions; leave out those that changed no number."""
         return [action for action in super().apply_all(actions) if action.detail != "still"]

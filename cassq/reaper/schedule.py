@@ -1,6 +1,6 @@
 """The schedule pass: pushes the ticks of schedules that are due.
 
-Each tick is one message, however many passes run, and wherever they stop: see
+Each tick becomes exactly one message, however many passes run, and wherever they stop: see
 `cassq.producer.tick_push`. Schedules of deleted queues are removed.
 """
 
@@ -52,7 +52,7 @@ def plan(snapshot: Sequence[ScheduleRow], now_ms: int) -> list[Action]:
 
 class PushTicks(PlannedPass[Sequence[ScheduleRow]]):
     """Pushes ticks that are due. push_to: pushes their messages; None: nothing is done. patience:
-    seconds after which a pass leaves further ticks to the next."""
+    returns the seconds after which further ticks of a schedule are left to the next run."""
 
     name = "schedule"
 
@@ -69,7 +69,7 @@ class PushTicks(PlannedPass[Sequence[ScheduleRow]]):
         self._patience = patience
 
     def now_ms(self) -> int:
-        """Wall time: of the servers, or of this machine."""
+        """Wall time: that of the servers, or of this machine if there are none."""
         return self._ports.catalog.wall_ms()
 
     def look(self, scope: Scope) -> list[ScheduleRow]:
@@ -83,12 +83,12 @@ class PushTicks(PlannedPass[Sequence[ScheduleRow]]):
         return plan(snapshot, now_ms)
 
     def apply_all(self, actions: Sequence[Action]) -> list[Action]:
-        """Actions that found nothing to do are left out."""
+        """Do the actions; leave out those that found nothing to do."""
         return [action for action in super().apply_all(actions) if action.outcome != VOID]
 
     def apply(self, action: Action) -> str | None:
-        """Push the ticks that are due, one after another. Cost: for each, two synced catalog
-        transactions and one durable push; with overlap="skip" some reads."""
+        """Push the due ticks of a schedule, one after another. Cost: for each, a read, two synced
+        catalog transactions and one durable push; with overlap="skip" some more reads."""
         row: ScheduleRow | None = action.row
         clock, done = self._ports.clock, DoneTicks()
         until_ms = clock.boot_ms() + self._patience() * 1000
@@ -109,7 +109,7 @@ class PushTicks(PlannedPass[Sequence[ScheduleRow]]):
                 if clock.boot_ms() >= until_ms:
                     break
         except OwnershipError as exc:
-            logger.debug("%s", exc)  # another process is at it
+            logger.debug("%s", exc)  # another process handles this tick
         except (QueueFullError, QueuePausedError) as exc:
             logger.debug("a tick of schedule %s waits: %s", action.subject, exc)
         return str(done) or None
@@ -117,8 +117,8 @@ class PushTicks(PlannedPass[Sequence[ScheduleRow]]):
     def _take(
         self, queue: QueueRow, row: ScheduleRow, step: Step
     ) -> tuple[ScheduleRow | None, int]:
-        """Push a tick, or skip it; returns the schedule's new row, or the same if another process
-        has changed it, and how many were pushed."""
+        """Push a tick, or skip it. Returns the schedule's new row, or the same row if another
+        process has changed it, and how many ticks were pushed."""
         why = step.skip
         if why is None and self._overlaps(row):
             why = "overlap"
@@ -130,7 +130,8 @@ class PushTicks(PlannedPass[Sequence[ScheduleRow]]):
         return push_tick(self._ports, self._push_to, queue, row, step.tick_ms), 1
 
     def _overlaps(self, row: ScheduleRow) -> bool:
-        """Whether some group is not done with the message of the last tick, and that matters."""
+        """Whether a tick must be skipped because a group is not done with the last one's
+        message."""
         if row.overlap == "allow" or row.last is None or row.firing is not None:
             return False
         return bool(unsettled_groups(self._ports, row.last.pipe_id, row.last.seq))

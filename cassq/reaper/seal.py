@@ -14,12 +14,13 @@ from cassq.lifecycle.sealing import seal_pipe
 from cassq.model.rows import PipeRow, PipeState
 from cassq.reaper.actions import Action, PlannedPass, Scope, is_lapsed
 
-# The most writers with an unrenewed lease to check in one pass.
+# How many writers with an unrenewed lease are checked in one run, at most.
 ASKED_MAX = 500
 
 
 class SeenLease(NamedTuple):
-    """A pipe's lease as last seen, since when, and when its writer was last checked."""
+    """A pipe's lease as last seen, since when it has been like that, and when its writer was last
+    checked."""
 
     beat: int
     since_ms: int
@@ -36,8 +37,9 @@ class Sightings:
     def watch(
         self, pipes: Iterable[PipeRow], now_ms: int, gone: Collection[str] = ()
     ) -> list[PipeRow]:
-        """Record the beats; forget the pipes in `gone`. Return the pipes whose writers should be
-        checked: pipes never seen before, then unrenewed ones, the longest unchecked first."""
+        """Record the beats of pipes, and forget the pipes in `gone`. Returns the pipes whose
+        writers should be checked: those never seen before, then those with an unrenewed lease, the
+        longest unchecked first."""
         unseen: list[PipeRow] = []
         still: list[tuple[int, PipeRow]] = []
         for pipe_id in gone:
@@ -61,7 +63,7 @@ class Sightings:
 
 
 class Unsealed(NamedTuple):
-    """Pipes that a pusher may be writing, and those of them that certainly have no writer."""
+    """Pipes that may have a writer. gone: those that certainly have none."""
 
     pipes: Sequence[PipeRow]
     seen: Mapping[str, SeenLease]
@@ -72,7 +74,7 @@ class Unsealed(NamedTuple):
 def plan(snapshot: Unsealed, now_ms: int) -> list[Action]:
     """Seal pipes whose writer is gone, or whose lease was not renewed for its whole length.
 
-    now_ms: by the watcher's own boot clock, as the times in `seen`.
+    now_ms: by the watcher's own boot clock, like the times in `seen`.
     """
     found = []
     for pipe in snapshot.pipes:
@@ -99,8 +101,8 @@ class Seal(PlannedPass[Unsealed]):
         return self._ports.clock.boot_ms()
 
     def look(self, scope: Scope) -> Unsealed:
-        """Cost: one query; a look into the files of new pipes, and of at most `ASKED_MAX` pipes
-        whose lease was not renewed since the last look."""
+        """Cost: one query; a look into the extents of new pipes, and of at most `ASKED_MAX` pipes
+        whose leases were not renewed since the last run."""
         pipes = self._ports.catalog.pipes.unsealed(scope.ids)
         seen = self._sightings.seen
         scoped = {

@@ -1,8 +1,9 @@
-"""The sweep pass: finishes removals of pipes and queues, and openings, that a crash interrupted.
+"""The sweep pass: finishes removals of pipes and queues that a crash interrupted, and cleans up
+after interrupted openings of pipes.
 
 An extent is made before its pipe's row, and nothing is written to it before the row exists. If it
-has no row an hour later, because its pusher died in between, it is a *stray*. All extents are
-searched for strays once in `LOOK_MS`, by one of all reapers.
+has no row an hour later, because its pusher died in between, it is a *stray*. One reaper searches
+all extents for strays every `LOOK_MS`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from cassq.reaper.actions import DONE, LEASE_MS, VOID, Action, PlannedPass, Scop
 
 LOOK_MS = 600_000
 REMOVAL_LEASE = "reaper:removal"
-# Removed before the lease is renewed, with one sync of their files.
+# How many pipes are removed together, with one sync, before the lease is renewed.
 AT_ONCE = 16
 # The subject of the sample that records the last search for strays.
 LOOKED = "strays"
@@ -52,20 +53,20 @@ def plan(snapshot: Leftovers, now_ms: int) -> list[Action]:
 
 
 class Removal:
-    """Removes consumed pipes, of all queues: their files, then their rows.
+    """Removes the consumed pipes of all queues: their extents, then their rows.
 
-    By one reaper at a time, and the oldest of a queue first: in Cassandra every pipe that is still
-    listed between removed ones keeps their tombstones apart, and each read passes them. What is
-    left, also by a crash, stays consumed until the next sweep.
+    One reaper at a time does so, and removes the oldest pipes of a queue first: in Cassandra, a
+    pipe that is still listed between removed ones keeps their tombstones apart, and each read has
+    to pass these. Pipes that are left, for instance by a crash, stay consumed until the next sweep.
     """
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
 
     def remove(self) -> set[str]:
-        """Remove all that are consumed now, unless another reaper is doing so; return the ids of
-        those that it removed. Cost: a lease and a query; for each `AT_ONCE` a sync, a transaction,
-        and the lease again."""
+        """Remove all pipes that are consumed now, unless another reaper does; return the ids of
+        those removed. Cost: taking a lease, and a query; for every `AT_ONCE` pipes a sync, a
+        transaction, and renewing the lease."""
         leases, owner = self._ports.catalog.leases, self._ports.ids.client
         removed: set[str] = set()
         if leases.take(REMOVAL_LEASE, owner, LEASE_MS) is None:
@@ -87,7 +88,7 @@ class Removal:
 
 
 class Sweep(PlannedPass[Leftovers]):
-    """Removes abandoned files and rows, of all queues whatever the scope."""
+    """Removes abandoned extents and rows, always of all queues."""
 
     name = "sweep"
 
@@ -134,8 +135,8 @@ class Sweep(PlannedPass[Leftovers]):
         return "never had a row"
 
     def apply_all(self, actions: Sequence[Action]) -> list[Action]:
-        """Remove all consumed pipes, strays one by one, then the rows of deleted queues whose
-        pipes are gone."""
+        """Remove all consumed pipes, then strays one by one, then the rows of deleted queues that
+        have no pipes any more."""
         consumed = [action for action in actions if action.row is None]
         removed = self._removal.remove() if consumed else ()
         outcomes = [

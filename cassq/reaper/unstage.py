@@ -25,7 +25,7 @@ class SeenDriver(NamedTuple):
 
 
 class OpenWrites(NamedTuple):
-    """Writes that are open or not finished, and the drivers of open ones."""
+    """Writes that are open or not finished, and the drivers of the open ones."""
 
     rows: Sequence[WriteRow]
     drivers: Mapping[str, Driver]
@@ -37,7 +37,7 @@ def plan(snapshot: OpenWrites, now_ms: int) -> list[Action]:
     """Abort writes whose driver's lease was not renewed for its whole length; finish writes that
     are published or aborted.
 
-    now_ms: by the watcher's own boot clock, as the times in `seen`.
+    now_ms: by the watcher's own boot clock, like the times in `seen`.
     """
     found = []
     for row in snapshot.rows:
@@ -51,7 +51,7 @@ def plan(snapshot: OpenWrites, now_ms: int) -> list[Action]:
 
 
 class Unstage(PlannedPass[OpenWrites]):
-    """Aborts abandoned writes, and completes publishing and aborting."""
+    """Aborts abandoned writes, and finishes writes that were published or aborted."""
 
     name = "unstage"
 
@@ -82,7 +82,7 @@ class Unstage(PlannedPass[OpenWrites]):
         return plan(snapshot, now_ms)
 
     def apply(self, action: Action) -> str | None:
-        """Cost: one conditional write, and the removal of its pipes."""
+        """Cost: one conditional write, and the removal of pipes."""
         row: WriteRow = action.row
         if row.state is WriteState.OPEN:
             return "aborted: its driver is gone" if abort(self._ports, row) else None
@@ -90,7 +90,7 @@ class Unstage(PlannedPass[OpenWrites]):
         return counted(count, "pipe") if count else None
 
     def apply_all(self, actions: Sequence[Action]) -> list[Action]:
-        """Actions that found nothing are left out."""
+        """Do the actions; leave out those that found nothing to do."""
         outcomes = super().apply_all(actions)
         return [action for action in outcomes if action.outcome == DONE or action.detail]
 
