@@ -291,7 +291,7 @@ def adopt(catalog: SqliteCatalog, store: ExtentStore, ids: Ids) -> AdoptedPipes:
 
     A file without a row is either about to get one (its writer lives), or holds nothing (its
     writer died before the row was written), or belongs to a catalog that was lost. Empty files are
-    removed, after making sure that no writer was killed just after it committed their row.
+    removed, after making sure that a writer killed during its commit has not left a row for them.
     """
     messages: dict[str, int] = {}
     empty: list[str] = []

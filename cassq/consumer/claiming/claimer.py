@@ -51,7 +51,7 @@ class Claimer:
 
     dead_letter: makes a spent message a dead letter of the group. singly: each message that it
     claims is settled by itself, by its receipt. extends: whether its popper extends its claims;
-    None: it does not, and reserves nothing. part: the pipes to claim from; None: all of the queue.
+    None: it does not, and reserves nothing. part: the pipes to claim from; None: all pipes.
     """
 
     def __init__(

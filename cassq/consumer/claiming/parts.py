@@ -17,8 +17,8 @@ KEPT = 4096  # of how many pipes it is remembered whether they are in the part
 
 
 class LanePart:
-    """The pipes of one key lane. popper: the name of the one that claims from them. number: of the
-    lane. key_lanes: how many lanes the queue has."""
+    """The pipes of one key lane. popper: the name of the popper that claims from them. number: of
+    the lane. key_lanes: how many lanes the queue has."""
 
     def __init__(self, catalog: Catalog, popper: str, number: int, key_lanes: int) -> None:
         self._catalog = catalog

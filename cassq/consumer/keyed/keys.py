@@ -39,8 +39,8 @@ class KeyLine:
     between two messages of a key that are taken, also from messages taken elsewhere before
     `begun_ms`. fair: what chooses between keys. Times are catalog time.
 
-    after_push_ms: a message is ready once this was added to its push time; it also converts that
-    time from wall time to catalog time. None: at once.
+    after_push_ms: a message may be taken from its push time plus this on; this also converts the
+    push time from wall time to catalog time. None: at once.
 
     held: the keys that a dead letter holds, and for each whether no other message holds it. None of
     their messages becomes ready until they are released. Only in an ordered line.
