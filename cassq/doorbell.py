@@ -1,8 +1,8 @@
 """Doorbells: how a waiting popper learns at once that something was pushed.
 
-A doorbell is a hint: a ring may be lost or spurious, so a waiter also checks by itself four times a
-second. The embedded one has a FIFO for each waiter and one shared page for each queue, on which a
-waiter marks that it sleeps: ringing when none sleeps costs a read of that page.
+A doorbell is a hint: a ring may be lost or spurious, so a waiter also checks for messages four
+times a second. The embedded doorbell has a FIFO for each waiter, and for each queue a shared page,
+in which waiters mark that they sleep: if none sleeps, ringing costs a read of that page.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class SharedWaiter(Waiter):
         event = AutoResetEvent()
         self._others.append(event)
         try:
-            # Looked at again, as the bell may have rung before the event was there.
+            # Check again: the bell may have rung before the event was in the list.
             if self._waiting_alone.locked() and not ready():
                 event.wait(min(seconds, LOOK_AGAIN_SECONDS))
         finally:
@@ -187,7 +187,7 @@ class FifoDoorbell(Doorbell):
         return self._directory / f"{self._queue_id}.{slot}"
 
     def close(self) -> None:
-        """Close the FIFOs and the page. Its waiters must be closed before."""
+        """Close the FIFOs and the page. All waiters must be closed by then."""
         with self._mutex:
             self._page.close()
             for slot in list(self._writers):
@@ -195,7 +195,7 @@ class FifoDoorbell(Doorbell):
 
 
 def _is_at(fd: int, path: Path) -> bool:
-    """Whether an open file is still the one of that name."""
+    """Whether `path` still names this open file."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(fd))
     except FileNotFoundError:

@@ -7,7 +7,8 @@ The tree::
     ├─ OwnershipError    someone else owns it now
     ├─ BackendError      back off and retry (the command exits with 75)
     ├─ AbandonedTasksError   end the process
-    ├─ TaskFailedError   it will not run any more
+    ├─ TaskFailedError   wait no longer: the task ended without a result
+    ├─ StepMismatchError   correct the task's function
     ├─ CorruptionError   stop reading this pipe and tell someone
     └─ BrokenInvariantError   a bug in cassq
 
@@ -40,7 +41,7 @@ class CassqError(Exception):
 
 
 class UsageError(CassqError):
-    """The call is wrong: nothing was changed by it."""
+    """The call is wrong; it changed nothing."""
 
     exit_code: int = 2
 
@@ -136,8 +137,8 @@ class InterruptedCallError(UsageError):
     """This thread is in the middle of another call of the same client; nothing was done."""
 
     default_hint = (
-        "a signal handler interrupted it: in the handler call only popper.stop() or "
-        "client.close(), which finish when that call ends, or set a flag and act on it outside"
+        "a signal handler made this call: in a handler, call only popper.stop() or client.close(), "
+        "which finish when the interrupted call ends, or set a flag and act on it outside"
     )
 
 
@@ -149,19 +150,19 @@ class OwnershipError(CassqError):
 
 
 class ClaimLostError(OwnershipError):
-    """The claim on these messages was lost: others get them, if their queue is still there."""
+    """The claim on these messages was lost; others get them unless the queue was deleted."""
 
     default_hint = "drop the result, or make the work idempotent; raise claim_timeout or extend()"
 
 
 class ReceiptError(ClaimLostError):
-    """This receipt is not of a message's latest delivery, or the message is settled."""
+    """This receipt does not belong to a message's latest delivery, or the message is settled."""
 
-    default_hint = "nothing was changed by it; pop again for a receipt of the next delivery"
+    default_hint = "nothing was changed; pop again to get a receipt for the next delivery"
 
     @property
     def receipts(self) -> tuple[str, ...]:
-        """Of those that were passed, the ones that are not valid."""
+        """The receipts passed that are not valid."""
         return tuple(self.fields.get("receipts", ()))
 
 
@@ -183,7 +184,8 @@ class PipeSealedError(OwnershipError):
 class BackendError(CassqError):
     """The storage or the lock service failed.
 
-    retryable: the same may succeed later; otherwise the command exits with 1, not 75.
+    retryable: whether the same call may succeed later; if not, the command exits with 1, not 75.
+    outcome_unknown: whether a write may have taken effect all the same.
     """
 
     exit_code: int = 75
@@ -211,7 +213,7 @@ class BackendUnavailableError(BackendError):
 class BackendTimeoutError(BackendError):
     """The storage did not answer in time."""
 
-    default_hint = "another process is holding the catalog for a long time; try again"
+    default_hint = "try again later"
 
 
 def is_outage(exc: BaseException) -> bool:
@@ -242,12 +244,12 @@ class QueuePausedError(BackendError):
 
 
 class AbandonedTasksError(CassqError):
-    """Tasks of a worker still run, though their messages were given back."""
+    """Tasks of a worker are still running, although their messages were given back."""
 
-    default_hint = "end this process: a thread cannot be ended"
+    default_hint = "end this process: a running thread cannot be stopped"
 
 
-# --- stop and tell someone ------------------------------------------------------------------
+# --- look at the task -----------------------------------------------------------------------
 
 
 class TaskFailedError(CassqError):
@@ -255,7 +257,10 @@ class TaskFailedError(CassqError):
 
 
 class StepMismatchError(CassqError):
-    """The steps of a task are not those that it recorded."""
+    """The steps of a task differ from those that it recorded."""
+
+
+# --- stop and tell someone ------------------------------------------------------------------
 
 
 class CorruptionError(CassqError):

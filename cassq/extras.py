@@ -18,7 +18,7 @@ GATEWAY = ("the gateway needs", "httptools", "gateway")
 
 @contextmanager
 def wanted(who_needs: str, package: str, extra: str) -> Iterator[None]:
-    """Wraps an import that may fail: raises MissingExtraError then, with the command to run.
+    """Wraps an import: if it fails, raises MissingExtraError with the command that installs it.
 
     who_needs: a subject and its verb, as "metrics need". extra: the name of cassq's extra.
     """

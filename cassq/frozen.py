@@ -1,7 +1,8 @@
 """Dataclasses that only type checkers keep frozen: `@dataclass(frozen=True, slots=True)`.
 
-A frozen dataclass of the standard library takes twice as long to define, of which each process
-that imports cassq has dozens, and three times as long to make, of which each message has several.
+A frozen dataclass of the standard library takes twice as long to define, and its instances take
+three times as long to create. Each process that imports cassq defines dozens of such classes, and
+each message creates several instances.
 """
 
 from __future__ import annotations
@@ -15,5 +16,5 @@ else:
     from functools import partial
 
     def dataclass(*, frozen: bool, slots: bool) -> partial:
-        """A decorator: equality and hash are those of the fields, as of a frozen dataclass."""
+        """A decorator. As in a frozen dataclass, equality and hash come from the fields."""
         return partial(dataclasses.dataclass, slots=slots, unsafe_hash=frozen)

@@ -2,9 +2,9 @@
 
 `PipeWriter` is a pusher's core: it owns one open pipe at a time and turns batches of messages into
 frames in it. It has no threads and no locks: `cassq.producer.pusher` serialises its callers.
-`PipeWriters` are those of one pusher.
+`PipeWriters` holds the writers of one pusher.
 
-Pipes are sealed as everywhere else (`cassq.lifecycle.sealing`).
+`cassq.lifecycle.sealing` seals pipes, here as everywhere else.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ logger: logging.Logger = logging.getLogger("cassq")
 
 CARRY_OVERS_MAX = 4
 MAINTENANCE_SECONDS = 1.0
-# How long a cp pusher may keep its turn while others wait; one that appends nothing is passed over.
+# How long a cp pusher may keep its turn while others wait ...
 TURN_MS = 50
+# ... and how long it may then append nothing before another takes the turn.
 TURN_IDLE_MS = 5
 TURN_WAIT_SECONDS = 30.0
 
@@ -58,7 +59,7 @@ class OpenPipe:
     strict: bool  # whether others may want the turn
     key: int  # its frames' key, see `pipe_key`
     used: bool = False  # ... and whether it was used since
-    after: int = 0  # a ready pipe: how many its writer had opened at once when it was requested
+    after: int = 0  # for a ready pipe: its writer's `_opened_at_once` when it was requested
 
     def may_improve(self) -> bool:
         """Whether replicas are missing that another pipe would probably have. Cost: a memory read;
@@ -127,9 +128,9 @@ class PipeWriter:
         self._priority = priority
         self._tally = tally or Tally()
         self._patient = patient
-        self.receipts: list[AppendReceipt] = []  # what the current or last append has pushed ...
-        self._doubtful = False  # whether a failed write of it may still turn out to be there
-        self.doubt: tuple[str, int] | None = None  # ... and where its next message may also be
+        self.receipts: list[AppendReceipt] = []  # what the current or last append has pushed
+        self._doubtful = False  # whether a failed write of that append may have succeeded
+        self.doubt: tuple[str, int] | None = None  # where its next message may already be
         self._group_id = group_id
         self._catalog = ports.catalog
         self._store = ports.store
@@ -229,8 +230,8 @@ class PipeWriter:
         return seq - base
 
     def _adopt(self, pipe: OpenPipe, base: int, most: int) -> int:
-        """After another process sealed the pipe: how many messages from `base` on lie below its
-        end."""
+        """How many messages from `base` on lie below the end of a pipe that another process
+        sealed."""
         self._drop_current(pipe)
         try:
             end = seal_pipe(self._catalog, self._store, pipe.row.id)
@@ -245,8 +246,8 @@ class PipeWriter:
     def _salvage(
         self, pipe: OpenPipe, base: int, most: int, exc: BackendError | None = None
     ) -> int | None:
-        """Seal a pipe after a failed write: how many messages from `base` on lie below its end all
-        the same. None if that is left to the reaper, so the outcome is unknown for now."""
+        """Seal a pipe after a failed write; return how many messages from `base` on lie below its
+        end all the same. None if the seal is left to the reaper: the outcome is unknown for now."""
         self._drop_current(pipe)
         if exc is not None and is_outage(exc) and not self._patient:
             return None  # the next try looks there first
@@ -258,8 +259,8 @@ class PipeWriter:
         return self._counted(end, base, most)
 
     def _counted(self, end: Place | None, base: int, most: int) -> int:
-        """How many messages from `base` on lie below the end of a pipe. If the pipe is gone, that
-        stays unknown, and they are written again: a duplicate is the lesser evil."""
+        """How many messages from `base` on lie below the end of a pipe. If the pipe is gone, their
+        number stays unknown, and they are all written again: a duplicate is the lesser evil."""
         if end is None:
             self._doubtful = True
             return 0
@@ -310,8 +311,8 @@ class PipeWriter:
         )
 
     def _leaves(self, pipe: OpenPipe, policy: QueuePolicy) -> bool:
-        """Whether to continue in another pipe than one with missing replicas: a ready one that has
-        more; where none is made ready, one that may have them all."""
+        """Whether to leave a pipe that lacks replicas: for a ready pipe that lacks fewer; or, if
+        this writer makes none ready, for a new pipe that may have them all."""
         if not self._makes_ready(policy):
             return pipe.extent.may_improve()
         return self._ready is not None and self._ready.extent.missing < pipe.extent.missing
@@ -341,9 +342,10 @@ class PipeWriter:
     def _is_stale(self, ready: OpenPipe, now_ms: int) -> bool:
         """Whether appends may no longer take a ready pipe. `maintain` seals it.
 
-        A ready pipe is outrun if an append opened a pipe since it was requested: it may come before
-        that one, and later pushes must not be delivered first. And a pipe that waited long would be
-        retired too soon after its pushes: `keeps` counts from its creation. now_ms: boot time.
+        A ready pipe is outrun if an append has opened another pipe since the ready one was
+        requested: the ready pipe may come first in the queue, and so later pushes would be
+        delivered before earlier ones. And a pipe that waited long would be retired too soon after
+        its pushes: `cassq.producer.quota.keeps` counts from its creation. now_ms: boot time.
         """
         waited_ms = now_ms - ready.opened_ms
         outrun = ready.after != self._opened_at_once
@@ -423,7 +425,7 @@ class PipeWriter:
         try:
             reader = self._store.reader(tail.id)
         except ExtentMissingError:
-            # Its end can never be found: keeping strict order past it needs a person.
+            # Its end can never be found: only a person can decide how the order goes on.
             if self._catalog.pipes.by_id(tail.id) is None:
                 return False  # retired a moment ago: try again
             raise
@@ -453,7 +455,7 @@ class PipeWriter:
         ready = self._ready
         stale = ready is not None and (self._is_stale(ready, now_ms) or ready.may_improve())
         if pipe is None:
-            # It is for the next push, after a pipe with too few replicas was left for it.
+            # A pipe with too few replicas was left for the ready one: the next push uses that.
             keep = ready is not None and now_ms - ready.opened_ms < policy.idle_seal * 1000
             jobs = self._maintain_ready(now_ms, keep=keep and not stale)
             return Maintenance(MAINTENANCE_SECONDS, jobs)
@@ -541,9 +543,9 @@ class PipeWriter:
 
 
 class PipeWriters:
-    """The writers of one pusher: some for immediate delivery, and one for each lane of timers.
-    Created when first needed; not thread-safe, as a `PipeWriter` is not. Of messages with a
-    `priority`, and of those of a key lane, there is one for immediate delivery."""
+    """The writers of one pusher: some for immediate delivery, and one for each lane of timers. With
+    a `group_id` or a `priority`, or in a queue with several key lanes, only one is for immediate
+    delivery. Created when first needed; not thread-safe, like `PipeWriter`."""
 
     def __init__(
         self,
@@ -570,8 +572,8 @@ class PipeWriters:
         self._turn = 0
 
     def of(self, lane: int | None, *, keyed: bool = False) -> PipeWriter:
-        """The writer of a lane; None: the next of those for immediate delivery. keyed: messages
-        with keys, whose order counts: always the first one."""
+        """The writer of a lane; None: the next of those for immediate delivery. keyed: always the
+        first of these, for messages with keys, whose order counts."""
         if lane is None:
             self._turn = (self._turn + 1) % self._share
             at = 0 if keyed else self._turn

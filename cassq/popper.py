@@ -61,8 +61,8 @@ POP_MAX = 1_000_000
 EXTEND_MAX_SECONDS = 7 * 86400.0
 WAIT_MAX_SECONDS = 365 * 86400.0
 MAINTENANCE_SECONDS = 10.0  # how long an idle popper may hold the files of retired pipes
-UNUSED_MS = 500  # prefetched messages of which none was taken for so long go back
-UNUSED_WANTED_MS = 100  # the same while another popper waits for its turn
+UNUSED_MS = 500  # prefetched messages are given back if none was taken for this long ...
+UNUSED_WANTED_MS = 100  # ... or for this long while another popper waits for its turn
 KEEP_ALIVE_SECONDS = 3600.0
 _NEVER = 3600.0
 
@@ -105,10 +105,10 @@ class Popper:
             self._lanes = Lanes(ports, queue, group, parts, says, *own)
         self._limits = Limits(ports, group().id, self.name, self.tally, self._in_hand)
         self._buffer: Prefetched = Prefetched()
-        self._ahead: threading.Thread | None = None  # the thread that did so last
+        self._ahead: threading.Thread | None = None  # the thread that prefetched last
         self._taken_ms = 0  # when a message was last taken from the buffer
         self._consumer: threading.Thread | None = None  # the thread that called `pop` last
-        self._shared = shared  # several threads do, or will: nothing is prefetched
+        self._shared = shared  # several threads call `pop`, or will: nothing is prefetched
         self._pace = self._settler.pace
         self._closed = self._stopping = self._hurried = False  # hurried: a `pop` must not wait
         self._heard: set[int] = set()  # threads whose pop returned nothing because of `stop`
@@ -136,7 +136,7 @@ class Popper:
         If many messages are waiting, it prefetches for the next calls, as an iteration does; but
         not if several threads call this, nor in a group with limits. Cost: none for what was
         prefetched; otherwise one unsynced catalog transaction and one read of the pipe, for any
-        number of messages; with limits another read and transaction for each.
+        number of messages; each limit adds a read and a transaction.
         Raises CorruptionError or ExtentMissingError once for a pipe that cannot be read.
         """
         if type(max_messages) is not int or not 1 <= max_messages <= POP_MAX:
@@ -218,7 +218,7 @@ class Popper:
         return (lanes.in_hand(), 0) if lanes else self._settler.in_hand(len(self._buffer))
 
     def _prefetch_limit(self) -> int:
-        """How many to claim where plenty wait; 0 where they are counted as they are handed out."""
+        """How many to claim if plenty wait; 0 in groups that count messages when handed out."""
         if self._lanes is not None or self._claimer.rules.limited:
             return 0
         if self._claimer.exclusive:
@@ -226,8 +226,8 @@ class Popper:
         return self._pace.prefetch_limit(self._catalog.now_ms())
 
     def _is_shared_with(self, thread: threading.Thread) -> None:
-        """Note that another thread calls `pop`. They do not prefetch for each other: a claim is
-        kept alive as a whole, so one that ended would keep its message while another lives."""
+        """Note that another thread calls `pop`. Threads do not prefetch for each other: a claim is
+        kept alive as a whole, so a thread that ended would keep its message while another lives."""
         if self._consumer is not None and self._consumer.is_alive():
             self._shared = True
             self._give_back_ahead()
@@ -240,7 +240,7 @@ class Popper:
         return life.enter() if needed else calling
 
     def _may_hand_out(self) -> bool:
-        """Do what is due before messages are handed out; whether they may be."""
+        """Do what is due before messages are handed out; return whether they may be."""
         if self._closed:
             self._check_open()
         claimer = self._claimer
@@ -555,7 +555,7 @@ class Popper:
             return min(again, more, self._limits.maintain(self._claimer.rules))
 
     def _give_back_unused(self) -> float:
-        """Give back what was prefetched if nobody takes from it; seconds until the next check."""
+        """Give back prefetched messages if none were taken; seconds until the next check."""
         if not self._buffer.parts:
             return _NEVER
         unused_ms = UNUSED_WANTED_MS if self._claimer.overstays() else UNUSED_MS
@@ -563,7 +563,7 @@ class Popper:
         if left_ms > 0:
             return left_ms / 1000
         if self._claimer.exclusive and self._settler.open_count > len(self._buffer):
-            return UNUSED_MS / 1000  # nobody else may have them before that is settled
+            return UNUSED_MS / 1000  # other poppers may not have them before those are settled
         self._give_back_ahead()
         return _NEVER
 
@@ -597,7 +597,7 @@ class Popper:
         self._soon()
 
     def interrupt(self) -> None:
-        """End the wait of a `pop` that waits in another thread; if none does, that of the next."""
+        """End the wait of a `pop` in another thread; if none is waiting, the next will not wait."""
         self._hurried = True
         self._waiter.wake()
 
@@ -649,7 +649,7 @@ class Popper:
         self._waiter.close()
 
     def _give_back_ahead(self, claimed_by_ms: float = math.inf) -> None:
-        """Give back, uncounted, what was prefetched by then. The lock is held."""
+        """Give back, uncounted, messages prefetched by that time. The lock is held."""
         ahead = self._buffer.seqs(claimed_by_ms)
         if not ahead:
             return

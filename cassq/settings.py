@@ -1,6 +1,7 @@
 """Types for settings of queues, groups and schedules, and for choices in other calls' arguments.
 
-`cassq.model.queues` has their meaning and defaults; a test checks that names and types agree.
+`cassq.model.queues` says what they mean and has the defaults; a test checks that names and types
+agree.
 Arguments accept any sequence where the policy has a tuple.
 """
 
@@ -30,8 +31,8 @@ Overlap = Literal["allow", "skip"]
 
 
 class ScheduleSettings(TypedDict, total=False):
-    """What `Schedule.update` can change; see `Client.create_schedule`. headers, key: None for
-    none."""
+    """What `Schedule.update` can change; see `Client.create_schedule`. headers, key: None removes
+    them."""
 
     queue: str
     cron: str
@@ -87,8 +88,8 @@ class QueueSettings(TypedDict, total=False):
 
 
 class GroupSettings(TypedDict, total=False):
-    """The fields of `cassq.model.queues.GroupPolicy`, times in seconds; None means the queue's
-    value, and for `group_expires` never."""
+    """The fields of `cassq.model.queues.GroupPolicy`, times in seconds. None means the queue's
+    value; for `limit_per_key` and `rate_per_key` no limit, and for `group_expires` never."""
 
     exclusive: bool
     claim_timeout: float | None

@@ -1,3 +1,3 @@
-"""The version of this package: its only place."""
+"""The version of this package, defined only here."""
 
 __version__ = "0.1.0"

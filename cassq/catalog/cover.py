@@ -1,6 +1,6 @@
 """Cover: checks that the claim rows of a group in a pipe have no gaps and do not overlap.
 
-They must be disjoint and cover everything between the ack offset and the chain's end. Otherwise
+The rows must be disjoint and cover everything between the ack offset and the chain's end. If not,
 the group is *wedged* in that pipe: some messages are never delivered, or nothing can be claimed
 any more. The reaper's pass `mend` repairs that.
 """

@@ -1,13 +1,14 @@
 """The Catalog port: stores everything but payloads. Its rows are in `cassq.model.rows`.
 
-It has these roles: queues and groups, pipes, claims, leases, staged writes, sidecars, records,
-results of tasks, and their steps. Each role is a class of its own, as it has its own tables and
-users: a test, the simulation or a store can replace one and keep the others. `Records` has what is
-too small for one: each kind is a few rows that are written and read by key. Every operation is one
-conditional write or one bounded read. A conditional write returns whether it took effect. If the
-backend does not know the outcome, the write raises BackendError with `outcome_unknown`; the caller
-reads it back and never guesses. Times are milliseconds of catalog time (`now_ms`), which does not
-jump when a wall clock does.
+It has nine roles: queues and groups, pipes, claims, leases, staged writes, sidecars, records,
+results of tasks, and steps of tasks. Each role is a class of its own, because it has its own tables
+and users: a test, the simulation or a store can replace one and keep the others. `Records` holds
+what is too small for a role: each kind is a few rows that are written and read by key.
+
+Unless its docstring says otherwise, an operation is one conditional write or one bounded read. A
+conditional write returns whether it took effect. If the backend does not know the outcome, the
+write raises BackendError with `outcome_unknown`; the caller then reads the row and never guesses.
+Times are milliseconds of catalog time (`now_ms`), which does not jump when a wall clock does.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ class Queues(abc.ABC):
 
     @abc.abstractmethod
     def by_ids(self, queue_ids: Sequence[str]) -> list[QueueRow | None]:
-        """The queues with these ids, including those being deleted. Cost: one round trip on
-        networked catalogs."""
+        """The queues with these ids, in their order, including those being deleted; None for an id
+        without a queue. Cost: one round trip on networked catalogs."""
 
     def by_id(self, queue_id: str) -> QueueRow | None:
         """The queue with this id; see `by_ids`."""
@@ -61,7 +62,8 @@ class Queues(abc.ABC):
 
     @abc.abstractmethod
     def listed(self, prefix: str = "", *, deleted: bool = False) -> list[QueueRow]:
-        """Queues, ordered by name."""
+        """The queues whose names begin with `prefix`, ordered by name. deleted: those being deleted
+        instead of the others."""
 
     @abc.abstractmethod
     def update(self, queue_id: str, version: int, policy: QueuePolicy) -> bool:
@@ -94,7 +96,7 @@ class Queues(abc.ABC):
 
     @abc.abstractmethod
     def delete_group(self, group_id: str) -> bool:
-        """Remove a group with its cursors and claims; False if it was already gone."""
+        """Remove a group with everything recorded for it; False if it was already gone."""
 
     # --- groups that expire -------------------------------------------------------------------
 
@@ -104,12 +106,12 @@ class Queues(abc.ABC):
 
     @abc.abstractmethod
     def expiring(self, queue_ids: Collection[str] | None = None) -> list[GroupRow]:
-        """The groups of these queues (None: all) that expire, of deleted queues too."""
+        """The groups of these queues (None: all) that can expire; those of deleted queues too."""
 
     @abc.abstractmethod
     def expire_group(self, group: GroupRow, removal: Sample) -> bool:
-        """`delete_group`, and add the sample in the same step, at the next free time from its own
-        on; False if the group is gone, or does not have `group.polled_ms` any more."""
+        """`delete_group`, and in the same step add the sample, at its own time or the next free one
+        after it. False if the group is gone, or no longer has `group.polled_ms`."""
 
     # --- candidates for the reaper, whose conditional writes decide ---------------------------
 
@@ -120,8 +122,8 @@ class Queues(abc.ABC):
 
     @abc.abstractmethod
     def busy(self, queue_ids: Collection[str] | None = None) -> dict[str, list[PipeRow]]:
-        """The ids of the queues among these (None: all) that are being pushed to, or should have
-        more than one open pipe; and their unsealed pipes, oldest first."""
+        """For each of these queues (None: all) that is being pushed to, or should have more than
+        one open pipe: its id, and its unsealed pipes, oldest first."""
 
     @abc.abstractmethod
     def set_desired_pipes(self, queue: QueueRow, pipes: int, at_ms: int) -> bool:
@@ -136,8 +138,8 @@ class Queues(abc.ABC):
 class Pipes(abc.ABC):
     """Pipes, from their first row to their totals.
 
-    urgent_added: how many pipes with a priority were added here, of any queue: lists that were read
-    before then lack what comes first.
+    urgent_added: how many pipes with a priority this object has added, to any queue. After it has
+    grown, lists of pipes that were read earlier lack a pipe that comes first.
     """
 
     urgent_added: int = 0
@@ -160,13 +162,13 @@ class Pipes(abc.ABC):
 
     @abc.abstractmethod
     def unclaimed(self, group: GroupRow, limit: int, *, unacked: bool = False) -> list[PipeRow]:
-        """Live pipes in which the group may have something left to claim (unacked: to ack),
-        without timer pipes: those of the greatest priority first, then the oldest, and at most
+        """Live pipes, other than timer pipes, in which the group may have something left to claim
+        (unacked: to ack). Those of the greatest priority come first, then the oldest; at most
         `limit` of each priority. For one group, `unacked` is always the same."""
 
     def newest_urgent(self, queue_id: str) -> int:
-        """The ordinal of the newest live pipe with a priority; 0 if there is none, or it would take
-        a round trip to find it."""
+        """The ordinal of the newest live pipe with a priority; 0 if there is none, or if finding it
+        would take a round trip."""
         return 0
 
     @abc.abstractmethod
@@ -196,22 +198,22 @@ class Pipes(abc.ABC):
 
     def sealed_ms(self, pipe_ids: Sequence[str]) -> dict[str, int]:
         """When the ends of these pipes were recorded, by the clock of the server that did it, in
-        milliseconds since 1970; without those for which this is not known.
+        milliseconds since 1970. Pipes for which this is not known are left out.
         Cost: on networked catalogs one round trip."""
         return {}
 
     @abc.abstractmethod
     def retire(self, pipe_id: str, groups_version: int) -> bool:
-        """Durably make a sealed pipe consumed if every group has acked all of it, nothing is
-        being moved there, its predecessor is consumed or gone, and the queue still has
+        """Durably make a sealed pipe consumed if every group has acked all of it, no unsettled
+        move has it as its destination, its predecessor is consumed or gone, and the queue still has
         `groups_version`. Its cursors are removed and its totals written.
         """
 
     @abc.abstractmethod
     def repoint(self, pipe_id: str, queue_id: str, group_id: str) -> bool:
         """Durably give a sealed pipe that was never claimed from to one group of another queue; the
-        old queue's ledger counts its messages as merged. False if something was claimed or is being
-        moved there, or the pipe, queue or group is gone.
+        old queue's ledger counts its messages as merged. False if something was claimed from it or
+        is being moved to it, or if the pipe, queue or group is gone.
         """
 
     @abc.abstractmethod
@@ -244,7 +246,8 @@ class Pipes(abc.ABC):
 class Claims(abc.ABC):
     """Cursors, claims and moves: how far each group is in each pipe.
 
-    reserves: whether poppers spare writes by reserving what comes next, as each takes round trips.
+    reserves: whether poppers save writes, which take round trips here, by reserving the next
+    message before it is pushed.
     """
 
     reserves: bool = False
@@ -282,13 +285,15 @@ class Claims(abc.ABC):
         also of the machine.
 
         reserve: the message at `chain` is reserved in the same step (`claims.reservation`).
-        If the cursor holds a reservation, that becomes a claim row instead, and the result is
-        False; its popper passes the cursor without its owner.
+        If the cursor holds a reservation, this call turns that into a claim row instead, and
+        returns False; only the popper that made the reservation can use it, by passing the cursor
+        with an empty owner.
         """
 
     def turn_into_row(self, cursor: Cursor) -> bool:
         """If a cursor holds a reservation, turn that into a claim row, unless another process was
-        faster; whether it does. Called first by `claim`, if the cursor has an owner."""
+        faster. Returns whether the cursor holds one. `claim` calls this first for a cursor with an
+        owner."""
         theirs = claims.reserved(cursor)
         if theirs is None:
             return False
@@ -297,9 +302,9 @@ class Claims(abc.ABC):
 
     @abc.abstractmethod
     def fence_all(self, cursors: Sequence[Cursor], owner: str) -> list[Cursor | None]:
-        """Raise the epochs of cursors, each of another pipe, that still have theirs; for each by
-        itself the new cursor, or None. Cost: on networked catalogs, as many round trips as for
-        one."""
+        """Raise the epoch of each of these cursors, all of different pipes, if it still has that
+        epoch. Returns for each, independently, the new cursor, or None if the epoch has changed.
+        Cost: on networked catalogs, as many round trips as for one."""
 
     def fence(self, cursor: Cursor, owner: str) -> Cursor | None:
         """Raise the epoch if it is still `cursor.epoch`; see `fence_all`."""
@@ -307,8 +312,8 @@ class Claims(abc.ABC):
 
     @abc.abstractmethod
     def rows(self, group_id: str, pipe_id: str, seqs: range | None = None) -> list[Claim]:
-        """The claim rows of a (group, pipe) by start: all, or those that contain some of `seqs`.
-        Cost: those rows, from the ack offset on."""
+        """The claim rows of a (group, pipe), ordered by start: all, or those that contain some of
+        `seqs`. Cost: reads those rows; all of them lie above the ack offset."""
 
     def rows_in(self, group_id: str, pipe_ids: Sequence[str]) -> list[list[Claim]]:
         """All `rows` of a group in each of these pipes. Cost: on networked catalogs, as many round
@@ -356,8 +361,8 @@ class Claims(abc.ABC):
     def mend(
         self, cursor: Cursor, old: Sequence[Claim], new: Sequence[Claim], chain: Place
     ) -> bool:
-        """Durably replace `old`, which are all the rows of a (group, pipe), by `new`, and put the
-        chain's end where `new` ends, if cursor and rows have not changed since they were read.
+        """Durably replace `old`, all rows of a (group, pipe), by `new`, and put the chain's end
+        at `chain`, where `new` ends, if cursor and rows have not changed since they were read.
         Raises the cursor's epoch. Done rows at the front move the ack offset and are removed.
         """
 
@@ -372,13 +377,14 @@ class Claims(abc.ABC):
         """`replace` several claims with one sync; one result per claim. epochs: for each, the
         `epoch` of `replace`.
 
-        Others may see the result before it is durable, except where there is an epoch, unless all
-        of those are held by a keyed group: then it is durable once another popper has raised the
-        epoch. Unless `synced`, it survives a crash of the process, but maybe not of the machine.
+        Others may see the result before it is durable, unless a claim with an epoch is among them
+        that is not of a keyed group. The claims of a keyed group are durable at the latest when
+        another popper has raised the epoch. Unless `synced`, the result survives a crash of the
+        process, but maybe not one of the machine.
         """
 
     def ensure_durable(self) -> None:
-        """Make durable what reads now show of earlier writes, whose outcome was unknown."""
+        """Make durable those earlier writes with an unknown outcome that reads now show."""
 
     # --- moves --------------------------------------------------------------------------------
 
@@ -421,9 +427,9 @@ class Claims(abc.ABC):
     def all_overdue(
         self, deliveries: Mapping[str, int], now_ms: int, limit: int
     ) -> dict[str, list[Claim]]:
-        """For each group, of the claims that are `due`: those held past their deadline, then free
-        ones that were delivered `deliveries[group]` times, are doomed or are being moved. Cost: one
-        round trip on networked catalogs."""
+        """For each group, at most `limit` of the claims that are `due`: those held past their
+        deadline, then free ones that were delivered at least `deliveries[group]` times, are doomed
+        or are being moved. Cost: one round trip on networked catalogs."""
 
     def overdue(self, group_id: str, now_ms: int, deliveries: int, limit: int) -> list[Claim]:
         """`all_overdue` for one group."""
@@ -431,12 +437,12 @@ class Claims(abc.ABC):
 
 
 def limit_names(group_id: str) -> tuple[str, str]:
-    """The names of the texts that the poppers of a group share: of its rate, and of its permits."""
+    """The names of two texts that the poppers of a group share: its rate and its permits."""
     return f"rate:{group_id}", f"permits:{group_id}"
 
 
 def released_name(group_id: str) -> str:
-    """The name of the text that says which dead letters of a group hold their keys no more."""
+    """The name of the text that says which dead letters of a group no longer hold their keys."""
     return f"released:{group_id}"
 
 
@@ -464,20 +470,20 @@ class Leases(abc.ABC):
 
     @abc.abstractmethod
     def owner(self, name: str) -> str | None:
-        """Who holds a lease, as a hint: it may be over, or another's, by the time of the answer."""
+        """The owner of a lease, None if it has none. A hint: this may change at any time."""
 
     # --- what the poppers of a group share ------------------------------------------------------
 
     @abc.abstractmethod
     def shared(self, name: str) -> str:
-        """The text that clients share under a name, not that of a lease; empty if there is none.
-        Cost: one read."""
+        """The text that clients share under a name, which no lease may have; empty if there is no
+        text. Cost: one read."""
 
     @abc.abstractmethod
     def swap(self, name: str, old: str, new: str) -> bool:
-        """Put `new` in place of `old`; False if the text is not `old` any more. An empty text is
-        none. Nobody else may write the same `new`. Not durable: a crash of the machine may undo it.
-        Cost: one conditional write."""
+        """Put `new` in place of `old`; False if the text is no longer `old`. An empty text means
+        that there is none. No other call may write the same `new`. Not durable: a crash of the
+        machine may undo it. Cost: one conditional write."""
 
 
 class Catalog(abc.ABC):
@@ -499,8 +505,8 @@ class Catalog(abc.ABC):
 
     @abc.abstractmethod
     def wall_ms(self) -> int:
-        """Wall time, for what goes by the calendar: of the servers if the catalog is on some, else
-        of this machine; it may jump. Cost: does not block."""
+        """Wall time, for what follows the calendar: that of the catalog's servers if it has any,
+        else that of this machine. It may jump. Cost: does not block."""
 
     @abc.abstractmethod
     def close(self) -> None:

@@ -1,7 +1,8 @@
 """The catalog role for records: dedup ids, members, samples, incidents, schedules, notes.
 
 Nothing here decides which popper may deliver a message. Dedup ids, incidents and schedules change
-only by conditional writes; members, successes and samples are written plainly, and may be lost.
+only by conditional writes; members, successes and samples are written unconditionally, and may be
+lost.
 """
 
 from __future__ import annotations
@@ -23,12 +24,11 @@ class Records(abc.ABC):
 
     @abc.abstractmethod
     def dedup_many(self, rows: Sequence[Dedup], instead_of: Mapping[str, Dedup]) -> list[Dedup]:
-        """Durably write the intents of a queue if each id has none yet, or only its one in
-        `instead_of`. Otherwise write nothing and return those that are in the way."""
+        """Durably write these intents, all of one queue, if no id has an intent yet, other than the
+        one in `instead_of`. Otherwise write nothing and return the intents that are in the way."""
 
     def dedup(self, row: Dedup, instead_of: Dedup | None = None) -> Dedup:
-        """`dedup_many` for one id that has no intent yet, or only `instead_of`; return the intent
-        that is there now."""
+        """`dedup_many` for one id; return the intent that it has now."""
         before = {} if instead_of is None else {row.dedup_id: instead_of}
         return next(iter(self.dedup_many([row], before)), row)
 
@@ -106,12 +106,12 @@ class Records(abc.ABC):
 
     @abc.abstractmethod
     def change_schedule(self, old: ScheduleRow, new: ScheduleRow) -> bool:
-        """Durably put `new`, of the same name, in place of `old`; False if the row is not `old` any
-        more."""
+        """Durably put `new`, of the same name, in place of `old`; False if the row is no longer
+        `old`."""
 
     @abc.abstractmethod
     def drop_schedule(self, row: ScheduleRow) -> bool:
-        """Durably remove a schedule; False if the row is not this one any more."""
+        """Durably remove a schedule; False if its row is no longer this one."""
 
     # --- notes --------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
-"""The catalog role for results of tasks: values that others wait for, who pushed the tasks.
+"""The catalog role for results of tasks: values that the pushers of the tasks wait for.
 
-They decide nothing: a result that is lost, or not there yet, costs its reader time. So they are
-written plainly, unsynced, and end by themselves.
+They decide nothing: a result that is lost or late costs its reader time. So they are written
+unsynced, and expire.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class Results(abc.ABC):
 
     @abc.abstractmethod
     def put(self, key: str, value: bytes, kept_seconds: float) -> None:
-        """Set a value, in place of one that is there. Cost: an unsynced write."""
+        """Set a value, replacing any earlier one. Cost: an unsynced write."""
 
     @abc.abstractmethod
     def put_new(self, key: str, value: bytes, kept_seconds: float) -> bytes:
@@ -27,7 +27,7 @@ class Results(abc.ABC):
         """The values that are there, by key. Cost: one read, or one round trip."""
 
     def get(self, key: str) -> bytes | None:
-        """The value that is there under a key, if one is. Cost: as `find`."""
+        """The value under a key; None if there is none. Cost: as for `find`."""
         return self.find([key]).get(key)
 
     @abc.abstractmethod

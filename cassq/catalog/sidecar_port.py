@@ -59,5 +59,5 @@ class Sidecars(abc.ABC):
 
     @abc.abstractmethod
     def placements(self) -> Iterator[Placement]:
-        """All placements, page by page. Cost: reads all of them: for repairs and strays, never in
-        the path of messages."""
+        """All placements, page by page. Cost: reads all of them. For repairs and for finding
+        strays; never called while messages are pushed, popped or acked."""

@@ -1,7 +1,8 @@
-"""The catalog role for steps of tasks: what each has done, and where its call is.
+"""The catalog role for steps of tasks: what each task has done, and where its message is.
 
-Unlike results they decide: a step that is recorded never runs again, and a call runs only from the
-place that its record names. So each write is conditional, and synced.
+Unlike results, these records decide what runs: a recorded step never runs again, and of a task's
+messages only the one at the recorded place runs. So writes are synced, and `add` and `change` are
+conditional.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ class Steps(abc.ABC):
 
     @abc.abstractmethod
     def change(self, task_id: str, key: str, old: bytes, new: bytes, kept_seconds: float) -> bool:
-        """Durably put `new` in place of `old`; False if the value is not `old` any more. Cost: a
+        """Durably put `new` in place of `old`; False if the value is no longer `old`. Cost: a
         conditional write."""
 
     @abc.abstractmethod
     def keep(self, task_id: str, kept_seconds: float) -> None:
-        """Keep all records of a task for so long from now, whatever was said before. Cost: a
+        """Keep all records of a task for this long from now, whatever earlier calls said. Cost: a
         synced write; on networked catalogs a read, and a conditional write of all records."""

@@ -31,7 +31,7 @@ class Writes(abc.ABC):
         mark the write published, if it is open and has this epoch; False if not, or if the queue is
         gone. The pipes must be staged in it and have ends, else BrokenInvariantError.
 
-        After True each of them is claimable, or will be without this process.
+        After True each pipe is claimable, or will become so even if this process ends.
         """
 
     @abc.abstractmethod
@@ -55,4 +55,4 @@ class Writes(abc.ABC):
 
     @abc.abstractmethod
     def drivers(self, driver_ids: Collection[str]) -> list[Driver]:
-        """The known ones among these drivers."""
+        """Those of these drivers that are known."""

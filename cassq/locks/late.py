@@ -9,8 +9,11 @@ from cassq.locks.port import Lock, Locker
 
 
 class LateLocker(Locker):
-    """Spares clients that need no lock the connection to a lock service. really: opens it; what it
-    raises is raised by `acquire`, and it is tried again next time."""
+    """Opens a locker on first use: clients that need no lock do not connect to a lock service.
+
+    really: opens the locker. If it raises an error, so does `acquire`, and the next `acquire` tries
+    again.
+    """
 
     def __init__(self, really: Callable[[], Locker]) -> None:
         self._really = really

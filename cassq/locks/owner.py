@@ -1,5 +1,5 @@
-"""A thread that sends all requests of a session, for locks that belong to a thread. Only callers
-wait for answers, for a limited time."""
+"""A thread that sends all requests of a session, for services whose locks belong to a thread. Not
+this thread but its callers wait for the answers, for a limited time."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The Locker port: leases that notify their holder when they are lost.
 
-A lock serves order and efficiency, not safety: whatever must not happen twice is decided by a
-compare-and-set in the catalog, whose epochs do not depend on a locker's.
+A lock serves order and efficiency, not safety: a compare-and-set in the catalog decides whatever
+must not happen twice, and the catalog's epochs do not depend on the tokens of a locker.
 """
 
 from __future__ import annotations

@@ -31,9 +31,9 @@ CUT_INTO = 16
 # The marks in a failure record's JSON: with the colon, so that no text can be mistaken for one.
 DOOMED, MOVING, LEAVING = '"doomed":', '"moving":', '"leaving":'
 
-# A holder is a popper's name and the number of its claim, as each claim has a holder of its own;
-# the time of the claim, if its messages are received singly; and a mark, if the delivery has a
-# deadline of its own, which its popper leaves alone.
+# A claim's holder is the popper's name and the number of the claim, so each claim has a different
+# holder. If its messages are received singly, the time of the claim follows; and if the delivery
+# has a deadline of its own, which its popper leaves alone, a mark.
 _NUMBER, _SINCE, DATED = "/", "@", "!"
 
 _NEXT = "next "  # begins the owner of a cursor with a reservation; no popper's name has a space
@@ -64,8 +64,8 @@ def holder_name(popper: str, number: int) -> str:
 
 
 def single_holder_name(popper: str, number: int, now_ms: int) -> str:
-    """The holder of a claim whose messages are received singly: each by itself, with a deadline of
-    its own from the start, which anybody who has its receipt may move."""
+    """The holder of a claim whose messages are received singly: from the start, each has a deadline
+    of its own, which any client with its receipt may change."""
     return f"{popper}{_NUMBER}{number}{_SINCE}{now_ms}{DATED}"
 
 
@@ -163,13 +163,14 @@ def unclaimed(cursor: Cursor, end: Place, version: Version, priority: int = 0) -
 def reservation(
     cursor: Cursor, chain: Place, holder: str, due_ms: int, version: Version, priority: int
 ) -> Claim:
-    """The claim of the message at `chain`, to which this cursor's chain is about to move: claimed
-    before it is pushed, and kept in the cursor until others need to see it.
+    """A claim of the message at `chain`, the place to which this cursor's chain is about to move.
+    It is made before the message is pushed, and kept in the cursor until others need to see it.
 
-    It neither moves the chain nor acks anything, so no claim is past a pipe's end. Others claim its
-    message only after they turned it into a row of its popper, with one delivery counted: so what
-    was handed out under it counts as delivered, and comes again when its time is over. Its popper
-    uses it only while the cursor is as that popper wrote it, and until its deadline.
+    A reservation neither moves the chain nor acks anything, so no claim lies past a pipe's end.
+    Before others claim the message, they turn the reservation into a claim row of its popper, with
+    one delivery counted. So a message handed out under a reservation counts as delivered, and comes
+    again after the deadline. The popper uses its reservation only until the deadline, and only
+    while the cursor is as that popper wrote it.
     """
     end = Place(chain.seq + 1, chain.pos)
     return first(replace(cursor, chain=chain), end, holder, due_ms, version, priority=priority)
@@ -200,10 +201,11 @@ def resolved(
     tried: RangeSet | None = None,
     due_ms: int = 0,
 ) -> list[Claim]:
-    """A held claim after its holder acked `acks` and gave back `gives`. tried: in a keyed group,
-    what is handed out now, if that changes; then it keeps the claim until `due_ms` at least.
+    """The rows of a held claim after its holder acked `acks` and gave back `gives`. The rest stays
+    held. Without `gives` the claim stays one row.
 
-    The rest stays held. Without `gives` the claim stays one row.
+    tried: in a keyed group, the messages that are now handed out, if they change; then the claim is
+    held until `due_ms` at least.
     """
     if not gives:
         acked = (claim.acked | acks).within(claim.start, claim.end) if acks else claim.acked
@@ -317,8 +319,8 @@ def dated(claim: Claim, seqs: RangeSet, due_ms: int, version: Version) -> list[C
 def received(
     claim: Claim, seqs: RangeSet, due_ms: int, holder: str, version: Version
 ) -> list[Claim]:
-    """A held claim of a keyed group some of whose messages are received singly until then: in as
-    few rows as the others allow. holder: as `single_holder_name` makes it."""
+    """A held claim of a keyed group some of whose messages are received singly, until `due_ms`: in
+    as few rows as the others allow. holder: as `single_holder_name` makes it."""
     own = replace(claim, due_ms=due_ms, holder=holder, tried=None)
     rest = claim.left - seqs
     return _laid_out(claim, [(seqs, own), (rest, claim)] if rest else [(seqs, own)], version)
@@ -360,8 +362,8 @@ def is_suspect(claim: Claim) -> bool:
 
 
 def is_prime_suspect(claim: Claim, max_deliveries: int) -> bool:
-    """Whether no other suspect must be in the hands of its consumer: its messages crashed two, or
-    one, and this delivery, or of a free claim the next, is the last one allowed."""
+    """Whether its consumer must have no other suspect at the same time: its messages were lost
+    twice; or once, and this delivery (if the claim is free: the next) is the last one allowed."""
     delivery = claim.deliveries + (claim.state is ClaimState.FREE)
     return claim.losses > 1 or (claim.losses == 1 and delivery >= max_deliveries)
 
@@ -559,8 +561,8 @@ def taken(
 
 
 def taken_from(claim: Claim, below: int, version: Version) -> list[Claim]:
-    """A held claim whose messages below a seq are taken from its holder and done: they are in no
-    row that it still has."""
+    """The rows of a held claim after its messages below a seq were taken from its holder and are
+    done: the holder keeps a row of the rest."""
     rest = claim.left.within(below, claim.end)
     return _laid_out(claim, [(rest, claim)], version) if rest else as_dead(claim, version)
 

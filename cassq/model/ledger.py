@@ -40,7 +40,7 @@ class Fate(enum.StrEnum):
     SKIPPED = "skipped"  # pushed before the group's start: it never gets it
     COMMITTED = "committed"  # acked
     DEAD = "dead"  # moved to the group's dead letters
-    EXPIRED = "expired"  # older than it may become
+    EXPIRED = "expired"  # older than the age limit
     PURGED = "purged"  # deleted, or cancelled before it was delivered
     MERGED = "merged"  # a dead letter that is back in its queue
     LOST = "lost"  # damaged, and given up by a command

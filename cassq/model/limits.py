@@ -1,15 +1,16 @@
-"""Limits of a group: how many messages it gets in a time, and how many are in hand at once, over
-all processes. What is shared is one short text for each limit, which poppers change by
+"""Limits of a group, over all processes: how many messages it gets in a given time, and how many
+are in hand at once. For each limit the poppers share one short text, which they change by
 compare-and-set. Pure.
 
-**Rates.** A reservation takes the next *slots* of the group's time; they lie `slot_us` apart, and
-each allows one message. They may be used from the first one's time on, so up to `early_us` before
-their own, until `late_us` after the first one's. So what is used within any unit, such as a second,
-has slots within `unit + early + late`: no more than the rate allows, as slots lie as much further
-apart. That costs 7 % of the rate.
+**Rates.** A reservation takes the next *slots* of the group's time. Slots lie `slot_us` apart, and
+each allows one message. All slots of a reservation may be used from the time of the first one on,
+each at most `early_us` before its own time, until `late_us` after the time of the first one. So the
+slots that are used within any unit, such as a second, lie within `unit + early + late`. `slot_us`
+is longer in the same proportion, so their number is what the rate allows. This costs 7 % of the
+rate.
 
-**Concurrency.** Each popper has a number of *permits*, until a time that it moves on while it
-lives; together they never have more than the limit.
+**Concurrency.** Each popper has a number of *permits*, with an expiry time that it extends while it
+is alive. Together the poppers never have more permits than the limit.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Slots:
 
     @property
     def most(self) -> int:
-        """How many one reservation takes at most."""
+        """The most slots that one reservation takes."""
         return 1 + self.early_us // self.slot_us
 
 
@@ -62,8 +63,8 @@ NONE_RESERVED = ReservedSlots(0, 0, 0, 0)
 
 
 def reserved(slots: Slots, next_us: int, now_us: int, wanted: int) -> ReservedSlots | None:
-    """The next slots, at most `wanted`, where `next_us` is the time of the first one that nobody
-    has; None if they are too far ahead."""
+    """The next slots, at most `wanted`; None if they are too far ahead. next_us: the time of the
+    first slot that is not reserved."""
     begin_us = max(next_us, now_us)
     if begin_us - now_us > AHEAD_US:
         return None
@@ -73,12 +74,12 @@ def reserved(slots: Slots, next_us: int, now_us: int, wanted: int) -> ReservedSl
 
 
 def next_as_text(next_us: int, popper: str) -> str:
-    """The shared text of a rate. popper: who changes it, so that no two write the same."""
+    """The shared text of a rate. popper: the one that changes it, so that no two write the same."""
     return f"{next_us} {popper}"
 
 
 def next_us_of(text: str) -> int:
-    """The time of the first slot that nobody has, from the shared text; 0 if it is empty."""
+    """The time of the first slot that is not reserved, from the shared text; 0 if it is empty."""
     return int(text.partition(" ")[0] or 0)
 
 
@@ -87,12 +88,12 @@ Permits = dict[str, tuple[int, int]]
 
 
 def permits_as_text(permits: Mapping[str, tuple[int, int]], popper: str) -> str:
-    """The shared text of permits; empty if there are none. popper: who changes it."""
+    """The shared text of permits; empty if there are none. popper: the one that changes it."""
     return json.dumps({"by": popper, **permits}, separators=(",", ":")) if permits else ""
 
 
 def permits_of(text: str, now_ms: int) -> Permits:
-    """Those permits of the shared text that are not over."""
+    """The permits of the shared text that have not expired."""
     found: dict[str, list[int]] = json.loads(text) if text else {}
     found.pop("by", None)
     return {
@@ -101,14 +102,14 @@ def permits_of(text: str, now_ms: int) -> Permits:
 
 
 def permitted(permits: Permits, popper: str, wanted: int, most: int, until_ms: int) -> Permits:
-    """The permits when a popper has as many as it wants, or as there are of `most`."""
+    """The permits after a popper has taken as many as it wants, or as `most` in all leaves it."""
     others = {name: each for name, each in permits.items() if name != popper}
     count = max(0, min(wanted, most - sum(count for count, _ in others.values())))
     return {**others, popper: (count, until_ms)} if count else others
 
 
 def kept(permits: Permits, popper: str, most: int, until_ms: int) -> Permits:
-    """The permits when a popper keeps `most` of those that it has."""
+    """The permits after a popper has kept at most `most` of its own."""
     others = {name: each for name, each in permits.items() if name != popper}
     count = min(most, permits.get(popper, (0, 0))[0])
     return {**others, popper: (count, until_ms)} if count else others

@@ -2,8 +2,8 @@
 
 All messages of a pipe have its priority, so each priority that is used has pipes of its own, and
 one that is not used costs nothing. Messages of a greater priority are delivered first; within one
-priority the order is that of the queue. In every `priority_share` claims one is taken from the
-lowest priority that waits, so that none starves.
+priority the order is that of the queue. One in `priority_share` claims of a popper begins with the
+lowest priority that has messages waiting, so that none starves.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PRIORITIES = range(PRIORITY_MAX + 1)
 
 
 def check_priority(priority: int) -> int:
-    """`priority`, if it is one; else raises UsageError."""
+    """`priority`, if it is valid; else raises UsageError."""
     number = isinstance(priority, int) and not isinstance(priority, bool)
     if not number or priority not in PRIORITIES:
         raise UsageError(
@@ -30,7 +30,7 @@ def check_priority(priority: int) -> int:
 
 
 def check_allowed(priority: int, policy: QueuePolicy) -> None:
-    """Raise UsageError for a priority that a queue cannot keep to."""
+    """Raise UsageError for a priority that a queue cannot give."""
     if priority and policy.strict:
         raise UsageError(
             "a cp queue delivers messages in the order in which they were pushed, so none can have"
@@ -48,11 +48,11 @@ def by_priority(priorities: Sequence[int]) -> dict[int, list[int]]:
 
 
 class Level(NamedTuple):
-    """What messages have in common that a pusher writes to the same pipes."""
+    """What all messages that a pusher writes to the same pipes have in common."""
 
     priority: int
     key_lane: int
 
 
 PLAIN = Level(0, 0)  # of most messages
-Levels = dict[Level, Sequence[int]]  # which of several messages are of each level
+Levels = dict[Level, Sequence[int]]  # the indexes of the messages of each level

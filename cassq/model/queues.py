@@ -26,17 +26,17 @@ RETRY_SECONDS_MAX = 365 * 86400
 _POLICIES_KEPT = 1024
 KEY_LANES_MAX = 64
 KEPT_SECONDS_MAX = 10 * 365 * 86400
-# A popper that ended without a word is taken for alive for up to 15 seconds.
+# A popper that died without closing counts as alive for up to 15 seconds.
 EXPIRES_SECONDS_MIN = 15.0
 CONSISTENCIES: tuple[Consistency, ...] = get_args(Consistency)
 COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
 OVERFLOWS: tuple[Overflow, ...] = get_args(Overflow)
-# What cannot be changed of a queue, or of a group.
+# The settings of a queue, and those of a group, that cannot be changed.
 FIXED_QUEUE_SETTINGS = ("consistency", "key_lanes")
 FIXED_SETTINGS = ("exclusive", "order", "on_dead", "limit_per_key", "rate_per_key", "fair")
 ORDERS: tuple[Order, ...] = get_args(Order)
 ON_DEADS: tuple[OnDead, ...] = get_args(OnDead)
-# Compiled when they are used, which is later than when a process starts, and seldom.
+# Not compiled here, which would slow down the start of each process: they are seldom used.
 _PART = r"[A-Za-z0-9._-]+"
 _QUEUE_NAME = rf"{_PART}|(?:/{_PART})+"
 _RATE = r"([1-9][0-9]{0,6})/([smh])"
@@ -104,15 +104,15 @@ class QueuePolicy:
     # Each delay grows at random by up to this share of it, from 0 to 1.
     retry_jitter: float = 0.0
     # While nothing in a group succeeds, redelivery slows down and no message becomes a dead letter
-    # for its deliveries: sick consumers are more likely than all messages being bad.
+    # because of its number of deliveries: probably the consumers are sick, and not all messages.
     sick_check: bool = True
-    # Where nothing in the group has ever succeeded, that lasts at most this many seconds from a
-    # message's first failure: then it becomes a dead letter if its deliveries are spent.
+    # In a group in which nothing has ever succeeded, `sick_check` keeps a message for at most this
+    # many seconds after its first failure. After that, spent deliveries make it a dead letter.
     sick_hold: float = 600.0
     # How many pipes, oldest first, a popper claims from in turn.
     max_pop_width: int = 8
-    # One of this many claims of a popper begins with the lowest priority that waits, so that none
-    # starves. 0: none does; higher priorities always come first.
+    # One in this many claims of a popper begins with the lowest priority that has messages waiting,
+    # so that no priority starves. 0: no claim does; higher priorities always come first.
     priority_share: int = 16
     # How many pipes of an ap queue are open side by side: at least the first number while there
     # are pushes, at most the second, as throughput and the poppers of exclusive groups require.
@@ -157,7 +157,7 @@ class QueuePolicy:
     concurrency: int | None = None
     # The queue that dead letters of its groups move to; empty: a queue of each group's own.
     dead_letters: str = ""
-    # What clients of a gateway have set, as a JSON object of texts.
+    # What clients of a gateway have set, as a JSON object of strings.
     attributes: str = ""
     # Who is responsible for the queue: alerts are routed by it.
     owner: str = ""
@@ -233,13 +233,16 @@ class QueuePolicy:
             check_queue_name(self.dead_letters)
         if not isinstance(self.attributes, str) or len(self.attributes) > ATTRIBUTES_LENGTH_MAX:
             raise ConfigError(
-                f"attributes must be a text of at most {ATTRIBUTES_LENGTH_MAX} characters"
+                f"attributes must be a str of at most {ATTRIBUTES_LENGTH_MAX} characters"
             )
 
     def _check_alerts(self) -> None:
         """Check who gets alerts, and when; None means never."""
         if not isinstance(self.owner, str) or len(self.owner) > NAME_LENGTH_MAX:
-            raise ConfigError(f"owner must be a short text, not {self.owner!r:.220}")
+            raise ConfigError(
+                f"owner must be a str of at most {NAME_LENGTH_MAX} characters,"
+                f" not {self.owner!r:.220}"
+            )
         for name in ("alert_no_consumer", "alert_oldest_age", "alert_stalled"):
             if getattr(self, name) is not None:
                 _check_seconds(self, name, 0.1, KEPT_SECONDS_MAX)
@@ -260,7 +263,8 @@ class QueuePolicy:
 
 @dataclass(frozen=True, slots=True)
 class GroupPolicy:
-    """How a consumer group behaves; `None` takes the queue's value."""
+    """How a consumer group behaves. `None` means the queue's value, unless a comment here says
+    something else."""
 
     # While one popper holds messages of a pipe, no other gets any from it. Always so on cp queues.
     exclusive: bool = False
@@ -275,15 +279,15 @@ class GroupPolicy:
     # "key": messages of one key are delivered one after another, in the order in which they were
     # pushed, and none while an earlier one is unsettled. "any": any message at any time.
     order: Order = "any"
-    # What becomes of later messages of its key when a message is a dead letter. "continue": they
-    # are delivered. "hold": they wait until the letter is gone, or its key is released.
+    # What happens to later messages of a key when one becomes a dead letter. "continue": they are
+    # delivered. "hold": they wait until the dead letter is gone, or the key is released.
     on_dead: OnDead = "continue"
-    # How many messages of one key may be unsettled at once; None: any number, or one in order.
+    # How many messages of one key may be unsettled at once. None: any number; with order="key" one.
     limit_per_key: int | None = None
-    # How many messages of one key are delivered at most, such as "10/s"; None: any number.
+    # The rate, such as "10/s", at which messages of one key are delivered at most; None: any rate.
     rate_per_key: str | None = None
-    # Whether the key with the least share of what is in hand, and of the processing time, comes
-    # first: nobody's backlog delays the others.
+    # Whether the key with the smallest share of the messages in hand, and of the processing time,
+    # comes first, so that the backlog of one key does not delay other keys.
     fair: bool = False
     # Seconds without a popper after which the group is removed; None: it stays.
     group_expires: float | None = None
@@ -313,7 +317,7 @@ class GroupPolicy:
             raise ConfigError(f"on_dead must be 'continue' or 'hold', not {self.on_dead!r}")
         if self.on_dead == "hold" and self.order != "key":
             raise ConfigError(
-                "on_dead is 'hold', but only messages in the order of their keys can be held",
+                "on_dead is 'hold', but messages can be held only in a group with order='key'",
                 hint="add order='key', or leave out on_dead",
             )
         if self.rate_per_key is not None:
@@ -323,7 +327,7 @@ class GroupPolicy:
         _check_count(self, "limit_per_key", 1_000_000)
         if self.order == "key" and self.limit_per_key > 1:
             raise ConfigError(
-                f"limit_per_key is {self.limit_per_key}, but messages in the order of their keys"
+                f"limit_per_key is {self.limit_per_key}, but with order='key' the messages of a key"
                 " are delivered one at a time",
                 hint="leave out limit_per_key, or order",
             )
@@ -336,12 +340,12 @@ class GroupPolicy:
 
     @property
     def interval_per_key_ms(self) -> int:
-        """How many milliseconds lie at least between two deliveries of a key."""
+        """The least time between two deliveries of a key, in milliseconds; 0: no limit."""
         return 0 if self.rate_per_key is None else interval_ms(self.rate_per_key)
 
 
 def checked_for(name: str, policy: GroupPolicy) -> GroupPolicy:
-    """The policy of a group, if one with this name may have it; else raises ConfigError."""
+    """`policy`, if a group with this name may have it; else raises ConfigError."""
     if name == DEFAULT_GROUP and policy.group_expires is not None:
         raise ConfigError(
             f"the group {name!r} cannot have group_expires",
@@ -366,7 +370,7 @@ class Rules:
     age_limit_ms: int | None = None  # older messages are not delivered
     rate: str | None = None
     concurrency: int | None = None
-    limited: bool = False  # whether there is either of these
+    limited: bool = False  # whether `rate` or `concurrency` is set
 
     def retry_ms(self, failures: int, chance: float) -> int:
         """How long a message waits after this many failures. chance: random, from 0 to 1."""
@@ -402,7 +406,7 @@ P = TypeVar("P", QueuePolicy, GroupPolicy)
 
 
 def changed(policy: P, changes: Mapping[str, Any]) -> P:
-    """`policy` with `changes` made; ConfigError names a setting that does not exist."""
+    """`policy` with `changes` made. Raises ConfigError, also for a setting that does not exist."""
     known = [field.name for field in fields(policy)]
     for name in changes:
         if name not in known:
@@ -416,7 +420,7 @@ def changed(policy: P, changes: Mapping[str, Any]) -> P:
 
 
 def _check_attributes(text: str) -> None:
-    """Not part of the policy's own checks, so that one that was stored can always be read."""
+    """Not part of the policy's own checks, so that a stored policy can always be read."""
     try:
         found = json.loads(text)
     except ValueError:
@@ -424,7 +428,7 @@ def _check_attributes(text: str) -> None:
     if not isinstance(found, dict):
         raise ConfigError(
             f"attributes must be a JSON object, not {text!r:.220}",
-            hint="it is what clients of a gateway have set; leave it to them",
+            hint="clients of a gateway set attributes; leave them alone",
         )
 
 
@@ -469,7 +473,7 @@ def differences(old: Policy, new: Policy) -> dict[str, tuple[Any, Any]]:
 
 def hint_of(found: Mapping[str, tuple[Any, Any]], fixed: Collection[str], noun: str) -> str:
     """What to do instead of an update if some of the settings that differ are `fixed`; "" if none
-    is. noun: what they are settings of."""
+    are. noun: "queue" or "group"."""
     names = [name for name in found if name in fixed]
     if not names:
         return ""
@@ -477,15 +481,15 @@ def hint_of(found: Mapping[str, tuple[Any, Any]], fixed: Collection[str], noun: 
 
 
 def interval_ms(rate: str) -> int:
-    """How many milliseconds apart messages come at a rate such as "10/s", rounded up. Raises
-    ConfigError for what is not a rate."""
+    """The time between two messages at a rate such as "10/s", in milliseconds, rounded up. Raises
+    ConfigError if it is not a rate."""
     count, unit_ms = rate_of(rate)
     return -(-unit_ms // count)
 
 
 def rate_of(rate: str, setting: str = "rate") -> tuple[int, int]:
-    """How many messages come in how many milliseconds at a rate such as "10/s". Raises ConfigError,
-    which names the setting, for what is not a rate."""
+    """A rate such as "10/s" as a number of messages, and of milliseconds in which they come. Raises
+    ConfigError, which names the setting, if it is not a rate."""
     match = re.fullmatch(_RATE, rate) if isinstance(rate, str) else None
     if match is None:
         raise ConfigError(
@@ -496,7 +500,7 @@ def rate_of(rate: str, setting: str = "rate") -> tuple[int, int]:
 
 
 def as_text(found: Mapping[str, tuple[Any, Any]]) -> str:
-    """Differences, by the name of what differs, for a message."""
+    """Differences, as from `differences`, as text for a message."""
     return ", ".join(f"{name} is {old!r}, not {new!r}" for name, (old, new) in found.items())
 
 

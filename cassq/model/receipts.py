@@ -35,10 +35,10 @@ class Receipt(NamedTuple):
 
 
 class _Memory:
-    """The receipts that this process gave or read last, by their texts: most are settled where they
-    were given, and those who look at one before it is settled have it read twice.
+    """The receipts that this process made or parsed last, by their texts. Most receipts are settled
+    in the process that made them, and some are parsed once more before they are settled.
 
-    Threads may interfere with one another: then one is forgotten that could be known.
+    It takes no lock: at worst, threads that use it at once make it forget a receipt too early.
     """
 
     def __init__(self) -> None:
@@ -91,12 +91,12 @@ def parsed_all(texts: str | Iterable[str]) -> list[Receipt]:
         return [parsed(texts)]
     if not isinstance(texts, Iterable):
         raise UsageError(
-            f"receipts are a str, or several, not {type(texts).__name__}",
+            f"receipts must be a str or several of them, not {type(texts).__name__}",
             hint="pass message.receipt, or a list of them",
         )
     return list(dict.fromkeys(map(parsed, texts)))
 
 
 def _check(body: bytes) -> bytes:
-    """So that a receipt that was cut or changed is seen to be none."""
+    """A checksum, by which a receipt that was cut off or changed is recognised."""
     return xxh3_64(body).digest()[:_CHECK_BYTES]

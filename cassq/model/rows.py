@@ -185,8 +185,8 @@ class Claim:
     are disjoint and cover `[ack, chain)` of its cursor. `version` changes with every write of the
     row, and the next conditional write names it.
 
-    tried: in a keyed group, the messages of a held row that were handed out, as it also holds what
-    waits for its key; only these count as delivered. None elsewhere: all of them were.
+    tried: in a keyed group, a held row also has messages that wait for their keys; these are the
+    ones that were handed out, and only they count as delivered. None: all of them were.
     priority: that of its pipe.
     """
 
@@ -246,7 +246,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """An intent to move a message elsewhere: the basis of the ledger's dead.
+    """An intent to move a message elsewhere. The ledger counts settled moves as dead.
 
     key: (group, pipe, seq). It is written before the message is pushed to `dest`; the message is
     there if the frame at `dest` has its id. The write that marks the message done in its old
@@ -309,7 +309,7 @@ def summed(retired: Sequence[Retired]) -> list[RetiredSum]:
 class Reason(enum.StrEnum):
     """Why messages of a group are done without having been committed."""
 
-    EXPIRED = "expired"  # older than they may become
+    EXPIRED = "expired"  # older than the age limit
     PURGED = "purged"  # removed by a purge
     CANCELLED = "cancelled"  # a delayed message taken back; totals count it as purged
     MERGED = "merged"  # dead letters: they are back in their queue
@@ -323,8 +323,8 @@ class Reason(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """A fact of the ledger: `[start, end)` of a pipe were removed for a group. Written with the
-    claim rows that mark them done; ranges are disjoint."""
+    """An entry of the ledger: the messages `[start, end)` of a pipe were removed for a group. It is
+    written with the claim rows that mark them done; the ranges of entries are disjoint."""
 
     group_id: str
     pipe_id: str
@@ -355,8 +355,8 @@ class Member:
     waiting: bool
 
 
-# The step of samples that alerts and statistics compare with what is seen now: of dead letters, of
-# lost messages, and of those in hand; and how long they are kept.
+# Alerts and statistics compare samples of dead letters, of lost messages and of messages in hand
+# with the present numbers: the step of these samples, and how long they are kept.
 NOTED_MS, NOTES_KEPT_MS = 300_000, 2 * 3_600_000
 
 

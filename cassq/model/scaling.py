@@ -2,8 +2,8 @@
 
 One pipe serves any number of poppers of a shared group, but only one at a time of an *exclusive*
 group: so a queue should have as many pipes as its throughput fills, or as poppers of an exclusive
-group can use. More pipes than poppers would only cost order, so one pusher and one popper keep
-theirs.
+group can use. More pipes than poppers would only weaken the order, so messages from one pusher to
+one popper keep theirs.
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ _NUMBER = "/"  # in an owner's name: which of a pusher's pipes, side by side
 
 
 def owner_of(pusher: str, number: int) -> str:
-    """The owner of the pipes that a pusher fills one after another. number: which of those that it
-    has open side by side. Messages with keys go to those of the first, or in a queue with
-    `key_lanes` to those of their lane."""
+    """The owner of the pipes that a pusher fills one after another. number: which of the pipes that
+    the pusher has open side by side. Messages with keys go to the pipes of number 0, or, in a queue
+    with `key_lanes`, to those of their lane."""
     return f"{pusher}{_NUMBER}{number}" if number else pusher
 
 
@@ -110,8 +110,8 @@ def key_lane_of(key: bytes, key_lanes: int) -> int:
 def by_key_lane(
     keys: Sequence[bytes | None] | None, count: int, key_lanes: int, turn: int
 ) -> dict[int, Sequence[int]]:
-    """Which of `count` messages are of each key lane. key_lanes: how many the queue has. turn: the
-    lane, modulo that, whose turn it is to get those without a key."""
+    """The indexes of `count` messages by their key lane. key_lanes: how many the queue has. turn:
+    modulo `key_lanes`, the lane that gets the messages without a key."""
     unkeyed = turn % key_lanes
     if key_lanes == 1 or keys is None:
         return {unkeyed: range(count)}

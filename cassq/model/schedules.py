@@ -5,13 +5,13 @@
     waiting ──push──> firing ──settle──> waiting, for the next tick
        └──────────────skip─────────────────^
 
-*firing*: the row names the place that the message of a tick has or is about to get. It is written
-before the message, and the row goes on to the next tick only after it was established that the
-message is there.
+*firing*: the row names the place that the message of a tick has or is about to get. The row is
+written before the message, and it goes on to the next tick only after the message is known to be
+there.
 
 Invariants:
-1. `next_ms` only grows, unless the schedule gets other times: a tick that was passed never comes
-   again, whatever a clock says.
+1. `next_ms` only grows, unless the times of the schedule are changed: a tick that was passed never
+   comes again, whatever a clock says.
 2. A tick whose push was begun is pushed before any other tick is considered.
 """
 
@@ -29,17 +29,17 @@ from cassq.model.rows import QueueRow
 from cassq.model.ticks import EVERY, Ticks, ticks_of
 from cassq.settings import Missed, Overlap
 
-# A tick that nobody pushed within this time was missed.
+# A tick that was not pushed within this time is missed.
 GRACE_MS = 60_000
 SCHEDULES_MAX = 1_000
 SCHEDULE_BYTES_MAX = 64 * 1024
-# The headers of a message by which its schedule and its tick are known.
+# The headers that name the schedule and the tick of a message.
 SCHEDULE_HEADER = "cassq-schedule"
 TICK_HEADER = "cassq-tick"
 
 Skipping = Literal["missed", "overlap"]
-# Fields that rows of earlier versions lack. They are stored only where they say something, so that
-# these versions go on with a schedule that has none of it, and leave others alone.
+# Fields that rows of earlier versions lack. They are stored only if they are set, so that earlier
+# versions can still run a schedule that does not use them, and leave other schedules alone.
 _LATER = ("priority", "since_ms", "firing_queue_id")
 
 
@@ -63,9 +63,9 @@ class ScheduleRow:
     """A schedule. Times are wall milliseconds.
 
     id: differs from that of an earlier schedule of this name. next_ms: the earliest tick that was
-    neither pushed nor skipped. firing: of the tick being pushed. last: of the last tick pushed.
-    since_ms: when it got its present times; 0: when it was created. firing_queue_id: of the queue
-    that has the place of `firing`; empty: its own.
+    neither pushed nor skipped. firing: the place of the tick being pushed. last: that of the last
+    tick pushed. since_ms: when it got its present times; 0: when it was created. firing_queue_id:
+    the queue of `firing`; empty: its own.
     """
 
     id: str
@@ -132,29 +132,29 @@ def due_tick_ms(row: ScheduleRow) -> int:
 
 
 def late_ms(row: ScheduleRow, now_ms: int) -> int:
-    """For how long the next tick of a schedule is due at the wall time `now_ms`; 0: it is not, or
-    the schedule is paused."""
+    """How long the next tick of a schedule has been due at the wall time `now_ms`; 0: it is not
+    due, or the schedule is paused."""
     return 0 if row.paused else max(0, now_ms - due_tick_ms(row))
 
 
 def fired(row: ScheduleRow, place: TickPlace) -> ScheduleRow:
-    """The row when the message of a tick is there: for the next tick."""
+    """The row once the message of a tick is there: it waits for the next tick."""
     return replace(_past(row, place.tick_ms), firing=None, firing_queue_id="", last=place)
 
 
 def passed_by(row: ScheduleRow, tick_ms: int, why: Skipping) -> ScheduleRow:
-    """The row when a tick was skipped: for the next tick."""
+    """The row after a tick was skipped: it waits for the next tick."""
     return replace(_past(row, tick_ms), skipped=SkippedTick(tick_ms, why))
 
 
 def resumed(row: ScheduleRow, now_ms: int) -> ScheduleRow:
-    """The row when a pause ends: ticks that came meanwhile are neither pushed nor missed."""
+    """The row when a pause ends: ticks that came meanwhile are not pushed, and were not missed."""
     return replace(row, paused=False, next_ms=max(row.next_ms, row.ticks.after(now_ms)))
 
 
 def retimed(row: ScheduleRow, cron: str, tz: str, now_ms: int) -> ScheduleRow:
-    """The row with other times from now on. A tick that is due already stays due; of several, the
-    last one. Raises ConfigError if it never comes due."""
+    """The row with other times from now on. A tick that is already due stays due; of several, only
+    the last one does. Raises ConfigError if the new times never come."""
     if (cron, tz) == (row.cron, row.tz):
         return row
     if cron == row.cron and cron.startswith(EVERY):
@@ -187,8 +187,8 @@ def _past(row: ScheduleRow, tick_ms: int) -> ScheduleRow:
 
 
 def encoded(row: ScheduleRow) -> str:
-    """A row as stored. Equal rows are equal texts: rows are changed only by those who know their
-    text, so a client of an earlier version leaves alone what it does not understand."""
+    """A row as stored. Equal rows give equal texts. A client can change a row only if it can give
+    the row's text, so a client of an earlier version leaves alone what it does not understand."""
     values: dict[str, Any] = {
         each.name: getattr(row, each.name)
         for each in fields(row)

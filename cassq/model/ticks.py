@@ -1,8 +1,8 @@
 """Ticks: the times at which a schedule is due, by a cron expression or at an interval. Pure.
 
-Times are milliseconds since 1970 UTC. Cron expressions have the syntax of Debian's cron, and so do
-its rules for daylight saving time (`cronsim`): a job at a fixed time that a change to summer time
-leaves out runs once, right after the change; one whose time comes twice runs at the first; a job
+Times are milliseconds since 1970 UTC. Cron expressions have the syntax of Debian's cron, and follow
+its rules for daylight saving time (`cronsim`): a job at a fixed time that the change to summer time
+skips runs once, right after the change; one whose time comes twice runs only the first time; a job
 with `*` in the minutes or hours keeps its pace.
 
 Invariants:
@@ -33,7 +33,7 @@ INTERVAL_SECONDS_MIN = 1.0
 INTERVAL_SECONDS_MAX = 366 * 86400.0
 _CRON_LENGTH_MAX = 200
 
-# The fields of an expression by the names that the parser gives them, and what each may hold.
+# The fields of an expression, by the parser's names for them, and the values that each may have.
 _FIELDS = {
     "minute": "0-59",
     "hour": "0-23",
@@ -42,7 +42,7 @@ _FIELDS = {
     "day-of-week": "0-7 or SUN-SAT; 0 and 7 are Sunday",
 }
 _HINT = "write five fields, as in '0 3 * * *', or @daily, or @every 5m"
-# Names that mean another zone on each machine.
+# Names that mean a different zone on each machine.
 _MACHINE_ZONES = {"localtime", "posixrules"}
 _UNITS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000}
 _INTERVAL = re.compile(r"(?:\d+(?:\.\d+)?[dhms])+")
@@ -79,7 +79,7 @@ class Ticks(abc.ABC):
 
 
 class EveryTicks(Ticks):
-    """Ticks at an interval, counted from `anchor_ms`, which is none itself."""
+    """Ticks at an interval, counted from `anchor_ms`, which is not a tick itself."""
 
     def __init__(self, interval_ms: int, anchor_ms: int) -> None:
         self._interval_ms = interval_ms
@@ -136,12 +136,12 @@ def ticks_of(cron: str, tz: str, since_ms: int) -> Ticks:
 
 
 def checked_cron(cron: str) -> str:
-    """A cron expression in the form in which it is stored. ConfigError unless it is an alias, an
-    interval, or has five fields; `ticks_of` checks these."""
+    """A cron expression in the form in which it is stored. Raises ConfigError if it is too long, an
+    unknown alias or an invalid interval; `ticks_of` checks the fields of an expression."""
     if not isinstance(cron, str):
         raise ConfigError(f"cron must be a str, not {type(cron).__name__}", hint=_HINT)
     if len(cron) > _CRON_LENGTH_MAX:
-        raise ConfigError(f"cron may have {_CRON_LENGTH_MAX} characters, not {len(cron)}")
+        raise ConfigError(f"cron may have at most {_CRON_LENGTH_MAX} characters, not {len(cron)}")
     words = cron.split()
     if not words or not words[0].startswith("@"):
         return " ".join(words)

@@ -443,7 +443,10 @@ def explained(exc: sqlite3.Error, name: str) -> CassqError:
     """An error of SQLite as one of cassq. name: of the file."""
     code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
     if code in _BUSY:
-        return BackendTimeoutError(f"{name} is locked by another process")
+        return BackendTimeoutError(
+            f"{name} is locked by another process",
+            hint="another process is holding the catalog for a long time; try again",
+        )
     if code == sqlite3.SQLITE_FULL:
         return StorageFullError(f"{name}: no space left")
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):

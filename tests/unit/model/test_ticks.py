@@ -176,7 +176,7 @@ def test_an_expression_is_stored_in_one_form() -> None:
         ("@every 5", "has no valid interval"),
         ("@every 0.5s", "every must be between 1 second and 366 days, not 0.5 seconds"),
         ("@every 367d", "every must be between"),
-        ("1" * 201, "cron may have 200 characters, not 201"),
+        ("1" * 201, "cron may have at most 200 characters, not 201"),
     ],
 )
 def test_an_invalid_expression_is_refused_and_its_field_named(cron: str, complaint: str) -> None:
