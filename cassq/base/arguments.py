@@ -15,7 +15,7 @@ _SHOWN_MAX = 100  # characters of a refused value that the error shows
 
 
 def check_count(name: str, count: int, most: int) -> None:
-    """UsageError unless `count` must be a whole number from 1 to `most`."""
+    """UsageError unless `count` is a whole number from 1 to `most`."""
     if isinstance(count, bool) or not isinstance(count, int):
         raise UsageError(f"{name} must be a whole number, not {count!r}")
     if not 1 <= count <= most:

@@ -1,5 +1,5 @@
-"""Clocks: the only place that reads the time, or waits; and how often, after which pauses, a change
-is attempted that other clients may make first.
+"""Clocks: the only place that reads the time, or waits. And `attempts`: how often, and after which
+pauses, a compare-and-set is tried again.
 
 There are three kinds of time. *Boot time* runs evenly, also while the machine sleeps; leases and
 deadlines use it. *Wall time* is what people read. *Catalog time* (see `cassq.catalog.port`) is boot
@@ -52,7 +52,7 @@ class Clock(abc.ABC):
         """Wait. Cost: the time itself."""
 
     def pause(self, seconds: float) -> None:
-        """Wait for a random part of `seconds`, so that clients which collided do not again."""
+        """Wait for a random part of `seconds`, so that clients do not collide again."""
         self.sleep(random() * seconds)
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
@@ -171,15 +171,15 @@ def attempts(
 
     The second follows at once; each further one follows after a random and ever longer pause, the
     first of at most `pause` seconds. They end after `most`, or after `seconds`: then the caller
-    raises `contended`. Do not use it where an attempt that changes something is followed by another
-    as a rule: that would pause for nothing.
+    raises `contended`. Not for loops that usually go on after a successful attempt: they would
+    pause for nothing.
     """
     at_once = repeat(None, min(most, ATTEMPTS_AT_ONCE))  # no code of ours runs between these
     return chain(at_once, _Later(clock, most - ATTEMPTS_AT_ONCE, seconds, pause))
 
 
 class _Later:
-    """The attempts that follow after pauses. Not a generator: what is not begun costs nothing."""
+    """The attempts that follow after pauses. Not a generator, which would cost more if unused."""
 
     __slots__ = ("_clock", "_left", "_pause", "_seconds", "_waited")
 
@@ -204,13 +204,14 @@ class _Later:
 
 
 def contended(what: str, *, hint: str = "try again") -> BackendTimeoutError:
-    """The error after the last attempt, when others were faster each time. what: they change."""
+    """The error after the last attempt, when others were faster each time. what: what they
+    change."""
     return BackendTimeoutError(f"other clients keep changing {what}", hint=hint)
 
 
 class AutoResetEvent:
-    """An event for which one thread waits, and which its wait resets: to set it while nobody waits
-    ends the next wait at once, and to set it twice is to set it once.
+    """An event that one thread waits for, and that is reset by the wait. If it is set while no
+    thread waits, the next wait ends at once; setting it twice has the effect of setting it once.
 
     Not a `threading.Event`, because an exception from a signal handler in `Event.set` can leave its
     lock taken for ever.
@@ -230,7 +231,7 @@ class AutoResetEvent:
             return  # it is set already
 
     def wait(self, seconds: float) -> bool:
-        """Wait until it is set, at most `seconds`; whether it was."""
+        """Wait until it is set, at most `seconds`; returns whether it was."""
         return self._lock.acquire(timeout=max(0.0, seconds))
 
 

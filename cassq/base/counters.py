@@ -22,11 +22,12 @@ COUNTS = (
 
 
 class Tally:
-    """What one pusher, or one popper of `group`, has done. All are messages unless named bytes.
+    """What one pusher, or one popper of `group`, has done; in messages, unless said otherwise.
 
     pushed: durably; spilled: of those, into the spool. forwarded: from a spool; found: of those,
-    they had arrived before. carried_over: to another pipe, after a failed write; doubtful: of
-    those, they may be in both. refused: not pushed, as the storage did not answer. written_bytes:
+    the ones that had arrived before. carried_over: to another pipe, after a failed write; doubtful:
+    of those, the ones that may be in both. refused: not pushed, as the storage did not answer.
+    written_bytes:
     of frames, compressed if the queue's are. popped: delivered; redelivered: claimed again.
     committed: durably. rolled_back, released, dead: given back as failed, as untried, as dead
     letters. lost: their claim was lost. limited: pops that got less than they asked for because of
@@ -118,7 +119,7 @@ class Tallies:
         return found
 
 
-# The upper bounds of the buckets in which answers are counted, in seconds.
+# The upper bounds of the buckets for the latency of answers, in seconds.
 LATENCY_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 

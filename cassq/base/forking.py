@@ -1,4 +1,4 @@
-"""Locks that are taken while the process forks, and what is let go of meanwhile.
+"""Locks that are held while the process forks, and connections that are closed before.
 
 SQLite keeps in memory which locks its process has on a file, and a child inherits that record, but
 not the locks. If another thread is in a transaction, the connections that the child opens to this
@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from cassq.base.clock import Stopwatch
 
-# For how long a fork waits at most for threads that have such locks.
+# The longest time that a fork waits for threads that hold such locks.
 WAIT_SECONDS = 5.0
 
 _locks: weakref.WeakKeyDictionary[threading.RLock, weakref.WeakMethod[Callable[[], None]] | None]
@@ -27,8 +27,8 @@ _forking = threading.local()
 
 
 def take_at_forks(lock: threading.RLock, let_go: Callable[[], None] | None = None) -> None:
-    """Have this lock taken while the process forks, in the thread that does; it is free afterwards,
-    in the child too. Cost: a fork waits for the thread that has it, for `WAIT_SECONDS` at most.
+    """Have the forking thread hold this lock during a fork; it is free afterwards, in the child
+    too. Cost: a fork waits for another thread that holds it, `WAIT_SECONDS` at most for all locks.
 
     let_go: a method that is called with the lock taken, before the fork; not if that thread had
     the lock already, as when a signal's handler forks. It is kept weakly, as the lock is.

@@ -30,7 +30,7 @@ class Housekeeper:
         self._event = AutoResetEvent()
         self._due: dict[Maintain, float] = {}
         self._urgent: deque[Maintain] = deque()
-        self._failing: dict[Maintain, str] = {}  # and what was logged of each
+        self._failing: dict[Maintain, str] = {}  # failing tasks → the error that was logged
         self._thread: threading.Thread | None = None
         self._next = 0.0
         self._stopped = False

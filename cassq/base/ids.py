@@ -15,7 +15,7 @@ class Ids:
     def __init__(self, source: random.Random | None = None) -> None:
         self._random = source or random.SystemRandom()
         self.client: str = f"{self._random.getrandbits(48):012x}"
-        # Returns a version for a row that was never used before.
+        # Returns a version that no row has had before.
         self.version: Callable[[], str] = map(f"{self.client}.%d".__mod__, count(1)).__next__
 
     def new(self, now_ms: int) -> str:

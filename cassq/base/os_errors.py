@@ -1,5 +1,5 @@
-"""Translates errors of the operating system to cassq's, with hints on what to do; and frees what
-errors hold that were dealt with."""
+"""Translates errors of the operating system to cassq's, with hints on what to do; and frees the
+memory that handled errors hold."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def explained(exc: OSError, what: str) -> BackendError:
 def untraced(error: Error) -> Error:
     """The error, without its traceback and those of the errors behind it.
 
-    The frames of a traceback, and of all that called them, hold what was worked on, and often the
-    error itself: all of that would stay until the garbage collector comes, which may be seldom.
+    The frames of a traceback, and those of their callers, hold the data they worked on, and often
+    the error itself: all of it would stay until the garbage collector runs, which may be seldom.
     """
     left: list[BaseException | None] = [error]
     known: set[int] = set()

@@ -1,4 +1,4 @@
-"""Text of others in messages and logs: on one line, and not too long."""
+"""Text from outside cassq in messages and logs: on one line, and not too long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of processes, by which others on the machine know whether one is gone."""
+"""Names of processes, which show others on the machine whether a process is gone."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def _namespace() -> str:
 
 
 def _started(pid: int) -> str:
-    """When a process started, in ticks since boot; "ended" if only its parent has not noticed its
-    end, empty if that cannot be read."""
+    """When a process started, in ticks since boot; "ended" for a zombie; empty if that cannot be
+    read."""
     try:
         text = (_PROC / str(pid) / "stat").read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""Log lines about strangers: short, in one line each, and few."""
+"""Warnings that strangers on the network can cause: short, on one line each, and few."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Sharing: if several threads of one process need the same work, one of them does it for all.
 
-While one works the others wait; the next one works for all that came meanwhile. The result is kept
-for the next call. A pusher combines its pushes by itself: they have an order, a size at which a
-frame is full and an outcome each, and a push alone takes a few microseconds.
+While one works, the others wait; the next one works for all that came meanwhile. The result is kept
+for the next call. Pushers do not use this for combining pushes: these have an order, a size at
+which a frame is full and an outcome each, and a push alone takes a few microseconds.
 """
 
 from __future__ import annotations
@@ -179,8 +179,8 @@ def answered(
     """What `ask` returns, to this thread or to another that called it after this call began.
 
     old_ms: the answer may also be this old; and while another thread is asking, the previous answer
-    will do. beside_ms: one of this age will do as well, and is then renewed in the background,
-    where there is one. sharing: None means that each thread asks for itself.
+    will do. beside_ms: an answer of this age will do as well; `Sharing.background`, if there is
+    one, then renews it. sharing: None means that each thread asks for itself.
     """
     if sharing is None:
         return SharedAnswer(now_ms(), ask())

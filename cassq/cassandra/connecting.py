@@ -35,7 +35,7 @@ class ConnectBudget:
         self._silent: set[object] = set()
 
     def begin(self, servers: int) -> None:
-        """Begin to open a session, with as many servers to ask."""
+        """Begin to open a session. servers: how many there are to ask."""
         self._until_ms = self._now_ms() + round(self._seconds * 1000)
         self._untried = servers
         self._silent.clear()
@@ -84,8 +84,8 @@ class PatientCluster(Cluster):  # type: ignore[misc]  # the driver has no types
 
     @property
     def connect_timeout(self) -> float:
-        """How many seconds a connection may take to open: the driver reads it for each one, and for
-        all later ones to a server that is down."""
+        """How many seconds a connection may take to open. The driver reads it for each connection,
+        and once for all attempts to reconnect to a server that is down."""
         share = self._trying.seconds
         return self._connect_timeout if share is None else min(share, self._connect_timeout)
 

@@ -1,4 +1,4 @@
-"""The driver's connection to a node, with large buffers and few copies of what passes it.
+"""The driver's connection to a node, with large buffers and few copies of each message.
 
 The driver was made for small requests: it sends and receives 4 KB at a time, and copies a frame of
 1 MB some ten times on its way. Here a message is copied twice on its way out, and on its way in
@@ -6,8 +6,8 @@ once after what the driver's event loop does. What goes over the wire is the sam
 native protocol, version 5, with their checksums (CRC-24 of the header, CRC-32 of the payload).
 Anything else, such as the first messages of a connection, is left to the driver.
 
-This relies on parts of the driver that are not documented, so it is used with the versions that it
-was tested with; with any other the driver's own connection is.
+This relies on undocumented parts of the driver, so it is used only with the driver versions that it
+was tested with; otherwise the driver's own connection is used.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ def _lateness(exc: Exception) -> str:
         came = f"{exc.received_responses or 0} of {exc.required_responses or 0}"
         failed = isinstance(exc, CoordinationFailure)
         why = "some failed" if failed else "some did not answer in time"
-        return f"got only {came} answers that are needed from replicas: {why}"
+        return f"got only {came} required answers from replicas: {why}"
     return "did not answer in time"
 
 

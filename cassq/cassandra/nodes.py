@@ -47,16 +47,16 @@ def ask_nodes(session: Session, clock: Clock, near: str, settings: Sequence[str]
     found: list[Node] = []
     for host, future in asking:
         settings_there = {} if future is None else _answer(session, clock, text, host, future)
-        # The driver says of a server that it never contacts that it does not know.
+        # None for a server that the driver never contacts: it does not know.
         up = host.is_up is not False if future is None else settings_there is not None
         found.append(Node(host.address, host.datacenter or "", up, settings_there or {}))
     return sorted(found, key=lambda node: (node.data_centre, node.address))
 
 
 def schemas_differ(session: Session) -> bool:
-    """Whether nodes to which there are connections have different schemas, by their own word. The
-    word of one node for the others may be older than a change that they have just made. Cost: a
-    read at each, side by side."""
+    """Whether the nodes to which there are connections report different schemas. Each is asked,
+    because what one reports of the others may be older than a change that they have just made.
+    Cost: a concurrent read at each."""
     asking = [
         (host, _ask(session, SCHEMA_VERSION, host))
         for host, pool in session.get_pool_state().items()
@@ -73,9 +73,9 @@ def schemas_differ(session: Session) -> bool:
 
 def seem_agreed(control: ControlConnection, clock: Clock, seconds: float) -> bool:
     """Whether all nodes, also those of other data centres, have the same schema within `seconds`,
-    by the word of the node to which the driver has its control connection. If that node has just
-    died, the driver connects to another one, which is asked instead; False if it finds none. Cost:
-    two reads there, repeated until they agree."""
+    as the node reports to which the driver has its control connection. If that node has just died,
+    the driver connects to another one, which is asked instead; False if it finds none. Cost: two
+    reads there, repeated until the nodes agree."""
     watch = Stopwatch()
     while True:
         try:

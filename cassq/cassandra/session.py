@@ -328,8 +328,8 @@ class Cql:
         return answers
 
     def _answers(self, writes: Sequence[Callable[[], Any]]) -> list[bool | BackendError]:
-        """What became of each conditional write, `IN_FLIGHT` of them at a time. writes: make the
-        statements, which may fail as well, as they may have to be prepared."""
+        """The outcome of each conditional write, `IN_FLIGHT` of them at a time. writes: make the
+        statements; this may fail too, because a statement may have to be prepared."""
         answers: list[bool | BackendError] = []
         for at in range(0, len(writes), IN_FLIGHT):
             for begun in [self._begun(make) for make in writes[at : at + IN_FLIGHT]]:
@@ -342,7 +342,7 @@ class Cql:
         return answers
 
     def _begun(self, make: Callable[[], Any]) -> tuple[Any, ResponseFuture] | BackendError:
-        """A statement with what was sent, or why it was not."""
+        """A statement and the future of its answer; or the error if it was not sent."""
         try:
             bound = make()
             return bound, self.send(bound)
@@ -406,8 +406,8 @@ class Cql:
         return self._result(future, conditional=conditional)
 
     def execute(self, text: str, *, agree: bool = True) -> None:
-        """Run an unprepared statement of the schema, at the same node as the one before, which has
-        its result. agree: wait until all nodes have it."""
+        """Run an unprepared schema statement, at the same node as the previous one, whose result
+        that node has. agree: wait until all nodes have the result."""
         if self._schema_node is None or not self._schema_node.is_up:
             self._schema_node = next(iter(self._session.get_pool_state()), None)
         try:
@@ -438,7 +438,7 @@ class Cql:
 
     def use(self, keyspace: str) -> None:
         """Make statements from now on refer to the tables of this keyspace, and go to nodes that
-        have what they are about. Cost: one read."""
+        hold the rows. Cost: one read."""
         self._keyspace = keyspace
         try:
             self._cluster.refresh_keyspace_metadata(keyspace, max_schema_agreement_wait=0)
@@ -558,8 +558,8 @@ class Cql:
                 self._patience.lose(error)
                 tries.wait_after(error)
             else:
-                # A speculative retry at another node must not apply a condition twice. It may do so
-                # where the IF begins a line: who sends that takes what is its own for applied.
+                # A speculative retry at another node must not apply a condition twice. It may where
+                # the IF begins a line: senders of these count a row of their own as applied.
                 prepared.is_idempotent = " IF " not in text
                 self._prepared[text] = prepared
                 return prepared

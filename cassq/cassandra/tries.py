@@ -138,7 +138,7 @@ class Tries:
 
 
 def unanswered(what: str) -> BackendTimeoutError:
-    """The error after the last attempt, when none had an answer."""
+    """The error after the last attempt, when none was answered."""
     hint = "a node is slow or gone; try again"
     return BackendTimeoutError(f"it is not known whether {what}", hint=hint, outcome_unknown=True)
 

@@ -1,5 +1,6 @@
-"""The address of a lock service: `zookeeper://user:password@h1:2181,h2:2181/cassq?session=10`,
-and whether anything listens there: a server that is down is not one that refuses."""
+"""The address of a lock service: `zookeeper://user:password@h1:2181,h2:2181/cassq?session=10`.
+And whether anything listens there, which distinguishes a server that is down from one that refuses.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `hazelcast` locker: FencedLocks of the CP subsystem, or locks of a map where there is none.
+"""The `hazelcast` locker: FencedLocks of the CP subsystem, or without one, locks of a map.
 
 **With CP** (three members or more, which agree on every step): a lock's token is its fence. The
 members do not know its ttl. The holder releases it in time; if the holder hangs or dies, the lock

@@ -1,5 +1,5 @@
 """The `lease` locker: a lock is a row in the catalog with an owner, an epoch and a deadline. It is
-held until its deadline, and lost only once."""
+held until its deadline unless it is renewed, and lost only once."""
 
 from __future__ import annotations
 

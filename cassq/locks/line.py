@@ -4,11 +4,12 @@ Of the clients that wait for a turn one is *next*: it holds a lease named after 
 request, and renews it. The others stand in line: their names are a text that they share, changed by
 compare-and-set. When there is no request, the first in line makes one, and leaves the line.
 
-A client that stopped waiting is passed over: one behind `n` others goes before them when it has
-seen for `n` times `PATIENCE_MS` that they make no request. So nobody who waits is passed over, a
-dead client delays the others once, and a client that is wrongly taken for dead goes to the end.
+A client that stopped waiting is passed over: a client behind `n` others goes before them once it
+has seen for `n` times `PATIENCE_MS` that they make no request. So no client that waits is passed
+over, a dead client delays the others once, and one wrongly taken for dead goes to the end.
 
-As turns do, a line decides only who is served when: what it says may be lost, or wrong.
+Like turns, a line decides only in which order clients are served: what it says may be lost, or
+wrong.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ logger: logging.Logger = logging.getLogger("cassq")
 
 REQUEST_MS = 500  # how long a request stands unless it is renewed
 PATIENCE_MS = 300  # how long a client that is first in line may take to make a request
-# In line; who comes later waits outside, where chance decides. It bounds the text.
+# The most clients in line; later ones wait outside, where chance decides. It bounds the text.
 LENGTH_MAX = 100
 
 
@@ -63,10 +64,10 @@ class Line:
         return group_id in self._places and not self.is_next(group_id)
 
     def ask(self, group_id: str, popper: str) -> bool:
-        """Wait for the next turn; whether this client is next. popper: who waits.
+        """Wait for the next turn; whether this client is next. popper: the one that waits.
 
-        Cost: for who is next, a conditional write, twice while a request stands. For others a read
-        while there is a request, otherwise two; a conditional write to get in line, and two to
+        Cost: for the client that is next, two conditional writes per `REQUEST_MS`. For others one
+        read while there is a request, otherwise two; a conditional write to get in line, and two to
         become next.
         """
         now_ms = self._clock.boot_ms()
@@ -88,7 +89,7 @@ class Line:
         return True
 
     def _comes_next(self, group_id: str, popper: str, now_ms: int) -> bool:
-        """Whether it is for this client to make the request; gets it in line if not."""
+        """Whether this client should make the request; if not, it gets in line."""
         if group_id in self._places and self.is_wanted(group_id):
             self._silent.pop(group_id, None)
             return False
@@ -139,7 +140,7 @@ class Line:
 
     def leave(self, popper: str) -> None:
         """Give up the places of a popper that is closed. Cost: for each a read and a conditional
-        write, as often as others change the line meanwhile."""
+        write, again whenever others change the line meanwhile."""
         for group_id in [group_id for group_id, who in self._places.items() if who == popper]:
             try:
                 self._step_out(group_id)
@@ -147,8 +148,8 @@ class Line:
                 logger.info("this client stays in line, and will be passed over: %s", exc)
 
     def _step_out(self, group_id: str, *, with_those_in_front: bool = False) -> None:
-        """Leave the line. with_those_in_front: they are out too, as this client passed over them.
-        Cost: none if it is not in line, otherwise as `leave`."""
+        """Leave the line. with_those_in_front: also remove the clients in front, which this one has
+        passed over. Cost: none if it is not in line, otherwise as for `leave`."""
         if self._places.pop(group_id, None) is None:
             return
         self._silent.pop(group_id, None)
@@ -163,7 +164,7 @@ class Line:
                 return
 
     def _put(self, group_id: str, there: str, names: Sequence[str]) -> bool:
-        """Replace the text. It begins with a mark, so that nobody else writes the same."""
+        """Replace the text. It begins with a mark, so that no other client writes the same."""
         mark = f"{self._owner}.{next(self._writes)}"
         text = " ".join([mark, *names]) if names else ""
         return self._leases.swap(line_name(group_id), there, text)

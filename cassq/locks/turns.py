@@ -7,11 +7,11 @@ several round trips. A turn ends
 - when its popper has taken nothing for `IDLE_MS`, or is paused, stopped or closed.
 
 Poppers of one client pass a turn on in memory. The other clients stand in line, and one is next,
-see `line`. The holder's housekeeper looks whether there is one, so its consumer waits for nothing.
-A holder that gave way takes no new turn while another client is next.
+see `line`. The holder's housekeeper checks whether a client is next, so the consumer need not wait
+for that. A holder that gave way takes no new turn while another client is next.
 
-Nothing depends on a turn but who is served when: claims and acks are conditional on the epoch that
-the first claim of a turn raises. A request that is lost or wrong costs time only.
+A turn decides only in which order poppers are served: claims and acks are conditional on the epoch
+that the first claim of a turn raises. A request that is lost or wrong only costs time.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ logger: logging.Logger = logging.getLogger("cassq")
 
 TURN_MS = 200  # how long a popper may keep its turn while others wait
 IDLE_MS = 200  # how long it may keep a turn that it does not use
-OVERSTAY_MS = 400  # how long what a popper claimed ahead may take while others wait
-LOOK_MS = 100  # how often a holder looks whether another client waits
+OVERSTAY_MS = 400  # how long a popper may keep what it claimed ahead while others wait
+LOOK_MS = 100  # how often a holder checks whether another client waits
 RELEASE_SECONDS_MAX = 10.0
-# How often a popper in line tries again: if its client is next; if another is, so that many who
-# wait do not slow down the one who works; and behind a popper of its own client, which wakes it.
+# How often a popper in line tries again: if its client is next; if another client is, so seldom
+# that many waiting ones do not slow down the holder; behind a popper of its client, which wakes it.
 NEXT_SECONDS, LINE_SECONDS, BESIDE_SECONDS = 0.02, 0.15, 0.05
 # A lock is renewed in the background when a message is handed out after this share of its time ...
 _RENEWED_AFTER = 0.05
-# ... and before anything is claimed after this one. So it lapses no earlier than this share of a
-# claim's time before the claim, which the next holder then leaves alone until it expires.
+# ... and before anything is claimed after this share of it. So the lock lapses before the claim by
+# at most this share of the claim's time, and the next holder leaves the claim alone until then.
 STALE_SHARE = 1 / 8
 
 
@@ -98,8 +98,8 @@ class HeldTurn(Lock):
     def renew(self, ttl_ms: int) -> bool:
         with self._renewing:
             self._long |= ttl_ms > self.ttl_ms
-            # It lapses as if it had been renewed for its own time then: for less than that, it is
-            # renewed again before anything else is claimed.
+            # Noted as the renewal for its own ttl that lapses at the same time: after a renewal for
+            # less than that, the lock is renewed again before anything else is claimed.
             return self._renew(self._turns.now_ms() + ttl_ms - self.ttl_ms, ttl_ms)
 
     def release(self) -> None:
@@ -134,15 +134,15 @@ class HeldTurn(Lock):
 
     def refresh(self, now_ms: int, *, always: bool = False) -> bool:
         """Renew the lock for what was, or will be, handed out, unless that was done meanwhile;
-        whether it is still ours. Cost: the same as `Lock.renew`."""
+        returns whether it is still ours. Cost: the same as `Lock.renew`."""
         with self._renewing:
             if self._stale or always:
                 return self._renew(now_ms, self.ttl_ms)
             return self.lock.held()
 
     def _renew(self, since_ms: int, ttl_ms: int) -> bool:
-        """Renew the lock, which then lapses its own time after `since_ms`. If that fails, it may
-        lapse as before, or so soon."""
+        """Renew the lock, which then lapses its own ttl after `since_ms`. If that fails, it may
+        lapse then, or when it would have lapsed before."""
         self.renewed_ms = min(self.renewed_ms, since_ms)
         held = self.lock.renew(ttl_ms)
         self._stale, self.renewed_ms = False, since_ms
@@ -233,10 +233,10 @@ class Turns:
         self, name: str, group_id: str, popper: str, ttl_ms: int, *, in_line: bool
     ) -> HeldTurn | None:
         """Take the lock; None while another client has it, or goes first. in_line: the group has no
-        other lock that may be free, so who waits does not try it out of turn.
+        other lock that may be free, so a client in line does not try it out of turn.
 
-        Cost: that of `Locker.acquire`; that of `Line.ask` if the lock is taken, or who waits for
-        it is not next.
+        Cost: that of `Locker.acquire`; that of `Line.ask` if the lock is taken, or if this client
+        is in line and not next.
         """
         now_ms = self._clock.boot_ms()
         if self._goes_first(group_id, popper, now_ms):
@@ -260,8 +260,8 @@ class Turns:
         return NEXT_SECONDS if self._line.is_next(group_id) else LINE_SECONDS
 
     def _goes_first(self, group_id: str, popper: str, now_ms: int) -> bool:
-        """Whether another client goes first, as it waits for a turn that ended here. Then this one
-        gets in line."""
+        """Whether another client goes first, because it waited for a turn that ended here. This
+        client then gets in line."""
         until_ms = self._gave_way.get(group_id)
         if until_ms is None:
             return False
@@ -277,7 +277,7 @@ class Turns:
     # --- keeping ------------------------------------------------------------------------------
 
     def rest(self, turn: HeldTurn, *, used: bool) -> None:
-        """Keep a turn of which nothing is in hand."""
+        """Keep a turn that has no messages in hand."""
         with self._mutex:
             if turn.state is TurnState.IN_HAND:
                 turn.state = TurnState.RESTING
@@ -293,7 +293,7 @@ class Turns:
         self._release(turn)
 
     def _release(self, turn: HeldTurn) -> None:
-        """Release the lock of a turn that is over. Until then it is known as over."""
+        """Release the lock of a turn that is over. Until that is done, the turn is kept as over."""
         try:
             turn.lock.release()
         finally:

@@ -13,7 +13,7 @@ A node's `czxid` is the lock's token: the number of the change that created it; 
 the changes of all nodes. Waiters get the lock in the order of their requests.
 
 Cost, in round trips; a majority syncs each write: acquire a free lock 1 read, 1 write, 1 read (a
-new name: 1 more write); a held one 1 read, and 1 more per ttl; renew and release 1 write. While
+new name: 2 more writes); a held one 1 read, and 1 more per ttl; renew and release 1 write. While
 any lock is held, 1 read through the leader per sixth of the session.
 """
 
@@ -52,7 +52,7 @@ CONNECT_SECONDS_MAX = 10.0
 
 # The servers keep a session for its whole length after its last request. A follower reports
 # that to the leader with a delay of at most a tick, which is half of the shortest session or less;
-# kazoo itself gives up a connection after as much.
+# kazoo itself gives up a silent connection after this part of the session.
 _SURE_PART = 2 / 3
 _BEATS = 6
 _CREATIONS_MAX = 10

@@ -40,7 +40,7 @@ class Batch:
     headers: Sequence[bytes | None] | None = None
     keys: Sequence[bytes | None] | None = None
     ids: Sequence[bytes | None] | None = None
-    length: int | None = None  # of each payload, if they are known to have the same
+    length: int | None = None  # of each payload, if all are known to have the same
     dues_ms: int | Sequence[int] | None = None  # catalog time before which nothing is delivered
     priority: int = 0  # of all of them; not in the frame, but in the row of their pipe
 

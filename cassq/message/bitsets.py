@@ -1,5 +1,5 @@
-"""Bit sets: range sets with many gaps, as bits of one number: what is done of a run of messages
-whose order is that of their keys."""
+"""Bit sets: range sets with many gaps, kept as the bits of one number. They say which messages of a
+run are done where messages are delivered in the order of their keys."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _ONES = [tuple(bit for bit in range(8) if byte >> bit & 1) for byte in range(256
 
 class BitSet(RangeSet):
     """A `RangeSet` whose operations take a time, and memory, that depend on its span, not on its
-    gaps: less than a microsecond for 8,192 seqs, if both sets have the same base. Together with any
-    other range set they give a bit set.
+    gaps: less than a microsecond for 8,192 seqs, if both sets have the same base. An operation on a
+    bit set and any other range set gives a bit set, unless they have too wide a span together.
 
-    Its ranges, and its single seqs, are found when they are first asked for.
+    Its ranges, and its single seqs, are computed on first use.
     """
 
     __slots__ = ("_base", "_bits", "_seqs", "_stored")
@@ -35,8 +35,8 @@ class BitSet(RangeSet):
 
     @classmethod
     def of(cls, seqs: Iterable[int], base: int | None = None) -> BitSet:
-        """The set of single seqs, in any order. base: at most the least of them; sets with the same
-        one are quick together."""
+        """The set of single seqs, in any order. base: at most the least of them; operations on sets
+        with the same base are fast."""
         found = sorted(seqs)
         if not found:
             return cls()

@@ -1,5 +1,5 @@
-"""Column batches: messages whose columns are in memory as a frame stores them; making a frame takes
-a few slices and one join, whatever their number.
+"""Column batches: messages whose columns are in memory as a frame stores them. So making a frame
+takes a few slices and one join, however many messages it has.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Strings:
 class ColumnBatch:
     """Messages to append (see `batches.Appendable`). time_ms: wall milliseconds, for all.
 
-    length: of each payload, if they are known to have the same. dues: the due time of each, in
-    catalog milliseconds, as little-endian 64-bit numbers.
+    length: that of each payload, if all are known to have the same. dues: the due time of each
+    message, in catalog milliseconds, as little-endian 64-bit numbers.
     """
 
     payloads: Strings

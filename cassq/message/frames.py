@@ -6,7 +6,7 @@ under a microsecond per message. The checksum (xxh3-64 over header and body, see
 the pipe) is verified whenever a frame is read: a frame that is damaged, cut short or belongs to
 another pipe is never handed out.
 
-Invariants: a frame holds at least one message; its seqs are `base_seq .. base_seq + count`;
+Invariants: a frame holds at least one message; its seqs are `base_seq .. base_seq + count - 1`;
 once acknowledged its bytes never change.
 """
 
@@ -201,7 +201,7 @@ class Frame(Bundle):
         return list(self._sliced(first, last))
 
     def _sliced(self, first: int, last: int) -> Iterable[bytes]:
-        """`payloads`, where their lengths differ each made when it is asked for."""
+        """`payloads`; if their lengths differ, each is created when it is requested."""
         data = self._data
         if self._uniform >= 0:
             size = self._uniform
@@ -220,7 +220,7 @@ class Frame(Bundle):
         return map(source.read, self._lengths[first:last])
 
     def payloads_of(self, seqs: RangeSet) -> list[bytes]:
-        """The payloads of these of its seqs, in order."""
+        """The payloads of these seqs of the frame, in order."""
         base = self.base_seq
         if len(seqs.ranges) == 1:
             ((start, end),) = seqs.ranges

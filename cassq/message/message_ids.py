@@ -12,7 +12,7 @@ from cassq.message.batches import AppendReceipt, SpilledReceipt
 
 _SEQ_BITS, _LOW_BITS, _MIDDLE_BITS = 26, 62, 12
 _NODE_BITS = 48  # of a UUID's last group, which holds the sequence number
-# Compiled when they are used: only those who show ids as UUIDs do.
+# Not compiled here: few programs show ids as UUIDs.
 _PIPE = r"[0-9a-f]{24}"
 _PLAIN = r"([0-9a-f]{24})-(0|[1-9][0-9]*)"
 _UUID8 = r"[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
@@ -20,7 +20,7 @@ _UUID8 = r"[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
 
 def as_uuid(message_id: str) -> str:
     """An id as a UUID of version 8, which `from_uuid` reads back: 96 bits of the pipe, 26 of the
-    sequence number. An id that has no place in it is returned with `-` for `:`."""
+    sequence number. An id that does not fit is returned with `-` in place of `:`."""
     pipe_id, _, digits = message_id.partition(":")
     try:
         seq = int(digits)
@@ -74,7 +74,7 @@ class MessageId(str):
 
 
 class SpilledId(MessageId):
-    """The id of a message that was pushed while no quorum answered."""
+    """The id of a message that was pushed while the storage did not answer."""
 
     __slots__ = ()
     spilled = True
@@ -144,8 +144,8 @@ class MessageIds(Sequence[str]):
 
 
 class ScatteredIds(MessageIds):
-    """The ids of messages that went to several places in turn. parts: which of the messages, and
-    their ids, for each place."""
+    """The ids of messages that went to several places in turn. parts: for each place, the indexes
+    of its messages, and their ids."""
 
     __slots__ = ("_each", "_parts")
 
@@ -181,7 +181,7 @@ class ScatteredIds(MessageIds):
 
 
 def joined_runs(runs: Iterable[AppendReceipt]) -> list[AppendReceipt]:
-    """Runs of which those that continue one another are one."""
+    """The same runs, where those that continue one another are joined."""
     found: list[AppendReceipt] = []
     for run in runs:
         last = found[-1] if found else None

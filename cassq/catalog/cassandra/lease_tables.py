@@ -18,7 +18,7 @@ SWAP = "UPDATE leases SET owner = ? WHERE name = ? IF owner = ?"
 DROP_LEASE = "UPDATE leases SET owner = '', due_ms = 0 WHERE name = ? IF owner = ?"
 FORGET_LEASE = "DELETE FROM leases WHERE name = ? IF EXISTS"
 FORGET_FREE_LEASE = "DELETE FROM leases WHERE name = ? IF owner = ''"
-# A request for the next turn: one row a group that is wanted, not one a group that ever was.
+# A request for the next turn. Its row is deleted, not kept: only groups with a request have one.
 DROP_REQUEST = "DELETE FROM leases WHERE name = ? IF owner = ?"
 
 FREE_KEPT = 1_000  # cached leases
@@ -81,7 +81,7 @@ class CassandraLeases(Leases):
         dropped = self._cql.apply_settled(DROP_LEASE, (name, owner), is_dropped)
         if dropped and known and known[0] == owner and len(self._leases) < FREE_KEPT:
             self._leases[name] = ("", known[1], 0)
-        # Taken while its pipe was being retired: nobody will ever ask for it again.
+        # Taken while its pipe was being retired: no client will ask for it again.
         if name.startswith("pop:") and self._rows.pipes.by_id(name.rpartition(":")[2]) is None:
             self._cql.apply(FORGET_FREE_LEASE, (name,))
 

@@ -40,7 +40,7 @@ class Notes:
         return value if noted is None else noted
 
     def change(self, key: str, old: str, new: str) -> bool:
-        """Change a note; False if it is not `old` any more. Cost: one conditional write."""
+        """Change a note; False if it is no longer `old`. Cost: one conditional write."""
         return self._cql.apply_settled(
             RENOTE, (new, key, old), lambda: self.find(key, serial=True) == new
         )

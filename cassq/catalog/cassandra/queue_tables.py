@@ -227,7 +227,7 @@ class CassandraQueues(Queues):
 
             what = f"queue {row.name!r} is deleted"
             self._cql.apply_until(MARK_DELETED, (queue_id,), is_marked, what)
-        # A name that is not freed for a crash is freed by who wants it next.
+        # If a crash keeps the name from being freed here, the next queue of that name takes it.
         self._cql.apply(FREE_NAME, (row.name, queue_id))
         return self._pipes.consume_all(queue_id)
 
@@ -331,8 +331,8 @@ class CassandraQueues(Queues):
         raise contended(f"group {group.id}")
 
     def _delete_group(self, group: GroupRow, version: int, removal: Sample | None = None) -> bool:
-        """Replace a group's row by one that records what must still be removed. removal: it
-        expires, if no popper was noted since; this is to be added."""
+        """Replace a group's row by one that records what must still be removed. removal: the group
+        is removed only if no popper was noted since, and this sample is added later."""
         leftover = f"{OWN}{group.id}"  # no group can be given that name
         key = (group.queue_id, group.name, group.id)
         if removal is None:

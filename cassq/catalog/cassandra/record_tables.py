@@ -283,8 +283,8 @@ class CassandraRecords(Records):
         self._cql.apply_all(added, "samples are stored")
 
     def add_next(self, sample: Sample) -> None:
-        """Add a sample at the next free time from its own on, unless one with its data is there.
-        Cost: for each time that is taken, that of `add_samples` and `samples`."""
+        """Add a sample at its own time or the next free one after it, unless one with its data is
+        there. Cost: for each time that is tried, that of `add_samples` and `samples`."""
         for at_ms in range(sample.at_ms, sample.at_ms + NEXT_MAX):
             self.add_samples([replace(sample, at_ms=at_ms)])
             later = self.samples(sample.subject, sample.step_ms, at_ms)
@@ -395,7 +395,7 @@ class CassandraRecords(Records):
     def _schedule_written(
         self, statement: str, values: tuple[str, ...], name: str, wanted: ScheduleRow | None
     ) -> bool:
-        """Do a conditional write; if it got no answer, look whether the wanted row is there."""
+        """Do a conditional write; if it got no answer, check whether the wanted row is there."""
         text = None if wanted is None else encoded(wanted)
         return self._cql.apply_settled(statement, values, lambda: self._schedule_text(name) == text)
 

@@ -139,7 +139,7 @@ def create_keyspace(cql: Cql, replicas: Mapping[str, int]) -> None:
 def set_replication(
     cql: Cql, desired: Mapping[str, int], *, repaired: bool, tables: bool
 ) -> str | None:
-    """Change the replication of the session's keyspace; return what is due then, if anything.
+    """Change the replication of the session's keyspace; return what must be done next, if anything.
 
     repaired: all servers were repaired since the last change. tables: the keyspace has some; then
     one replica at most is added or removed. Raises ConfigError for replication that the servers
@@ -150,7 +150,7 @@ def set_replication(
     there = replicas_of(cql)
     if there is None:
         raise ConfigError(
-            f"there is no keyspace {keyspace!r}", hint="`cassq schema apply` makes it"
+            f"there is no keyspace {keyspace!r}", hint="`cassq schema apply` creates it"
         )
     nodes = cql.nodes()
     refuse_impossible(desired, nodes)

@@ -1,4 +1,4 @@
-"""Results of tasks in Cassandra: a row each, which ends by its time to live."""
+"""Results of tasks in Cassandra: a row each, which expires by its TTL."""
 
 from __future__ import annotations
 

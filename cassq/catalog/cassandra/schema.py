@@ -114,7 +114,7 @@ def apply(
     directory: Path | None = None,
 ) -> int:
     """Create the keyspace and its tables if they are missing, or upgrade them; return their
-    version. If the session has no keyspace yet, this one is set.
+    version. The session uses the keyspace from then on.
 
     replication: replicas by data centre, or `{"": 3}` for all of them; required to create a
     keyspace. done: called with each step. Raises ConfigError for a keyspace of another program or a
@@ -159,8 +159,8 @@ def apply(
 def _make_tables(
     cql: Cql, statements: Sequence[str], done: Callable[[str], None], keep: Callable[[], None]
 ) -> None:
-    """Create missing tables, all at one node: the others get them in the same order, and are waited
-    for once."""
+    """Create missing tables, all at one node: the others get them in the same order. Waits for the
+    others once, at the end."""
     there = tables_of(cql)
     for statement in statements:
         table = _table_of(statement)

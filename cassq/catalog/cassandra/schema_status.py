@@ -17,7 +17,7 @@ from cassq.errors import BackendError
 
 REPLICAS_MIN = 3  # for a quorum without one of them
 COMMITLOG_SYNC, PAXOS_VARIANT = "commitlog_sync", "paxos_variant"
-# With these, what a conditional write was answered is kept by all that is read later.
+# With these, all later reads agree with the answer of a conditional write.
 PAXOS_SAFE = ("v1", "v2")
 LOCKS, STORE = "locks", "store"
 
@@ -135,8 +135,8 @@ def _of_replication(found: Status) -> list[str]:
 def _of_paxos(found: Status) -> list[str]:
     values = found.setting(PAXOS_VARIANT)
     lines = [
-        f"paxos_variant is {value} on {_those(addresses)}: it may answer reads with what was"
-        " changed already, and so lose acknowledged work; set it to v2"
+        f"paxos_variant is {value} on {_those(addresses)}: reads may miss acknowledged changes,"
+        " and acknowledged work may be lost; set it to v2"
         for value, addresses in values.items()
         if value not in PAXOS_SAFE
     ]

@@ -62,7 +62,7 @@ class CassandraSidecars(Sidecars):
         if before is not None and before.generation == row.generation:
             state = before.state
         else:
-            # First, in case this directory was here before: its state of then is over.
+            # First, in case this generation was here before: its earlier state no longer applies.
             state = SidecarState.UP
             self._cql.write(SET_STATE, (int(state), row.generation, row.name))
         row = replace(row, state=state, seen_ms=self._keyspace.now_ms())
@@ -111,8 +111,8 @@ class CassandraSidecars(Sidecars):
         return self._put(old, new, CHANGE_PLACEMENT, values)
 
     def _put(self, old: Placement | None, new: Placement, text: str, values: Row) -> bool:
-        """Whether a placement is stored after `act`, a conditional write that stores it. Without an
-        answer it is retried; if that is refused, the first attempt may have succeeded."""
+        """Whether `new` is stored after a conditional write of it (`text`, `values`). If there is
+        no answer, it is tried again; if that is refused, the first attempt may have succeeded."""
         there = old
 
         def is_changed() -> bool:

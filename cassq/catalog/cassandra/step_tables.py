@@ -1,4 +1,4 @@
-"""Steps of tasks in Cassandra: a partition for each task, whose rows end by their time to live."""
+"""Steps of tasks in Cassandra: a partition for each task, whose rows expire by their TTL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cassq.catalog.step_port import Steps
 # The records of one task: a partition.
 FIND = "SELECT key, value FROM steps WHERE task_id = ?"
 # Conditional writes of one record, by key.
-# An update, as an insert would leave the row's mark behind when the value has ended.
+# An update, because an insert would leave a row marker behind after the value has expired.
 ADD = "UPDATE steps USING TTL ? SET value = ? WHERE task_id = ? AND key = ? IF value = null"
 CHANGE = "UPDATE steps USING TTL ? SET value = ? WHERE task_id = ? AND key = ? IF value = ?"
 
@@ -44,7 +44,7 @@ class CassandraSteps(Steps):
         return self._cql.apply_settled(CHANGE, values, lambda: self.find(task_id).get(key) == new)
 
     def keep(self, task_id: str, kept_seconds: float) -> None:
-        """Writes each record again, with its value; again if one has changed meanwhile."""
+        """Writes each record again, with its value; starts over if one has changed meanwhile."""
         ttl = _ttl(kept_seconds)
         for _ in self._cql.attempts():
             batch: list[Statement] = [

@@ -94,12 +94,12 @@ class SqliteCatalog(Catalog):
         return self._db.entered()
 
     def settle(self) -> None:
-        """Make certain that what cannot be read now, from processes that are gone, never appears.
+        """Ensure that commits of dead processes that cannot be read now never appear later.
 
         A process killed during a commit may leave all of it in the log and not yet in the log's
-        index. Nobody sees it then, until the last process closes the file and the next one reads
-        the log anew. Whatever is committed next overwrites it: so this commits something. Cost: a
-        synced commit.
+        index. Then no process sees it, until the last one closes the file and the next one reads
+        the log again. The next commit overwrites it, so this commits something. Cost: a synced
+        commit.
         """
         with self._db.lock, self._db.write(synced=True) as tx:
             tx.execute(

@@ -1,8 +1,8 @@
 """Cursors, claims and moves in SQLite: two small transactions per claim, whatever its size.
 
 A first claim is committed unsynced: it survives the death of the process, and the next sync
-makes it durable. Acks and take-overs are synced; acks of groups that are not exclusive after they
-were committed, so that other processes need not wait for it; that is also the quicker way.
+makes it durable. Acks and take-overs are synced. Acks of groups that are not exclusive are synced
+after they were committed, so that other processes need not wait for the sync; this is also faster.
 """
 
 from __future__ import annotations
@@ -402,9 +402,9 @@ class SqliteClaims(Claims):
         if not changes:
             return []
         epochs = epochs or [None] * len(changes)
-        # In an exclusive group others must not see an ack, and go on, before it is durable. Those
-        # of a keyed group do not: a popper that takes the lane makes all before it durable as it
-        # raises the epoch.
+        # In an exclusive group others must not see an ack, and go on, before it is durable. In a
+        # keyed group they do not: a popper that takes the lane raises the epoch, which makes all
+        # earlier acks durable.
         shows = all(
             epoch is None or old.tried is not None
             for (old, _), epoch in zip(changes, epochs, strict=True)
@@ -477,7 +477,8 @@ class SqliteClaims(Claims):
         return True
 
     def _merge_left(self, tx: sqlite3.Connection, piece: Claim) -> None:
-        """Join a done row with done neighbours, so that rows grow with gaps, not with claims."""
+        """Join a done row with done neighbours, so that there are as many rows as gaps, not as many
+        as claims."""
         key = (piece.group_id, piece.pipe_id)
         start, end = piece.start, piece.end
         right = tx.execute(

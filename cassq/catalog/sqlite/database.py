@@ -74,8 +74,8 @@ def _check_own(name: str, application_id: int) -> None:
 class Database:
     """Runs statements and transactions, waiting a bounded time for other processes.
 
-    lasting: whether `connect` finds again what was committed; the connection is then closed while
-    the process forks, and opened again when it is used next: see `base/forking.py`. committed:
+    lasting: whether a new connection sees what was committed, as in a file; the connection is then
+    closed while the process forks, and opened on next use: see `base/forking.py`. committed:
     called after each commit with whether it was synced, and after each `sync` with True (for
     tests). log: opens the file's log; without one, `sync` is impossible.
     """
@@ -187,8 +187,8 @@ class Database:
         self._connection.execute("PRAGMA checkpoint_fullfsync=1")
 
     def _let_go(self) -> None:
-        """Before a fork, with the lock held. The log stays open: until the connection is back, it
-        is the one that everything committed here is in, or was moved from."""
+        """Close the connection before a fork, with the lock held. The log stays open: until there
+        is a connection again, all that was committed here is in this log, or was moved from it."""
         if self._closed or self._let_go_of:
             return
         self._undo()
@@ -197,7 +197,7 @@ class Database:
             self._connection.close()
 
     def _take_again(self) -> None:
-        """After a fork, with the lock held: connect, to the log that there is now."""
+        """Connect again after a fork, with the lock held, and open the log that exists now."""
         with self._translated():
             connection = self._connect()
         try:
@@ -254,12 +254,12 @@ class Database:
         return Transaction(self, synced=synced and self._durable)
 
     def sync(self, *, anyway: bool = False) -> None:
-        """Make durable what was committed so far, by any process. Returns at once where another
-        thread's sync has done so; not with `anyway`, for commits of unknown outcome.
+        """Make durable what was committed so far, by any process. Returns at once if another
+        thread's sync has done so, except with `anyway`, which is for commits of unknown outcome.
 
-        After a failure nothing is known of the log's end, and another sync would prove nothing: so
-        this client reads and writes no more. What others commit must not lie behind a hole in the
-        log: what is in it moves to the main file.
+        After a failure the state of the log's end is unknown, and another sync would prove nothing,
+        so this client stops reading and writing. Later commits of others must not lie behind a hole
+        in the log, so the content of the log is moved to the main file.
         """
         commits = self._commits
         try:
@@ -341,8 +341,8 @@ class Database:
             raise failure
 
     def _check(self) -> None:
-        """Check that the connection is open, and undo a transaction whose end was interrupted, of
-        which nothing was committed. The lock is held."""
+        """Check that the connection is open, and roll back a transaction whose end was interrupted
+        before it was committed. The lock is held."""
         if self._closed:
             raise ClosedError()
         if self._log_failed:

@@ -9,7 +9,7 @@ from cassq.catalog.sqlite.database import Database
 FORGET_LOCK = """
 DELETE FROM leases WHERE name = ?1
 AND NOT EXISTS (SELECT 1 FROM pipes WHERE id = ?2 AND state < 3)"""
-# A text that poppers share. After a crash of the machine those of before are empty.
+# A text that poppers share. A reboot empties all texts.
 ADD_SHARED = (
     "INSERT INTO leases (name, owner, epoch, due_ms) VALUES (?1, ?2, 0, 0)"
     " ON CONFLICT (name) DO UPDATE SET owner = ?2 WHERE owner = ''"

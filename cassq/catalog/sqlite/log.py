@@ -21,7 +21,7 @@ class Log:
     @classmethod
     def of(cls, database: Path) -> Self | None:
         """The log of an open database. None on systems without `fdatasync`, where SQLite knows
-        better how to reach the disk, and where SQLite keeps it elsewhere."""
+        better how to reach the disk; and if SQLite keeps the log elsewhere."""
         if not hasattr(os, "fdatasync"):
             return None
         try:

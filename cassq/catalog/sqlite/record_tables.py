@@ -72,7 +72,7 @@ class SqliteRecords(Records):
             values = [(r.queue_id, r.dedup_id, r.pipe_id, r.seq, r.at_ms) for r in rows]
             tx.execute("SAVEPOINT before")
             if _added(tx, values) == len(rows):
-                return []  # by far the most are new
+                return []  # nearly always: most ids are new
             tx.execute("ROLLBACK TO before")
             taken: list[Dedup] = []
             for row in rows:
@@ -200,7 +200,7 @@ class SqliteRecords(Records):
 
 
 def _added(tx: Connection, values: Sequence[tuple[str, str, str, int, int]]) -> int:
-    """Add the rows of dedup ids that have none; how many have none."""
+    """Add rows for the dedup ids that have none; return how many."""
     last, count = len(values) - len(values) % ROWS_AT_ONCE, 0
     for at in range(0, last, ROWS_AT_ONCE):
         some = chain.from_iterable(values[at : at + ROWS_AT_ONCE])

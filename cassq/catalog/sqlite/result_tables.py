@@ -1,7 +1,6 @@
 """Results of tasks in SQLite: in a file of their own.
 
-It is never synced but by SQLite's checkpoints: a power cut may lose the last results, and nothing
-else.
+Only SQLite's checkpoints sync it: a power cut may lose the last results, and nothing else.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ CREATE TABLE IF NOT EXISTS results (key TEXT PRIMARY KEY, value BLOB NOT NULL, u
 WITHOUT ROWID"""
 CREATE_INDEX = "CREATE INDEX IF NOT EXISTS results_until ON results (until_ms)"
 PUT = "INSERT OR REPLACE INTO results (key, value, until_ms) VALUES (?, ?, ?)"
-# What is there and over is as if it were not.
+# An expired row counts as absent.
 PUT_NEW = """
 INSERT INTO results (key, value, until_ms) VALUES (?, ?, ?)
 ON CONFLICT (key) DO UPDATE SET

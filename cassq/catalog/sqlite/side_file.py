@@ -1,6 +1,6 @@
-"""Files of SQLite beside the catalog: tables of their own, so that nothing of the queues waits.
+"""SQLite files beside the catalog, with tables of their own: queues never wait for their locks.
 
-A file is made when it is first written. Its rows end at their time.
+A file is created when it is first used. Each row has an expiry time.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ FORGET_MS = 10_000
 class SideFile:
     """One such file. Thread-safe.
 
-    create: statements that make its tables. forget: the statement that removes rows which have
-    ended, by the wall time. synced: whether each write is synced before it returns.
+    create: statements that create its tables. forget: the statement that removes expired rows; its
+    parameter is the wall time. synced: whether each write is synced before it returns.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class SideFile:
 
     @contextmanager
     def opened(self) -> Iterator[sqlite3.Connection]:
-        """Inside, this thread has the connection. Each statement is a transaction."""
+        """Gives this thread the connection for a block. Each statement is a transaction."""
         if self._lock._is_owned():  # type: ignore[attr-defined]
             raise InterruptedCallError()
         try:
@@ -61,7 +61,7 @@ class SideFile:
             raise explained(exc, str(self._path)) from exc
 
     def forget(self, connection: sqlite3.Connection) -> None:
-        """Remove rows that have ended, every ten seconds. Cost: a range of an index."""
+        """Remove expired rows, once in ten seconds at most. Cost: a range of an index."""
         if self.clock.boot_ms() - self._forgot_ms >= FORGET_MS:
             self._forgot_ms = self.clock.boot_ms()
             connection.execute(self._forget, (self.clock.wall_ms(),))
@@ -72,7 +72,8 @@ class SideFile:
             self._let_go()
 
     def _let_go(self) -> None:
-        """Before a fork: see `base/forking.py`. The next use opens the file again."""
+        """Close the connection, also before a fork: see `base/forking.py`. The next use opens the
+        file again."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()

@@ -125,7 +125,7 @@ def _end(tx: sqlite3.Connection, write: WriteRow, state: WriteState) -> bool:
 
 
 def _drop_staged(tx: sqlite3.Connection, write: WriteRow) -> int:
-    """Make a write's staged pipes consumed that will not be published; return how many."""
+    """Make those staged pipes of a write consumed that will not be published; return how many."""
     count = 0
     for (stage,) in tx.execute(STAGES, (write.queue_id,)).fetchall():
         still = write.state is WriteState.OPEN and stage == write.stage

@@ -208,7 +208,7 @@ class CassandraClaims(Claims):
         return results
 
     def _replace_parts(self, parts: Sequence[PartitionChanges]) -> list[list[bool] | CassqError]:
-        """Change each of several partitions; what became of the changes, or why it is not known."""
+        """Change several partitions; return the results for each, or its error."""
         if len(parts) == 1 and parts[0].epoch is None:
             try:
                 return [self._partitions.replace_together(parts[0].key, parts[0].changes)]
@@ -348,7 +348,7 @@ def _holds(known: PartitionCache, held: Claim) -> bool:
 
 
 def _for_all(failures: Sequence[CassqError], *, some_done: bool) -> CassqError:
-    """The error that tells of several changes together."""
+    """One error for several changes: the first, whose `outcome_unknown` is that of all."""
     first = failures[0]
     unknown = some_done or any(getattr(each, "outcome_unknown", False) for each in failures)
     if isinstance(first, BackendError):

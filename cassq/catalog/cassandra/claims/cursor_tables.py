@@ -96,7 +96,7 @@ class Cursors:
         ]
 
     def _serially(self, key: cql.Key) -> Cursor | None:
-        """A cursor as it is after all writes that were begun before. Cost: a linearized read."""
+        """A cursor, as of all writes that began before. Cost: a linearized read."""
         return self._read_cursors([key], serial=True)[0]
 
     def listed(self, group_id: str) -> GroupPipes:

@@ -1,8 +1,8 @@
 """Due claims in Cassandra: found pipe by pipe, in the cached partitions.
 
 A partition is read again when the cache says that something in it may be due, and now and then
-because others may have written there; less often the longer it has been unchanged, and no more once
-the group has acked all of a sealed pipe. This process's own writes are cached at once.
+because others may have written there; less often the longer it has been unchanged, and not at all
+once the group has acked all of a sealed pipe. This process's own writes are cached at once.
 """
 
 from __future__ import annotations

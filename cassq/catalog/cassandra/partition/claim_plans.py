@@ -156,7 +156,8 @@ class Edit:
             last = self.at(start) or last
 
     def _join(self, piece: Claim) -> None:
-        """Join a done row with done neighbours, so that rows grow with gaps, not with claims."""
+        """Join a done row with done neighbours, so that there are as many rows as gaps, not as many
+        as claims."""
         start, end = piece.start, piece.end
         if start == end:
             self.remove(piece)  # it is empty
@@ -229,8 +230,8 @@ def plan_claim(
     *,
     fresh: bool,
 ) -> PlannedBatch | None:
-    """Move the chain, and insert the rows that cover it. None: more must be read first. reserve: of
-    the message at the chain's new end. fresh: `known` was just read."""
+    """Move the chain, and insert the rows that cover it. None: more must be read first. reserve: a
+    reservation of the message at the chain's new end. fresh: `known` was just read."""
     here = known.cursor
     if here is not None and (here.chain.seq > cursor.chain.seq or here.epoch > cursor.epoch):
         return PlannedBatch(None, [False])  # chain and epoch only grow
@@ -357,7 +358,7 @@ def _move_key(move: Move) -> Row:
 
 @dataclass(slots=True)
 class PartitionChanges:
-    """Changes that one conditional batch makes. numbers: which they are of all that are wanted."""
+    """Changes that one conditional batch makes. numbers: their indexes among all changes."""
 
     key: cql.Key
     epoch: int | None
@@ -373,8 +374,9 @@ class PartitionChanges:
 def in_rounds(
     changes: Sequence[Change], epochs: Sequence[int | None]
 ) -> Iterator[list[PartitionChanges]]:
-    """Changes by the batch that makes them, at most `CHANGES_MAX` of one epoch; and batches by when
-    they are made: those of a round side by side, as each is of another partition."""
+    """Divide changes into batches, each of at most `CHANGES_MAX` changes with one epoch, and the
+    batches into rounds. Each batch of a round is for another partition, so a round is written
+    concurrently."""
     of_key: dict[cql.Key, list[PartitionChanges]] = {}
     for number, (change, epoch) in enumerate(zip(changes, epochs, strict=True)):
         key = (change[0].group_id, change[0].pipe_id)

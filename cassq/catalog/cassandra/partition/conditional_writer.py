@@ -34,7 +34,7 @@ from cassq.catalog.cover import fault, wedged
 from cassq.errors import BackendError, BackendTimeoutError, CassqError
 from cassq.model.rows import Claim
 
-# A writer that must read first often loses to one that need not, so it does not pause as well.
+# A writer that must read first often loses to one that need not, so it does not pause in addition.
 WRITES_MAX = 200
 UNSURE_MAX = 3  # attempts without an answer
 REFUSALS_MAX = 8
@@ -64,9 +64,9 @@ class ConditionalWriter:
             return self._change_known(known, plan)
 
     def change_all(self, plans: Mapping[Key, Plan]) -> list[PlannedBatch | CassqError]:
-        """`change` several partitions, and say of each how that ended, in their order. Cost: one
-        round of conditional batches; those that are refused go on one after the other, as in
-        `change`."""
+        """`change` several partitions; return the last plan of each, or its error, in their order.
+        Cost: one round of conditional batches; those that are refused go on one after the other, as
+        in `change`."""
         ended: dict[Key, PlannedBatch | CassqError] = {}
         keys = iter(sorted(plans))  # the order in which all threads take their locks
         while some := list(islice(keys, IN_FLIGHT)):
@@ -147,8 +147,8 @@ class ConditionalWriter:
                     request.error = failure
 
     def stand_back(self, known: PartitionCache) -> None:
-        """Back off after losing a claim: wait a random, growing time, so that of many concurrent
-        claims most are not refused."""
+        """Back off after losing a claim: wait a random, growing time, so that most of many
+        concurrent claims are applied."""
         known.refused = min(known.refused + 1, REFUSALS_MAX)
         self.clock.sleep(min(random() * known.refused * known.write_ms / 1000, STAND_BACK_MAX))
 
@@ -198,10 +198,10 @@ class _Change:
         self._writer = int(partitions.ids.client, 16)
         self._tries: dict[str, PlannedBatch] = {}
         self._begun: PlannedBatch | None = None  # the first attempt, which is made elsewhere, ...
-        self._answer: bool | BackendError = False  # ... and what became of it
+        self._answer: bool | BackendError = False  # ... and its answer
 
     def begin(self) -> list[Statement] | None:
-        """The statements of the first attempt; None if it must read before, or need not write."""
+        """The statements of the first attempt; None if it must read first, or need not write."""
         step = self._plan(self.known, False)
         if step is None or step.batch is None:
             return None
@@ -209,12 +209,12 @@ class _Change:
         return self._statements(step)
 
     def answered(self, answer: bool | BackendError, took_ms: float) -> None:
-        """The first attempt was made."""
+        """Note the answer of the first attempt."""
         self._answer = answer
         self._took(took_ms)
 
     def run(self) -> PlannedBatch:
-        """Make all attempts, but for the first if that was made; return the last plan."""
+        """Make all attempts, except the first if that was already made; return the last plan."""
         known, partitions = self.known, self._partitions
         fresh, begun = False, self._begun
         for _ in range(WRITES_MAX):

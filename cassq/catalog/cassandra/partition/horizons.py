@@ -6,7 +6,7 @@ is just adding. So it
 
 1. raises the horizon to its present time,
 2. reads the listing,
-3. covers gaps with deletions of that time, and raises the floor to no later a position.
+3. covers gaps with deletions of that time, and raises the floor to that time at most.
 
 A client that adds an entry takes a stamp, writes the entry, and then reads the horizon. If the
 horizon is not earlier than its stamp, it adds the entry again, with a later stamp.
@@ -43,9 +43,9 @@ class Horizons:
         self._gaps = gaps
 
     def stamps(self, owner_ids: Collection[str], listing: str) -> Iterator[int]:
-        """Stamps after which to add entries: again with each, as the one before was not beyond the
-        horizons. After the last, the entries stay. listing: its name, for the error if there is no
-        end to it. Cost: a round of reads each."""
+        """Yields stamps; the caller adds its entries after each one, because the one before was not
+        beyond the horizons. After the last, the entries stay. listing: its name, for the error if
+        this does not end. Cost: a round of reads per stamp."""
         for _ in self._cql.attempts():
             stamp = self._cql.stamp()
             yield stamp
@@ -70,7 +70,8 @@ class Horizons:
         key: str,
         listed: Callable[[], Sequence[str]],
     ) -> None:
-        """Record that this process removed an entry; after every few, cover the gaps they left.
+        """Record that this process removed an entry; after every few, cover the gaps that they
+        left.
         cover: the statement for a gap. listed: reads the entries there. Cost: now and then two
         rounds of plain writes and that read."""
         gone = self._gaps.removed(cover, partition, key)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from cassq.model.rows import PipeRow, PipeState
 
-QUEUES_MOST = 1024  # the most recently listed, whose pipes are remembered
+QUEUES_MOST = 1024  # queues, the most recently listed, whose pipes are remembered
 # The states of a pipe whose end is fixed for ever.
 _SEALED = (PipeState.SEALED, PipeState.CONSUMED)
 
@@ -54,7 +54,8 @@ class KnownPipes:
         return facts is not None and facts.is_sealed
 
     def end_seq(self, pipe_id: str) -> int | None:
-        """The last seq of a listed pipe that is known to be sealed."""
+        """The end of a listed pipe that is known to be sealed: the seq after its last message. None
+        if it is not known."""
         return self._ends.get(pipe_id)
 
     def note(self, entry: Entry, row: PipeRow) -> None:

@@ -40,7 +40,7 @@ class PipeRecords:
         ]
 
     def serially(self, pipe_id: str) -> Pipe | None:
-        """The row after all writes begun before. Cost: a linearized read."""
+        """The row, as of all writes that began before. Cost: a linearized read."""
         return self.those([pipe_id], serial=True)[0]
 
     def home(self, row: PipeRow) -> QueueRow | None:

@@ -36,7 +36,7 @@ logger: logging.Logger = logging.getLogger("cassq")
 SETTLED_US = int(STALE_SECONDS + 5) * 1_000_000
 LISTINGS_MOST, GONE_MOST = 4096, 10_000  # kept in memory
 # Entries that one process removes from a listing before it covers their gaps. While it does, others
-# go on removing: a read passes some times as many tombstones.
+# go on removing: a read passes several times as many tombstones.
 REMOVED_MOST = 4
 ALL_MOST = 4  # with up to this many gaps, all may contain old tombstones
 _ENDS: dict[type, tuple[Any, Any]] = {str: ("", "\U0010ffff"), int: (-1, (1 << 63) - 1)}
@@ -107,7 +107,8 @@ class TombstoneCompactor:
 
     @contextmanager
     def ignoring_failures(self) -> Iterator[None]:
-        """Ends quietly where servers fail: tombstones only cost time, and are covered later."""
+        """Logs failures of the servers, and goes on: tombstones only cost time, and are covered
+        later."""
         try:
             yield
         except BackendError as exc:

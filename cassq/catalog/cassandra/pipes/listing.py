@@ -1,8 +1,8 @@
 """Entries that list pipes, each at a position behind all others of its queue.
 
-The gaps that removed entries leave are covered, and the floor of their slice is raised, by the
-client that removes them, after every few: see `horizons`. An entry's position is not earlier than
-the stamp that its writer took, so the horizon of the queue is a bound for positions, too.
+A client that removes entries covers the gaps that they leave, and raises the floor of their slice,
+after every few: see `horizons`. An entry's position is not earlier than the stamp that its writer
+took, so the horizon of the queue is a bound for positions, too.
 """
 
 from __future__ import annotations

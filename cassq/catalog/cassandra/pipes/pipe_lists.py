@@ -101,7 +101,7 @@ class PipeLists:
     def rows(
         self, listed: Mapping[str, Sequence[PipeEntry]], *, beats: bool = True
     ) -> dict[str, list[PipeRow]]:
-        """By queue, the pipes whose rows agree with these entries; with `beats` also those of the
+        """By queue, the pipes whose rows agree with these entries. beats: with the beats of the
         owners of unsealed ones, without which a ready pipe seems open. Cost: a round of reads: one
         per entry, and with `beats` one more per pipe not known to be sealed."""
         asked: list[Statement] = []
@@ -147,9 +147,9 @@ class PipeLists:
         return _those(self.rows(self._not_sealed(self.entries_of(queue_ids))), PipeState.SEALED)
 
     def sealed_in(self, queue_ids: Sequence[str]) -> dict[str, list[tuple[PipeEntry, PipeFacts]]]:
-        """The entries of sealed pipes of several queues, with what is certain of these, without
-        queues that have none. Some may be consumed by now. Cost: three rounds of reads, of the
-        pipes not known to be sealed."""
+        """The entries of sealed pipes of several queues, with the certain facts about these pipes,
+        without queues that have none. Some may be consumed by now. Cost: three rounds of reads, of
+        the pipes not known to be sealed."""
         listed = self.entries_of(queue_ids)
         self.rows(self._not_sealed(listed), beats=False)
         found: dict[str, list[tuple[PipeEntry, PipeFacts]]] = {}

@@ -35,7 +35,7 @@ class CassandraPipes(Pipes):
         self._writes = writes
         self._retiring = retiring
         self._totals = retiring.totals
-        # By group and `unacked`: what it has done with.
+        # By group and `unacked`: the pipes that the group has finished.
         self._done: dict[tuple[str, bool], set[str]] = {}
 
     # --- adding -------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ class CassandraPipes(Pipes):
         if not self._rows.pipes.insert(replace(row, ordinal=position)):
             self._listing.unlist(row.queue_id, PipeEntry(position, row.id))
             return False
-        # Who deletes the queue or the group has either seen the listing, or is seen here.
+        # A client that deletes the queue or the group has either seen the listing, or is seen here.
         if self._rows.pipes.home(row) is None or (in_line and not self._become_tail(row)):
             self._rows.pipes.consume([row.id], row.queue_id)
             self.forget([row.id])
@@ -76,7 +76,7 @@ class CassandraPipes(Pipes):
         self._writes.note_staged(row)
         if not self._rows.pipes.insert(row):
             return False
-        # Who ends the write has either seen the note, or is seen here.
+        # A client that ends the write has either seen the note, or is seen here.
         if self._rows.pipes.home(row) is None or not self._writes.takes(row):
             self._rows.pipes.consume([row.id], row.queue_id)
             self.forget([row.id])
@@ -186,8 +186,9 @@ class CassandraPipes(Pipes):
     def _note_done(
         self, claims: Iterable[tuple[str, str, int, set[str]]], *, unacked: bool
     ) -> None:
-        """Cache the pipes that groups have claimed (acked) to their ends. claims: of each the
-        group, the pipe, its end, and what the group has done with. Cost: a round of reads."""
+        """Cache the pipes that groups have claimed (acked) to their ends. claims: each has the
+        group, the pipe, its end, and the pipes that the group has finished. Cost: a round of
+        reads."""
         asked = [
             ((group, pipe), end, done) for group, pipe, end, done in claims if pipe not in done
         ]
@@ -206,9 +207,9 @@ class CassandraPipes(Pipes):
         return [p.row for p in pipes if p is not None and p.row.state is PipeState.CONSUMED]
 
     def forget(self, pipe_ids: Sequence[str]) -> None:
-        """In listed order: in any other, each entry between removed ones keeps two gaps apart, and
-        a read passes a tombstone for each. Cost: some writes per pipe, and reads of its queue's
-        groups."""
+        """Forgets them in listed order: in any other, each entry between removed ones keeps two
+        gaps apart, and a read passes a tombstone for each. Cost: some writes per pipe, and reads of
+        its queue's groups."""
         consumed: list[Pipe] = []
         for pipe_id, pipe in zip(pipe_ids, self._rows.pipes.those(pipe_ids), strict=True):
             if pipe is None:

@@ -60,7 +60,7 @@ class Totals:
     def __init__(self, rows: CatalogRows) -> None:
         self._rows = rows
         self._cql = rows.keyspace.cql
-        # Of queues: open, as far as is known, or one before that.
+        # By queue: the open block, as far as is known, or an earlier one.
         self._blocks: dict[str, int] = {}
 
     # --- reading ------------------------------------------------------------------------------

@@ -345,6 +345,7 @@ class CassandraWrites(Writes):
         return rows
 
     def help(self, noted: Mapping[str, Mapping[str, int]], asked_us: int) -> bool:
+        """Go on with noted writes that were published `HELP_MS` ago; whether a pipe changed."""
         late_ms = self._rows.keyspace.now_ms() - HELP_MS
         helped = 0
         for row in self._noted_rows(noted, asked_us):
