@@ -24,7 +24,7 @@ Start = Literal["beginning", "now"]
 State = Literal["waiting", "pending", "delayed", "dead"]
 Step = Literal["minute", "hour", "day"]
 TaskState = Literal["waiting", "delayed", "running", "sleeping", "signal", "dead"]
-# Why a message is a dead letter, or had last failed: `Queue.dead_letters`.
+# Why a message became a dead letter, or how it last failed: `Queue.dead_letters`.
 DeathReason = Literal["delivery_limit", "rejected", "maxlen", "expired"]
 Missed = Literal["once", "all", "skip"]
 Overlap = Literal["allow", "skip"]

@@ -31,15 +31,15 @@ REQUEST_SECONDS = 5.0
 # on it, so no client may wait longer for an answer.
 STALE_SECONDS = 10.0
 # How long a connection may take to open is a request's timeout, within these limits: the handshake
-# is several requests, and in one of them the server checks a password, which takes it long.
+# is several requests, and in one of them the server checks a password, which is slow.
 CONNECT_SECONDS_MIN, CONNECT_SECONDS = 1.0, 10.0
 # The pauses between attempts to reconnect to a node, at first and at most, for ever. The driver's
 # own pauses grow to ten minutes, so a node back from a long outage would go unnoticed that long.
 AGAIN_SECONDS, AGAIN_SECONDS_MAX = 0.5, 5.0
-# A node that is silent this long gets a heartbeat request, and is avoided if it does not answer in
-# the second time. Until then each conditional write that it should coordinate waits for the
-# timeout: the driver ignores other servers' reports that a node is down while
-# connections to it are open.
+# A node that was silent for the first time gets a heartbeat request; if it does not answer within
+# the second time, it is avoided. Until then each conditional write that it should coordinate waits
+# for the timeout: the driver ignores other servers' reports that a node is down while connections
+# to it are open.
 SILENT_SECONDS, NO_SIGN_SECONDS = 5.0, 10.0
 
 CONSISTENCIES: dict[str, int] = {

@@ -114,7 +114,7 @@ def failed_again(before: str, now: str) -> str:
 def cut_up(give: GiveBack, max_deliveries: int) -> GiveBack:
     """How to give back messages that failed together. If this was not the first time, or their
     deliveries are spent, they are split into pieces, which are delivered once more. A message
-    becomes a dead letter only after it failed alone, so `deliveries` may not grow meanwhile.
+    becomes a dead letter only after it failed alone, so till then `deliveries` is below the limit.
     """
     if len(give.seqs) == 1:
         return give
@@ -309,7 +309,8 @@ def extended(claim: Claim, due_ms: int, version: Version) -> list[Claim]:
 
 
 def dated(claim: Claim, seqs: RangeSet, due_ms: int, version: Version) -> list[Claim]:
-    """A held claim some of whose messages get a deadline of their own, each in a row of its own."""
+    """The rows of a held claim after each of these messages got a deadline, and so a row, of its
+    own."""
     own = replace(claim, due_ms=due_ms, holder=claim.holder.removesuffix(DATED) + DATED)
     parts = [(RangeSet.run(seq, seq + 1), own) for seq in seqs]
     rest = claim.left - seqs
@@ -319,8 +320,8 @@ def dated(claim: Claim, seqs: RangeSet, due_ms: int, version: Version) -> list[C
 def received(
     claim: Claim, seqs: RangeSet, due_ms: int, holder: str, version: Version
 ) -> list[Claim]:
-    """A held claim of a keyed group some of whose messages are received singly, until `due_ms`: in
-    as few rows as the others allow. holder: as `single_holder_name` makes it."""
+    """The rows of a keyed group's held claim after these messages were received singly, until
+    `due_ms`: they get as few rows as the others allow. holder: as `single_holder_name` makes it."""
     own = replace(claim, due_ms=due_ms, holder=holder, tried=None)
     rest = claim.left - seqs
     return _laid_out(claim, [(seqs, own), (rest, claim)] if rest else [(seqs, own)], version)

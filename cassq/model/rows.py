@@ -114,10 +114,10 @@ class PipeRow:
 class WriteRow:
     """Many pipes that join a queue all at once, or never: this row alone decides.
 
-    number: of the newest of successive writes with one id, such as the batches of a stream; earlier
-    ones are over. epoch: grows each time the write is begun again; what was staged before is
-    discarded. driver: leads the write, see `Driver`; of two, the one with the greater id is the
-    younger.
+    number: successive writes, such as the batches of a stream, share an id and count up; this is
+    the newest, and earlier ones are over. epoch: grows each time the write is begun again; what was
+    staged before is discarded. driver: leads the write, see `Driver`; of two, the one with the
+    greater id is the younger.
     """
 
     queue_id: str

@@ -41,9 +41,9 @@ MOVE_CHAIN = (
     "UPDATE cursors SET chain_seq = ?, chain_pos = ?"
     " WHERE group_id = ? AND pipe_id = ? AND chain_seq = ? AND epoch = ?"
 )
-# The same, with a reservation of what comes next.
+# The same, with a reservation of the next message.
 MOVE_AND_RESERVE = MOVE_CHAIN.replace(" WHERE", ", epoch = epoch + 1, owner = ? WHERE")
-# Raises the epoch, if it is what it was.
+# Raises the epoch, if it has not changed.
 FENCE = (
     "UPDATE cursors SET epoch = epoch + 1, owner = ?"
     " WHERE group_id = ? AND pipe_id = ? AND epoch = ?"

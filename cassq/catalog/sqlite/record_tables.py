@@ -26,7 +26,7 @@ PUT_DEDUP = (
 )
 # The same for ids that have no rows yet.
 ADD_DEDUP = PUT_DEDUP.replace("OR REPLACE", "OR IGNORE")
-# For many of them: a statement costs more than a row.
+# Several rows in one statement, because a statement costs more than a row.
 ROWS_AT_ONCE = 10
 ADD_DEDUPS = ADD_DEDUP + ", (?, ?, ?, ?, ?)" * (ROWS_AT_ONCE - 1)
 # Removes old ids: a range of their index by time.

@@ -97,7 +97,7 @@ def failed(cause: Exception) -> NoHostAvailable:
         (Unavailable("x", QUORUM, 2, 1), "only 1 of the 2 required replicas are up"),
         (
             WriteTimeout("x", 0, consistency=QUORUM, required_responses=2, received_responses=1),
-            "got only 1 of 2 answers",
+            "got only 1 of 2 required answers",
         ),
         (WriteFailure("x", 0, required_responses=2, received_responses=0), "0 of 2 .* failed"),
         (OperationTimedOut({}, None), "did not answer in time"),

@@ -14,7 +14,7 @@ horizon is not earlier than its stamp, it adds the entry again, with a later sta
 Reads and writes reach a quorum. If the horizon was raised before the writer's read began, the
 writer adds the entry again: beyond the horizon, where nothing is hidden. Otherwise the listing was
 read after the entry was written: the entry is in it, so it is neither in a gap nor below the floor.
-Nobody waits, and clocks that differ cost no more than another attempt.
+No client waits, and clocks that differ cost no more than another attempt.
 """
 
 from __future__ import annotations

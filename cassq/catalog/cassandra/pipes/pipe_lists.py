@@ -105,7 +105,7 @@ class PipeLists:
         owners of unsealed ones, without which a ready pipe seems open. Cost: a round of reads: one
         per entry, and with `beats` one more per pipe not known to be sealed."""
         asked: list[Statement] = []
-        # A pipe may have several entries, of which only one agrees with its row.
+        # A pipe may have several entries, but only one of them agrees with its row.
         owned: set[tuple[str, PipeEntry]] = set()
         for queue_id, entries in listed.items():
             for entry in entries:

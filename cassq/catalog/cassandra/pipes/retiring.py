@@ -1,4 +1,4 @@
-"""Retires pipes, and moves them to other queues: steps in several partitions, of which one decides.
+"""Retires pipes, and moves them to other queues: steps in several partitions; one of them decides.
 
 A pipe may be retired if every group has acked it, and no new group can appear that has not. To
 retire it, a client
