@@ -112,7 +112,7 @@ class FifoDoorbell(Doorbell):
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
                 if os.fstat(fd).st_size < _PAGE:
-                    # Written, not a hole, which could not be filled on a full disk.
+                    # Written out, because a hole could not be filled on a full disk.
                     os.pwrite(fd, bytes(_PAGE), 0)
                 self._page = mmap.mmap(fd, _PAGE)
             finally:

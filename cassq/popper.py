@@ -134,7 +134,7 @@ class Popper:
         """At most `max_messages` messages; empty if none arrive within `wait` seconds.
 
         If many messages are waiting, it prefetches for the next calls, as an iteration does; but
-        not if several threads call this, nor in a group with limits. Cost: none for what was
+        not if several threads call this, nor in keyed or limited groups. Cost: none for what was
         prefetched; otherwise one unsynced catalog transaction and one read of the pipe, for any
         number of messages; each limit adds a read and a transaction.
         Raises CorruptionError or ExtentMissingError once for a pipe that cannot be read.

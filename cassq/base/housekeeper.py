@@ -1,7 +1,8 @@
 """The housekeeper: a client's thread for periodic work.
 
 It renews leases, seals idle pipes, writes collected acks, extends claims, and runs the reaper's
-passes. It sleeps until the next task is due. A second housekeeper only reads settings again.
+passes. It sleeps until the next task is due. Each client has a second one, which only reads
+settings again.
 """
 
 from __future__ import annotations

@@ -112,8 +112,8 @@ class Sharing(Generic[K, W, L]):
     def together(self, key: K, request: W, serve: Callable[[list[W], L | None], L | None]) -> None:
         """Have a request served, by this thread or another; requests wait in order.
 
-        serve: gets all waiting requests, and its last result. An error is raised in its own thread
-        only; the other requests count as served, without a result.
+        serve: gets all waiting requests, and the last result for this key. If it raises an error,
+        only its own thread gets that; the other requests count as served, without a result.
         """
         line = self._line(key)
         place = _Place(request)

@@ -1,4 +1,5 @@
-"""Leases in SQLite: one row each, which is kept so that epochs only grow."""
+"""Leases in SQLite: one row each, which is kept after a release so that epochs only grow. Only the
+rows of turns and lanes are deleted."""
 
 from __future__ import annotations
 
