@@ -73,9 +73,9 @@ def schemas_differ(session: Session) -> bool:
 
 def seem_agreed(control: ControlConnection, clock: Clock, seconds: float) -> bool:
     """Whether all nodes, also those of other data centres, have the same schema within `seconds`,
-    as the node reports to which the driver has its control connection. If that node has just died,
-    the driver connects to another one, which is asked instead; False if it finds none. Cost: two
-    reads there, repeated until the nodes agree."""
+    according to the node at the other end of the driver's control connection. If that node has just
+    died, the driver connects to another one, which is asked instead; False if it finds none. Cost:
+    two reads there, repeated until the nodes agree."""
     watch = Stopwatch()
     while True:
         try:

@@ -406,8 +406,8 @@ class Cql:
         return self._result(future, conditional=conditional)
 
     def execute(self, text: str, *, agree: bool = True) -> None:
-        """Run an unprepared schema statement, at the same node as the previous one, whose result
-        that node has. agree: wait until all nodes have the result."""
+        """Run an unprepared schema statement, at the node that ran the previous one and so has its
+        result. agree: wait until all nodes have the result."""
         if self._schema_node is None or not self._schema_node.is_up:
             self._schema_node = next(iter(self._session.get_pool_state()), None)
         try:

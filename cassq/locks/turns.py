@@ -36,8 +36,9 @@ IDLE_MS = 200  # how long it may keep a turn that it does not use
 OVERSTAY_MS = 400  # how long a popper may keep what it claimed ahead while others wait
 LOOK_MS = 100  # how often a holder checks whether another client waits
 RELEASE_SECONDS_MAX = 10.0
-# How often a popper in line tries again: if its client is next; if another client is, so seldom
-# that many waiting ones do not slow down the holder; behind a popper of its client, which wakes it.
+# After how long a popper in line tries again: if its client is next; if another client is, seldom,
+# so that many waiting clients do not slow down the holder; and behind a popper of its own client,
+# which wakes it.
 NEXT_SECONDS, LINE_SECONDS, BESIDE_SECONDS = 0.02, 0.15, 0.05
 # A lock is renewed in the background when a message is handed out after this share of its time ...
 _RENEWED_AFTER = 0.05

@@ -102,7 +102,7 @@ def permits_of(text: str, now_ms: int) -> Permits:
 
 
 def permitted(permits: Permits, popper: str, wanted: int, most: int, until_ms: int) -> Permits:
-    """The permits after a popper has taken as many as it wants, or as `most` in all leaves it."""
+    """The permits after a popper has taken as many as it wants, and as others leave of `most`."""
     others = {name: each for name, each in permits.items() if name != popper}
     count = max(0, min(wanted, most - sum(count for count, _ in others.values())))
     return {**others, popper: (count, until_ms)} if count else others

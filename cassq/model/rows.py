@@ -185,8 +185,8 @@ class Claim:
     are disjoint and cover `[ack, chain)` of its cursor. `version` changes with every write of the
     row, and the next conditional write names it.
 
-    tried: in a keyed group, a held row also has messages that wait for their keys; these are the
-    ones that were handed out, and only they count as delivered. None: all of them were.
+    tried: the messages of a held row that were handed out; only they count as delivered. A row of a
+    keyed group also has messages that wait for their keys. None: all of them were handed out.
     priority: that of its pipe.
     """
 

@@ -2,8 +2,8 @@
 
 One pipe serves any number of poppers of a shared group, but only one at a time of an *exclusive*
 group: so a queue should have as many pipes as its throughput fills, or as poppers of an exclusive
-group can use. More pipes than poppers would only weaken the order, so messages from one pusher to
-one popper keep theirs.
+group can use. More pipes than poppers would only weaken the order of messages: unless
+`min_open_pipes` is greater, one pusher and one popper have one pipe, and so keep the order.
 """
 
 from __future__ import annotations
