@@ -1,4 +1,4 @@
-"""Apps: the tasks of a program, and the place of the queues that their calls are in.
+"""Apps: the tasks of a program, and where the queues of their calls are.
 
     from cassq.tasks import App
 
@@ -10,8 +10,8 @@
     send.push(7, text="hi")         # in any process
     app.run()                       # or `cassq worker MODULE:app`
 
-A call is a message whose payload names the task and has the arguments. An app is a handler: a
-worker calls it with a message, and it runs the task that is named there.
+A call is a message whose payload holds the name of the task and the arguments. An app is a handler:
+a worker calls it with a message, and it runs the task named there.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ RESULTS_SECONDS_MAX = 365 * 86_400.0
 
 
 class Declaring(Protocol):
-    """What `@app.task(...)` makes of a function."""
+    """The decorator that `@app.task(...)` returns."""
 
     @overload
     def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
@@ -79,8 +79,8 @@ class Declaring(Protocol):
 
 
 class App:
-    """The tasks of a program. Thread-safe, and safe to use after a fork: each process opens a
-    client of its own, at its first push."""
+    """The tasks of a program. Thread-safe, and safe to use after a fork: each process opens its own
+    client, at its first push."""
 
     def __init__(
         self,
@@ -92,11 +92,12 @@ class App:
         serializer: Serializer = "json",
         results_kept: float = 86_400.0,
     ) -> None:
-        """url: as for `cassq.connect`. queue: where tasks are that name no other. queues: settings
-        of queues that the app creates when they are first needed. routes: the queues of tasks by
-        patterns of their names, as in {"mail.*": "mails"}; the first that fits counts. serializer:
-        "json", or "msgpack", which also takes bytes and times. results_kept: for how many seconds
-        the results of tasks are kept that have `results=True`. Cost: none before the first push.
+        """url: as for `cassq.connect`. queue: for tasks that name no other queue. queues: settings
+        of queues that the app creates when it first needs them. routes: queues by patterns of task
+        names, as in {"mail.*": "mails"}; the first pattern that matches counts. serializer: "json",
+        or "msgpack", which also takes bytes and times. results_kept: how many seconds to keep the
+        results of tasks with `results=True`, and the step records of tasks that are over. Cost:
+        none before the first push.
         """
         self.url: str | None = url
         self.tasks: dict[str, Task[Any, Any]] = {}
@@ -153,17 +154,17 @@ class App:
         priority: int = 0,
         results: bool = False,
     ) -> Any:
-        """Make a function a task; it may be async. As `@app.task`, or `@app.task(...)`.
+        """Make a function a task; it may be async. Use it as `@app.task`, or `@app.task(...)`.
 
-        name: how calls name it; MODULE.FUNCTION by default. queue: where its calls are; by default
-        as the app's routes say. retries: how many seconds to wait before each further attempt; when
-        the last has failed, the call is a dead letter; None: as the queue's policy says. timeout:
-        after how many seconds an attempt has failed. unique: calls with the same arguments, or the
-        same values of those named, are one call within the queue's `dedup_window`. key: the
-        parameter by whose value calls are kept in order, one after another. priority: 0 to 9, the
-        most urgent. results: keep what it returns, for `Handle.result`.
+        name: identifies it in calls; MODULE.FUNCTION by default. queue: where its calls are pushed;
+        by default as the app's routes say. retries: seconds to wait before each further attempt; if
+        the last attempt fails, the call becomes a dead letter; None: as the queue's policy says.
+        timeout: seconds after which an attempt fails. unique: calls with equal arguments (or equal
+        values of the named ones) count as one call within the queue's `dedup_window`. key: the name
+        of a parameter; calls with the same value of it run one after another, in order. priority: 0
+        to 9, the most urgent. results: keep what it returns, for `Handle.result`.
 
-        Raises UsageError, which names what does not fit.
+        Raises UsageError, which says what is wrong.
         """
         if isinstance(unique, str):
             raise UsageError(
@@ -175,7 +176,9 @@ class App:
         def declared(function: Callable[..., Any]) -> Task[..., Any]:
             named = name or _name_of(function)
             if named in self.tasks:
-                raise UsageError(f"there are two tasks {named!r}", hint="give one a name=")
+                raise UsageError(
+                    f"two tasks are named {named!r}", hint="give one of them another name="
+                )
             chosen = self._queue_of(named, queue)
             task_settings = TaskSettings(
                 chosen, retries, timeout, same, key, priority, bool(results)
@@ -197,9 +200,9 @@ class App:
         timeout: float | None = None,
         priority: int = 0,
     ) -> Callable[[Callable[[], R] | Callable[[Context], R]], Task[[], R]]:
-        """Make a function without parameters, but for a `Context`, a task that is pushed at each
-        tick, once, however many workers run. A worker of the app creates the schedule, which has
-        the task's name, when it starts.
+        """Make a function a task that is pushed once at each tick, however many workers run. It
+        must be callable without arguments; it may take a `Context`. A worker of the app, when it
+        starts, creates the schedule, with the name of the task.
 
         cron, tz, missed, overlap: as for `Client.create_schedule`. The rest: as for `task`.
         """
@@ -231,13 +234,13 @@ class App:
 
     @property
     def queues(self) -> list[str]:
-        """The names of the queues of its tasks."""
+        """The names of the queues that its tasks use; the default queue if it has no tasks."""
         return sorted({task.settings.queue for task in self.tasks.values()} or {self._default})
 
     # --- pushing --------------------------------------------------------------------------------
 
     def push(self, name: str, /, *args: Any, **kwargs: Any) -> Handle[Any]:
-        """Push a call of a task by its name, as of one that another program has. Its arguments are
+        """Push a call of a task by name; the task may be one of another program. Arguments are
         checked only if this app has the task."""
         task = self.tasks.get(name)
         if task is not None:
@@ -246,13 +249,13 @@ class App:
         return self.push_calls([Pushed(self._queue_of(name, None), call, results=True)])[0]
 
     def handle(self, message_id: str, queue: str | None = None) -> Handle[Any]:
-        """The handle of a call that was pushed before, or elsewhere, by the id of its message.
-        queue: the name of its queue; None: the app's default."""
+        """The handle of a call that was pushed before, or elsewhere. message_id: the id of its
+        message. queue: the name of its queue; None: the app's default."""
         message_place(message_id)
         return Handle(MessageId(message_id), queue or self._default, self)
 
     def push_calls(self, calls: Sequence[Pushed]) -> list[Handle[Any]]:
-        """Push calls of one task together; they differ in their calls, keys and dedup ids."""
+        """Push calls of one task together. Only their arguments, keys and dedup ids may differ."""
         if not calls:
             return []
         payloads = [self.codec.call(each.call) for each in calls]
@@ -274,8 +277,8 @@ class App:
         return [Handle(ids[at], first.queue, self, kept=kept) for at in range(len(ids))]
 
     async def push_soon(self, pushed: Pushed) -> Handle[Any]:
-        """Push one call with those that are pushed at the same time. Cancelled, it is pushed
-        nevertheless."""
+        """Push one call, together with others that are pushed at the same time. If the wait is
+        cancelled, the call is pushed nevertheless."""
         payload = self.codec.call(pushed.call)
         if inline.is_inline():
             return await inline.take_soon(self.tasks, pushed, payload)
@@ -283,7 +286,7 @@ class App:
         return Handle(message_id, pushed.queue, self, kept=pushed.results)
 
     def _soon(self) -> Pushing:
-        """What pushes for event loops, in this process."""
+        """The thread that pushes for this process's event loops."""
         found = self._pushing
         if found is None or self._pid != os.getpid():
             with self._lock:
@@ -304,33 +307,33 @@ class App:
     def signal(
         self, message_id: str, name: str, value: object = None, queue: str | None = None
     ) -> bool:
-        """`Task.signal` by the id of its message. queue: the name of its queue; None: the app's
-        default."""
+        """Send a signal to the call with this message id: see `Task.signal`. queue: the name of its
+        queue; None: the app's default."""
         return send_signal(
             self.move_context(), self.client, queue or self._default, message_id, name, value
         )
 
     def cancel(self, message_id: str, queue: str | None = None) -> bool:
-        """Have a call never run, or not go on, by the id of its message. queue: as for `signal`.
+        """Cancel a call: it does not run, or does not go on. message_id, queue: as for `signal`.
 
-        It is cancelled while it waits for a worker, is delayed, sleeps, waits for a signal, or is
-        to be tried again; then True, also if it was cancelled before. False if a worker has it, or
-        it is over; then nothing was changed. Durable on return. Other groups of the queue still
-        receive its message.
+        Returns True if the call is cancelled, by this request or an earlier one. That is possible
+        while it waits for a worker, a signal or its next attempt, is delayed, or sleeps. Returns
+        False, and changes nothing, if a worker has it or it is over. Durable on return. Other
+        groups of the queue still receive its message.
 
-        Raises UsageError for an invalid id, and where calls have a key or the queue is `cp`, for
-        one that waits behind others; MessageNotFoundError. Cost: as of `Queue.explain`, and one to
-        four synced writes.
+        Raises UsageError for an invalid id, and for a call that waits behind others where calls are
+        kept in order: tasks with a `key`, and cp queues; MessageNotFoundError. Cost: that of
+        `Queue.explain`, and one to four synced writes.
         """
         state = cancel_call(self.move_context(), self.client, queue or self._default, message_id)
         return state == CANCELLED
 
     def move_context(self) -> MoveContext:
-        """What steps of its tasks need. Cost: none once the client is open."""
+        """What the steps of its tasks need. Cost: none once the client is open."""
         return MoveContext(self.client.ports, self.codec, self._mover)
 
     def _mover(self, queue: str, group_id: str) -> Pusher:
-        """The pusher of calls that go on later, in this group alone."""
+        """The pusher of calls that go on later: only this group receives them."""
         with self._lock:
             self._check_process()
             found = self._movers.get((queue, group_id))
@@ -349,13 +352,14 @@ class App:
             return self._connected()
 
     def use(self, client: Client) -> None:
-        """Have the app use this client in this process, which it does not close."""
+        """Use this client in this process from now on; `close` closes it. A client that the app
+        used before stays open."""
         self._let_go()
         with self._lock:
             self._pid, self._client = os.getpid(), client
 
     def close(self) -> None:
-        """Finish pushes, and close its client in this process. It can be used again."""
+        """Finish pushes, and close the client in this process. The app can be used again."""
         client = self._let_go()
         if client is not None:
             client.close()
@@ -379,7 +383,7 @@ class App:
         self.close()
 
     def _check_process(self) -> None:
-        """What was opened before a fork belongs to the parent."""
+        """Forget what was opened before a fork: it belongs to the parent."""
         if self._pid != os.getpid():
             self._forget()
 
@@ -393,8 +397,8 @@ class App:
         return self._client
 
     def _opened_queue(self, name: str) -> Queue:
-        """The queue of this name, created if there is none. Raises ConfigError if the tasks in it
-        need what it does not have."""
+        """The queue with this name, created if it does not exist. Raises ConfigError if its policy
+        or its groups do not suit its tasks."""
         client = self._connected()
         tasks = [task.settings for task in self.tasks.values() if task.settings.queue == name]
         settings = self._settings.get(name, {})
@@ -416,25 +420,26 @@ class App:
 
     @property
     def timeout_max(self) -> float:
-        """The longest time that a task may take, as far as tasks have a `timeout`."""
+        """The longest `timeout` of its tasks in seconds; 0 if none has one."""
         return max((task.settings.timeout or 0.0 for task in self.tasks.values()), default=0.0)
 
     # --- running --------------------------------------------------------------------------------
 
     def __call__(self, message: Message) -> None:
-        """Run the call in a message; what a worker does. Raises what the task raises."""
+        """Run the call in a message; a worker calls this. Raises what the task raises."""
         running.run(message, self)
 
     def handler_for(self, queue: str) -> Handler | AsyncHandler:
-        """What runs the calls in one of its queues: in threads, or in an event loop if all of its
-        tasks there are async."""
+        """The handler of one of its queues: for threads, or for an event loop if all tasks of the
+        queue are async."""
         tasks = [task for task in self.tasks.values() if task.settings.queue == queue]
         if not tasks or not all(task.is_async for task in tasks):
             return self
         return _AsyncHandler(self)
 
     def keep(self, task: Task[Any, Any], message_id: str, value: object) -> None:
-        """Keep a task's result. What fails here does not fail the task, whose work is done."""
+        """Store a task's result. An error here is logged; the task succeeds, as its work is
+        done."""
         try:
             result = self.codec.result(task.name, value)
         except UsageError as exc:
@@ -446,8 +451,9 @@ class App:
             logger.warning("the result of task %r is not kept: %s", task.name, exc)
 
     def prepare(self) -> dict[str, str]:
-        """Create queues and schedules of its tasks that are missing; returns, for each queue, the
-        consumer group that runs them. Cost: a read or two of each, if they are there."""
+        """Create the queues and schedules of its tasks, and change schedules that are declared
+        differently now. Returns, for each queue, the consumer group that runs its tasks. Cost: a
+        read or two for each that needs no change."""
         with self._lock:
             self._check_process()
             groups = {name: group_of(self._opened_queue(name)) for name in self.queues}
@@ -459,18 +465,19 @@ class App:
         return groups
 
     def run(self, *queues: str, **settings: Unpack[WorkerSettings]) -> None:
-        """Run calls in threads of this process until SIGTERM or SIGINT; `cassq worker` does so in
-        several processes. queues: some of the app's queues; all by default. settings: as for
-        `Queue.worker`; `concurrency` and `max_tasks` count for each queue. Raises
-        UsageError for queues that none of its tasks is in."""
+        """Run calls in this process until SIGTERM or SIGINT: in threads, and those of a queue whose
+        tasks are all async in an event loop. `cassq worker` does so in several processes. queues:
+        some of the app's queues; all by default. settings: as for `Queue.worker`; `concurrency` and
+        `max_tasks` count for each queue. Raises UsageError for a queue that none of its tasks
+        uses."""
         self.worker(*queues, **settings).run()
 
     def worker(self, *queues: str, **settings: Unpack[WorkerSettings]) -> Workers:
-        """What `run` runs, with a `stop` that may be called from any thread."""
+        """The workers that `run` runs. Their `stop` may be called from any thread."""
         unknown = [name for name in queues if name not in self.queues]
         if unknown:
             raise UsageError(
-                f"no task is in queue {unknown[0]!r}", hint=f"they are in {', '.join(self.queues)}"
+                f"no task uses queue {unknown[0]!r}", hint=f"tasks use {', '.join(self.queues)}"
             )
         groups = self.prepare()
         chosen = {name: groups[name] for name in (queues or self.queues)}
@@ -484,7 +491,7 @@ class App:
 
 
 class _AsyncHandler:
-    """An app as a handler that an event loop runs."""
+    """An app as a handler for an event loop."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -505,7 +512,7 @@ def _with_group(settings: WorkerSettings, group: str) -> WorkerSettings:
 
 
 def _name_of(function: Callable[..., Any]) -> str:
-    """MODULE.FUNCTION; for the program's main module the name by which others import it."""
+    """MODULE.FUNCTION; for the main module, the name by which other modules import it."""
     module = getattr(function, "__module__", "") or ""
     if module == "__main__":
         main = sys.modules["__main__"]

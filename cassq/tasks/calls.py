@@ -1,7 +1,7 @@
 """Calls as payloads: `{"task": NAME, "args": [...], "kwargs": {...}}`, as JSON or msgpack.
 
-JSON begins with `{` and a map of msgpack with a byte above 0x7f, so a worker reads both, whatever
-its own app writes. Nothing is ever pickled: reading a payload runs no code.
+An object in JSON begins with `{`, a map in msgpack with a byte above 0x7f. So a worker reads both,
+whatever its own app writes. Nothing is ever pickled: reading a payload runs no code.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Serializer = Literal["json", "msgpack"]
 # Types of values that JSON writes as they are.
 _PLAIN = frozenset({type(None), bool, int, str})
 _dumps = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
-# What is written, and how an error names it.
+# The values to write, each with its name in errors.
 Parts = Sequence[tuple[str, Any]]
 
 
 class Call(NamedTuple):
-    """A call of a task: its name, and what it is called with."""
+    """A call of a task: the task's name, and the arguments."""
 
     task: str
     args: Sequence[Any] = ()
@@ -45,8 +45,9 @@ class NotACallError(ValueError):
 
 
 class Codec:
-    """Writes calls and results. Raises UsageError for an unknown serializer, and MissingExtraError;
-    each method, for what cannot be written, naming its place."""
+    """Encodes calls, results and records. Raises UsageError for an unknown serializer, and
+    MissingExtraError. Its methods raise UsageError for a value that cannot be written, and say
+    where it is."""
 
     def __init__(self, serializer: str) -> None:
         self._is_json = serializer == "json"
@@ -61,7 +62,7 @@ class Codec:
 
     def call(self, call: Call) -> bytes:
         kinds = {*map(type, call.args), *map(type, call.kwargs.values())}
-        if self._is_json and kinds <= _PLAIN:  # nothing in it can be refused, but texts
+        if self._is_json and kinds <= _PLAIN:  # only a string can be invalid
             with suppress(UnicodeEncodeError):
                 return _dumps(call.as_dict()).encode()
         of = f"of task {call.task!r}"
@@ -73,27 +74,28 @@ class Codec:
         return self._write([(f"the result of task {task!r}", value)], {"value": value})
 
     def record(self, where: str, value: object, fields: Mapping[str, Any]) -> bytes:
-        """A value with fields about it, which can all be written. where: names it in errors."""
+        """A value, and fields about it that are known to be valid. where: its name in errors."""
         return self._write([(where, value)], {"value": value, **fields})
 
     def error(self, text: str) -> bytes:
-        """What stands for a result that there is not."""
+        """The record kept instead of a result that could not be written."""
         return self._write([], {"error": text})
 
 
 def decode(payload: bytes) -> Call:
-    """The call in a payload, of either kind. Raises NotACallError, and MissingExtraError."""
+    """The call in a payload, JSON or msgpack. Raises NotACallError, and MissingExtraError."""
     found = _read(payload)
     match found:
         case {"task": str(name), **rest}:
             args, kwargs = rest.get("args", []), rest.get("kwargs", {})
             if isinstance(args, list) and isinstance(kwargs, dict):
                 return Call(name, args, kwargs)
-    raise NotACallError("it has no 'task', or its 'args' or 'kwargs' are of another type")
+    raise NotACallError("it has no 'task', or its 'args' or 'kwargs' have the wrong type")
 
 
 def decode_result(raw: bytes) -> tuple[Any, str]:
-    """A result, and why there is none, or "". Raises NotACallError for anything else."""
+    """The result and ""; or None and why there is no result. Raises NotACallError for anything
+    else."""
     match _read(raw):
         case {"value": value}:
             return value, ""
@@ -112,7 +114,7 @@ def decode_record(raw: bytes) -> dict[str, Any]:
 
 def _read(payload: bytes) -> Any:
     try:
-        # Decoded here, as it need not be found out how it is encoded.
+        # Decoded here: `loads` would first guess the encoding of bytes.
         return json.loads(payload.decode()) if payload[:1] == b"{" else _from_msgpack(payload)
     except ValueError as exc:
         raise NotACallError(f"neither JSON nor msgpack: {exc}") from exc
@@ -134,7 +136,7 @@ def _check_json(value: object, where: str) -> None:
     match value:
         case float() if not math.isfinite(value):
             raise UsageError(
-                f"{where} is {value}, which JSON cannot write", hint="pass None, or a text"
+                f"{where} is {value}, which JSON cannot write", hint="pass None, or a string"
             )
         case None | str() | int() | float():
             return
@@ -145,14 +147,14 @@ def _check_json(value: object, where: str) -> None:
             for key, each in value.items():
                 if not isinstance(key, str):
                     raise UsageError(
-                        f"{where} has the key {key!r}, and JSON has only texts as keys",
-                        hint="make keys texts, or use App(serializer='msgpack')",
+                        f"{where} has the key {key!r}, but keys in JSON are strings",
+                        hint="make the keys strings, or use App(serializer='msgpack')",
                     )
                 _check_json(each, where)
         case _:
             raise UsageError(
                 f"{where} has the type {type(value).__name__}, which JSON cannot write",
-                hint="pass texts, numbers, booleans, None, and lists and dicts of them;"
+                hint="pass strings, numbers, booleans, None, and lists and dicts of them;"
                 " App(serializer='msgpack') also takes bytes and times",
             )
 
@@ -164,13 +166,13 @@ def _as_msgpack(parts: Parts, whole: dict[str, Any], packb: Callable[..., bytes]
         except (TypeError, ValueError, OverflowError) as exc:
             raise UsageError(
                 f"{where} cannot be written as msgpack: {exc}",
-                hint="pass texts, bytes, numbers, times with a zone, and lists and dicts of them",
+                hint="pass strings, bytes, numbers, times with a zone, and lists and dicts of them",
             ) from exc
     return packb(whole, datetime=True)
 
 
 def _from_msgpack(payload: bytes) -> Any:
-    if payload[:1] < b"\x80":  # not a map; and then msgpack need not be installed to say so
+    if payload[:1] < b"\x80":  # not a map, and msgpack is not needed to see that
         raise NotACallError("not a map")
     msgpack = _msgpack()
     try:

@@ -1,4 +1,4 @@
-"""The consumer group of a queue that runs its tasks: in the order of keys, if a task has one."""
+"""The consumer group that runs a queue's tasks: one in order of keys, if a task has a `key`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def chosen_group(groups: Iterable[str]) -> str:
 
 
 def have_keyed_group(queue: Queue) -> None:
-    """Have a queue's calls run by a group in the order of keys, and by no other."""
+    """Create the group that runs a queue's calls in order of keys, if it does not exist, and delete
+    the default group. Raises ConfigError if the queue has messages already but no such group, or if
+    the group keeps no order of keys."""
     groups = {group.name: group for group in queue.groups()}
     found = groups.get(KEYED_GROUP)
     if found is None and queue.stats().pushed:

@@ -1,4 +1,4 @@
-"""Handles: what the push of a task returns, and waiting for what the task returned."""
+"""Handles: what a push of a call returns, to wait for its result, and to signal or cancel it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cassq.tasks.steps.records import CANCELLED
 T = TypeVar("T")
 
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.001, 0.05
-# How often to ask whether there will be a result at all.
+# How often to check whether the call can still have a result.
 ASK_SECONDS = 0.5
 
 
@@ -30,7 +30,7 @@ class Result(NamedTuple):
 
 
 class ResultPlace(Protocol):
-    """Where results are: an app."""
+    """What a handle needs of its app: see `App`."""
 
     @property
     def client(self) -> Client: ...
@@ -41,8 +41,8 @@ class ResultPlace(Protocol):
 
 
 class Handle(Generic[T]):
-    """A call that was pushed. id: of its message. queue: the name of the queue that it is in. T:
-    what the task returns; of an async one, when it is awaited."""
+    """A call that was pushed. id: the id of its message. queue: the name of its queue. T: the type
+    of its result; for an async task, what awaiting it returns."""
 
     __slots__ = ("_kept", "_place", "_result", "_watch", "id", "queue")
 
@@ -64,11 +64,12 @@ class Handle(Generic[T]):
         self._watch = Stopwatch()  # since the message was last looked for
 
     def result(self, timeout: float | None = None) -> T:
-        """What the task returned; waits for it, for `timeout` seconds at most.
+        """Wait for what the task returns, at most `timeout` seconds, and return it.
 
-        Raises TimeoutError; TaskFailedError if the task will not run any more, as its call is a
-        dead letter or was cancelled, or its result is not kept any longer; UsageError for a task
-        without `results=True`. Cost: a read about every 50 ms, and some more twice a second.
+        Raises TimeoutError; TaskFailedError if there will be no result, because the call is a dead
+        letter or was cancelled, its result cannot be written, or its result has expired; UsageError
+        for a task without `results=True`. Cost: a read about every 50 ms, and some more twice a
+        second.
         """
         clock = SystemClock()
         for pause in self._waiting(timeout):
@@ -80,7 +81,7 @@ class Handle(Generic[T]):
         raise TimeoutError(f"no result of {self.id} within {timeout} s")
 
     async def result_async(self, timeout: float | None = None) -> T:
-        """`result` for a running event loop, which goes on meanwhile."""
+        """`result` for an event loop, without blocking it."""
         for pause in self._waiting(timeout):
             found = self._result or await asyncio.to_thread(self._look)
             if found is not None:
@@ -98,13 +99,13 @@ class Handle(Generic[T]):
         return self._place.signal(self.id, name, value, self.queue)
 
     def cancel(self) -> bool:
-        """Have the call not run, or not go on: see `App.cancel`."""
+        """Cancel the call: see `App.cancel`."""
         if self._place is None:
             raise UsageError("a call that ran inline cannot be cancelled")
         return self._place.cancel(self.id, self.queue)
 
     def _waiting(self, timeout: float | None) -> Iterator[float]:
-        """The pauses between looks, until the time is over."""
+        """The pauses between two looks, until the timeout."""
         if timeout is not None:
             check_seconds("timeout", timeout, WAIT_MAX_SECONDS)
         watch, pause = Stopwatch(), PAUSE_SECONDS
@@ -143,7 +144,7 @@ class Handle(Generic[T]):
         return Result(value)
 
     def _ended(self, client: Client) -> str:
-        """Why the task will not run any more; "": it may."""
+        """Why the task will not run any more; "" if it may."""
         try:
             found = whereabouts(client, self.queue, self.id)
         except MessageNotFoundError:

@@ -1,7 +1,8 @@
-"""Running calls where they are pushed, or only recording them: for tests of programs with tasks.
+"""For tests of programs with tasks: runs calls where they are pushed, or only records them.
 
-Either holds for all apps of the process while its `with` block lasts. Calls are written and read
-as on their way through a queue, so what cannot be written shows, and what comes out changed.
+Both affect all apps of the process, until the end of their `with` block. Calls are encoded and
+decoded as on their way through a queue, so a test shows what cannot be written or comes out
+changed.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from cassq.tasks.task import Pushed, Task
 
 Tasks = Mapping[str, Task[Any, Any]]
 _numbers = itertools.count(1)
-# What becomes of a call instead of its push; None: it is pushed.
+# What is done with a call instead of pushing it: the last entry counts. Empty: calls are pushed.
 _instead: list[Callable[[Tasks, Call], object]] = []
 
 
 @contextmanager
 def inline(*, signals: Mapping[str, Any] | None = None) -> Iterator[None]:
-    """Run each call at once, where it is pushed, whatever its delay. An error of the task is raised
-    there, and it is not tried again; calls by name need a task of the app. Steps are called, and
-    sleeps are over at once. signals: what waits return, by name; others return None."""
+    """Run each call at once where it is pushed, whatever its delay. An error of the task is raised
+    there, and the call is not tried again. A call by name must be of a task of the app. Steps run,
+    and sleeps end at once. signals: what waits return, by name; other waits return None."""
     with (
         signalled(signals or {}),
         _instead_of_pushes(lambda tasks, call: tasks[call.task](*call.args, **call.kwargs)),
@@ -38,7 +39,7 @@ def inline(*, signals: Mapping[str, Any] | None = None) -> Iterator[None]:
 
 @contextmanager
 def recorded() -> Iterator[list[Call]]:
-    """Push nothing: the calls are in this list, in their order."""
+    """Push nothing: calls are added to this list, in order."""
     calls: list[Call] = []
     with _instead_of_pushes(lambda _, call: calls.append(call)):
         yield calls
@@ -54,12 +55,12 @@ def _instead_of_pushes(what: Callable[[Tasks, Call], object]) -> Iterator[None]:
 
 
 def is_inline() -> bool:
-    """Whether calls are not pushed at present."""
+    """Whether calls are now run or recorded instead of pushed."""
     return bool(_instead)
 
 
 def take(tasks: Tasks, calls: Sequence[Pushed], payloads: Sequence[bytes]) -> list[Handle[Any]]:
-    """Do with calls what is done instead of pushing them."""
+    """Run or record calls instead of pushing them."""
     found = []
     for each, payload in zip(calls, payloads, strict=True):
         result = _instead[-1](tasks, decode(payload))

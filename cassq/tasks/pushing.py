@@ -1,7 +1,7 @@
-"""Pushes from event loops: what tasks push in one turn of their loop reaches a thread together.
+"""Pushes from event loops: calls pushed in one turn of a loop are handed to a thread together.
 
-One thread for an app, whatever the number of loops and queues. It pushes what came meanwhile with
-one sync for each queue, and wakes each loop once.
+An app has one such thread, however many loops and queues there are. The thread pushes the calls
+that have arrived with one sync for each queue, and wakes each loop once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _PendingCall:
 
 
 class _Turn:
-    """What one loop has to push: gathered in a turn of it. It does not keep the loop alive."""
+    """Collects the pushes of one turn of a loop. It does not keep the loop alive."""
 
     def __init__(self, hand_over: Callable[[_Batch], object]) -> None:
         self._hand_over = hand_over
@@ -48,7 +48,7 @@ class _Turn:
 
 
 class _Batch:
-    """Pushes of one loop, and what became of them."""
+    """Pushes of one loop, and their outcomes."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, pushes: list[_PendingCall]) -> None:
         self._loop = loop
@@ -56,7 +56,7 @@ class _Batch:
         self._outcomes: Sequence[Outcome] = ()
 
     def report(self, outcomes: Sequence[Outcome]) -> None:
-        """Have the tasks go on; for the thread."""
+        """Pass the outcomes to the tasks that wait. Safe in any thread."""
         self._outcomes = outcomes
         try:
             self._loop.call_soon_threadsafe(self._tell)
@@ -68,7 +68,7 @@ class _Batch:
         for pending, outcome in zip(self.pushes, self._outcomes, strict=True):
             future = pending.future
             if future.done():
-                continue  # its task left
+                continue  # its task was cancelled
             if isinstance(outcome, Exception):
                 future.set_exception(outcome)
             else:
@@ -76,7 +76,8 @@ class _Batch:
 
 
 class Pushing:
-    """The thread of an app that pushes for event loops. pusher: of the queue with this name."""
+    """The thread that pushes for the event loops of an app. pusher: opens the pusher of a queue, by
+    name."""
 
     def __init__(self, pusher: Callable[[str], Pusher]) -> None:
         self._pusher = pusher
@@ -89,7 +90,7 @@ class Pushing:
         self._closed = False
 
     async def push(self, queue: str, push: Push) -> MessageId:
-        """Push a message; its id. Cancelled, it is pushed nevertheless."""
+        """Push a message; returns its id. If the wait is cancelled, it is pushed nevertheless."""
         loop = asyncio.get_running_loop()
         turn = self._turns.get(loop)
         if turn is None:
@@ -130,7 +131,7 @@ class Pushing:
             self._push(batches)
 
     def _push(self, batches: list[_Batch]) -> None:
-        """Push what some loops sent, those of each queue together."""
+        """Push what some loops sent, the calls of each queue together."""
         by_queue: dict[str, list[_PendingCall]] = {}
         for batch in batches:
             for pending in batch.pushes:

@@ -48,7 +48,8 @@ class UnknownTaskError(Exception):
 
 
 class ArgumentsError(Exception):
-    """A message has arguments that do not fit the task, as of another version of the program."""
+    """The arguments in a message do not fit the task: another version of the program may have
+    pushed it."""
 
 
 def run(message: Message, host: TaskHost) -> None:
@@ -62,7 +63,7 @@ def run(message: Message, host: TaskHost) -> None:
     if task.takes_context:
         steps = Run.of(host.move_context(), message, task.name, host.results_kept)
         if steps is None:
-            return  # its call has gone on in another message
+            return  # the task is over, or its call has gone on in another message
     context = Context(task.name, message.attempts, message, steps)
     token = _current.set(context)
     try:
@@ -79,7 +80,7 @@ def run(message: Message, host: TaskHost) -> None:
 
 
 async def run_async(message: Message, host: TaskHost) -> None:
-    """`run` for a queue of async tasks alone, in the event loop that runs."""
+    """`run` in the running event loop, for a queue whose tasks are all async."""
     task, call = _call_in(message, host.tasks)
     steps: Run | None = None
     if task.takes_context:
@@ -103,7 +104,8 @@ async def run_async(message: Message, host: TaskHost) -> None:
 def _end(
     host: TaskHost, task: Task[Any, Any], message: Message, steps: Run | None, result: object
 ) -> None:
-    """A task returned. Raises Suspended if it sleeps or waits all the same, as it caught that."""
+    """Keep the result of a task that returned, and end its steps. Raises Suspended if the task
+    sleeps or waits, but caught the Suspended that was to end its run."""
     if steps is not None and steps.suspended:
         raise Suspended()
     if task.settings.results:
@@ -127,13 +129,13 @@ def _call_in(message: Message, tasks: Mapping[str, Task[Any, Any]]) -> tuple[Tas
 
 
 def _begun(task: Task[Any, Any], call: Call, context: Context) -> Any:
-    """What calling the task's function returns."""
+    """Call the task's function; returns what it returns, for an async task a coroutine."""
     given = (context,) if task.takes_context else ()
     try:
         return task.function(*given, *call.args, **call.kwargs)
     except TypeError as exc:
         try:
-            task.bind(call.args, call.kwargs)  # it takes long, so it is only done to tell why
+            task.bind(call.args, call.kwargs)  # slow, so it only explains an error
         except TypeError as unfit:
             text = f"the arguments do not fit task {task.name!r}: {unfit}"
             raise ArgumentsError(text) from exc
@@ -141,21 +143,22 @@ def _begun(task: Task[Any, Any], call: Call, context: Context) -> Any:
 
 
 def _set_terms(task: Task[Any, Any], message: Message) -> None:
-    """Have a failure come to what the task's `retries` say, and its time limit watched."""
+    """Set what follows if this attempt fails, as the task's `retries` say, and its time limit.
+    Raises Reject if all attempts were used up."""
     retries, timeout = task.settings.retries, task.settings.timeout
     delay, last = None, False
     if retries is not None:
         tried = message.attempts
-        if tried > len(retries) + 1:  # else the attempt before would have been the last
-            raise Reject(f"each of {tried - 1} attempts ended with its process")
+        if tried > len(retries) + 1:  # the last attempt cannot have ended as a failure does
+            raise Reject(f"all {tried - 1} attempts failed, the last perhaps with its process")
         last = tried > len(retries)
         delay = None if last else retries[tried - 1]
     set_terms(Terms(task.name, None if task.is_async else timeout, delay, last))
 
 
 class _Loops:
-    """The event loop of this process for async tasks in queues that have others too, in a thread of
-    its own. What one task keeps in it, such as a connection pool, is there for the next."""
+    """The process's event loop, in its own thread, for async tasks of queues that have other tasks
+    too. Tasks can share what they open in it, such as a connection pool."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -163,8 +166,8 @@ class _Loops:
         self._pid = 0
 
     def run(self, coroutine: Coroutine[Any, Any, object], timeout: float | None) -> object:
-        """Run it to its end, while the calling thread waits."""
-        # Context variables of the calling thread are those of the coroutine.
+        """Run a coroutine to its end; the calling thread waits for it."""
+        # The coroutine gets the context variables of the calling thread.
         return asyncio.run_coroutine_threadsafe(
             _limited(coroutine, timeout), self._running()
         ).result()

@@ -22,7 +22,7 @@ class CronEntry(NamedTuple):
 def put_schedule(
     client: Client, queue: str, entry: CronEntry, payload: bytes, priority: int
 ) -> None:
-    """Have the schedule as the program declares it: one with other settings is changed."""
+    """Create the schedule that the program declares, or change the existing one to match."""
     try:
         client.create_schedule(
             entry.name,

@@ -21,7 +21,7 @@ from cassq.tasks.steps.inline_run import inline_context
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
-# The arguments of calls: of each in order, or by name.
+# The arguments of calls, for each in order or by name.
 Calls = Iterable[Sequence[Any] | Mapping[str, Any]]
 
 RETRIES_MAX = 1000
@@ -77,8 +77,8 @@ class Pushes(Protocol):
 
 
 class Task(Generic[P, R_co]):
-    """A function whose calls can be pushed; `App.task` makes it. Called itself, it runs at once,
-    here, as the plain function."""
+    """A function whose calls can be pushed; `App.task` makes it. Calling it runs the plain function
+    at once, in the caller."""
 
     def __init__(
         self, app: Pushes, function: Callable[..., R_co], name: str, settings: TaskSettings
@@ -90,7 +90,7 @@ class Task(Generic[P, R_co]):
         self.is_async: bool = inspect.iscoroutinefunction(function)
         self._signature = _signature(function, name)
         self.takes_context: bool = takes_context(function)
-        if self.takes_context:  # which its calls do not have
+        if self.takes_context:  # callers do not pass it
             _, *parameters = self._signature.parameters.values()
             self._signature = self._signature.replace(parameters=parameters)
         self._counts = _counts_that_fit(self._signature)
@@ -115,8 +115,8 @@ class Task(Generic[P, R_co]):
     def push(self, *args: P.args, **kwargs: P.kwargs) -> Handle[Any]:
         """Push a call; a worker runs it. Durable on return.
 
-        Raises UsageError if the arguments do not fit the function, or cannot be written. Cost: as
-        of `Pusher.push`, which threads share.
+        Raises UsageError if the arguments do not fit the function, or cannot be written. Cost: that
+        of `Pusher.push`, shared by threads that push at the same time.
         """
         return self._app.push_calls([self._pushed(args, kwargs)])[0]
 
@@ -129,8 +129,8 @@ class Task(Generic[P, R_co]):
     async def push_async(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R_co]: ...
 
     async def push_async(self, *args: P.args, **kwargs: P.kwargs) -> Handle[Any]:
-        """`push` for a running event loop, which goes on meanwhile. Calls awaited at the same time
-        are written together. If the wait is cancelled, the call is pushed nevertheless."""
+        """`push` for an event loop, without blocking it. Calls that are pushed at the same time are
+        written together. If the wait is cancelled, the call is pushed nevertheless."""
         return await self._app.push_soon(self._pushed(args, kwargs))
 
     @overload
@@ -146,8 +146,8 @@ class Task(Generic[P, R_co]):
         return self._app.push_calls([self._pushed(*_split(each)) for each in calls])
 
     def signal(self, message_id: str, name: str, value: object = None) -> bool:
-        """Send a signal to the call of this id: `Context.wait(name)` returns the value, also if it
-        comes there later. Durable on return; False if the task is over.
+        """Send a signal to the call with this id: `Context.wait(name)` returns the value, even if
+        the task calls it later. Durable on return; False if the task is over.
 
         Raises UsageError for a value that cannot be written, MessageNotFoundError. Cost: some
         reads, a synced write; for a task that waits, four more and the push of a message.
@@ -162,10 +162,10 @@ class Task(Generic[P, R_co]):
         priority: int | None = None,
         queue: str | None = None,
     ) -> Task[P, R_co]:
-        """The task with other options for its next pushes: `send.options(delay=60).push(7)`.
+        """A copy of the task with other options for pushes: `send.options(delay=60).push(7)`.
 
         delay: seconds before it may run. due: the same as a time, with a time zone. priority: 0 to
-        9, the most urgent. queue: another queue. None: as before.
+        9, the most urgent. queue: another queue. None: as in the task.
         """
         found = copy.copy(self)
         if delay is not None:
@@ -190,7 +190,7 @@ class Task(Generic[P, R_co]):
     def _pushed(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Pushed:
         settings = self.settings
         same = settings.key is not None or bool(settings.unique)
-        if not (same or kwargs) and len(args) in self._counts:  # as binding takes long
+        if not (same or kwargs) and len(args) in self._counts:  # binding is slow
             call = Call(self.name, args, kwargs)
             when, results = self._when, settings.results
             return Pushed(settings.queue, call, when, None, None, settings.priority, results)
@@ -218,7 +218,7 @@ class Task(Generic[P, R_co]):
         )
 
     def _dedup_id(self, arguments: Mapping[str, Any]) -> str | None:
-        """What calls have in common that are the same one; None if each is another."""
+        """The dedup id that equal calls share; None for a task that is not `unique`."""
         unique = self.settings.unique
         if unique is False:
             return None
@@ -257,7 +257,7 @@ def _signature(function: Callable[..., Any], name: str) -> inspect.Signature:
 
 
 def _counts_that_fit(signature: inspect.Signature) -> range:
-    """How many arguments, all in order, surely fit."""
+    """The counts of positional arguments that certainly fit."""
     in_order = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = signature.parameters.values()
     needed = [each for each in parameters if each.default is inspect.Parameter.empty]
@@ -285,6 +285,6 @@ def _check_settings(name: str, settings: TaskSettings, signature: inspect.Signat
     for what, parameter in [("key", settings.key), *(("unique", each) for each in unique)]:
         if parameter is not None and parameter not in signature.parameters:
             raise UsageError(
-                f"{what} of task {name!r} names {parameter!r}, which is none of its parameters",
+                f"{what} of task {name!r} names {parameter!r}, which is not one of its parameters",
                 hint=f"it takes {signature}",
             )

@@ -19,6 +19,6 @@ def inline_tasks() -> Iterator[None]:
 
 @pytest.fixture
 def recorded_tasks() -> Iterator[list[Call]]:
-    """Nothing is pushed: the calls are in this list."""
+    """Nothing is pushed: calls are added to this list."""
     with recorded() as calls:
         yield calls

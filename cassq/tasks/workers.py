@@ -1,4 +1,4 @@
-"""Workers of several queues in one process: each in a thread, and one that watches them."""
+"""Workers of several queues in one process: each in its own thread, and one thread that watches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ class Workers:
         self._failure: BaseException | None = None
 
     def run(self) -> None:
-        """As `Worker.run`. If one of them fails, all are stopped, and its error is raised."""
+        """Run all workers, as `Worker.run` does. If one fails, all are stopped, and its error is
+        raised."""
         if len(self._workers) == 1:
             self._workers[0].run()
             return
@@ -49,5 +50,5 @@ class Workers:
             self._failure = self._failure or exc
             self.stop()
         finally:
-            self._ended.append(worker)  # first: a thread lives on a little after this
+            self._ended.append(worker)  # not `is_alive`: a thread lives on a little after this
             wakeup.give()

@@ -2,8 +2,8 @@
 
 A task whose first parameter is annotated `Context` has a history: records in the catalog, keyed by
 the id of its message. Each step, sleep and wait has a label there: its name, and how often the name
-was used before. Nothing is replayed but these records: the function simply runs again, and comes
-to the same labels in the same order.
+was used before. Only these records are replayed: the function simply runs again, and reaches the
+same labels in the same order.
 
 A task that sleeps or waits holds no worker: its call is pushed again, with the same id and the time
 when it is due, and then the old message is acked. The record "place" says where the call is now.
@@ -17,8 +17,8 @@ It is written before the message is, as an intent, by compare-and-set:
 Invariants:
 1. A step's function is not called if its result is recorded, and no later step is begun before it
    is.
-2. A message has the number of its move in a header. Of a task's messages only the one that the
-   place names runs; one of an earlier move is acked, once the later one is known to be there.
-3. A signal is recorded before the place is looked at, and the place is changed before signals are
-   looked at: so one of both sides sees the other.
+2. A message has the number of its move in a header. Only the message that the place names runs; a
+   message of an earlier move is acked once the later message is known to exist.
+3. A signal is recorded before the place is read, and the place is changed before signals are read:
+   so at least one side sees the other.
 """

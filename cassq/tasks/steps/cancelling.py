@@ -1,8 +1,8 @@
 """Cancelling a call: it does not run, or does not go on.
 
-What decides is a conditional write, to a row that a worker must write before it runs the call: of
-the claims of its message, or of the place of a call that sleeps or waits. So a call is cancelled or
-run, and one that nobody cancels costs a worker nothing.
+A conditional write decides, to a row that a worker must write before it runs the call: a claim of
+its message, or the place of a call that sleeps or waits. So a call is either cancelled or run, and
+calls that are not cancelled cost workers nothing more.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from cassq.tasks.steps.records import CANCELLED, OVER
 
 
 def cancel_call(context: MoveContext, client: Client, queue: str | None, task_id: str) -> str:
-    """Have a call never run again; returns its state after that: "cancelled", "running" if a
-    worker has it, "done", "dead", or another in which it does not run any more. queue: None: it is
-    looked for in all.
+    """Cancel a call, unless a worker has it or it is over. Returns its state after that:
+    "cancelled", "running" if a worker has it, "done", "dead", or another final state. queue: its
+    name; None: look in all queues.
 
     Raises UsageError for an invalid id, or if it waits behind others in a group that keeps an
-    order; MessageNotFoundError; BackendTimeoutError if its state keeps changing. Cost: as of
+    order; MessageNotFoundError; BackendTimeoutError if its state keeps changing. Cost: that of
     `explain`, and a synced write; for a call that sleeps or waits, four.
     """
     for _ in attempts(context.ports.clock):
@@ -33,7 +33,7 @@ def cancel_call(context: MoveContext, client: Client, queue: str | None, task_id
             case "waiting" | "delayed":
                 done = _withdrawn(context, found)
             case state if state == CANCELLED:
-                done = True  # perhaps by a process that ended before it noted that
+                done = True  # perhaps its process ended before it recorded the end
             case "missing":
                 raise MessageNotFoundError(f"no message has the ID {task_id}")
             case state:
@@ -46,7 +46,7 @@ def cancel_call(context: MoveContext, client: Client, queue: str | None, task_id
 
 
 def _withdrawn(context: MoveContext, found: CallState) -> bool:
-    """Take a call back before a worker takes it; False if it is not where it was."""
+    """Take a call back before a worker takes it; False if it was taken or moved meanwhile."""
     now = found.now
     queue = context.queue(now.queue)
     groups = context.ports.catalog.queues.groups(queue.id)

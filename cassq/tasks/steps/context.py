@@ -1,4 +1,4 @@
-"""What a task knows of its call, and its verbs for steps: step, sleep, wait."""
+"""What a task knows about its call, and its methods for steps: step, sleep, wait."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Length(TypedDict, total=False):
 
 
 class RunRecords(Protocol):
-    """The records of a task in one run of it; see `cassq.tasks.steps.run.Run`. Each method may
-    block, for a synced write."""
+    """The records of a task in one run; see `cassq.tasks.steps.run.Run`. Each method may block, for
+    a synced write."""
 
     def come_to(self, kind: str, name: str) -> tuple[str, int]: ...
 
@@ -45,9 +45,9 @@ class RunRecords(Protocol):
 
 
 class Context:
-    """The call that a task runs. A task whose first parameter is annotated with it gets one.
+    """The call that a task runs. A task gets it if its first parameter is annotated `Context`.
 
-    task: its name. attempt: 1 the first time, and again after each sleep or wait.
+    task: the task's name. attempt: from 1; counted from 1 again after each sleep or wait.
     """
 
     __slots__ = ("_ledger", "_message", "attempt", "task")
@@ -69,18 +69,18 @@ class Context:
 
     @property
     def id(self) -> str:
-        """The id of its message, as of the handle that `push` returned."""
+        """The id of its message, which the handle that `push` returned has too."""
         return self.message.id
 
     # --- steps ----------------------------------------------------------------------------------
 
     def step(self, name: str, function: Callable[Q, T], /, *args: Q.args, **kwargs: Q.kwargs) -> T:
-        """What `function(*args, **kwargs)` returns. Once it returned, that is recorded, and when
-        the task runs again the record is returned, as JSON or msgpack give it back, and the
-        function is not called.
+        """Call `function(*args, **kwargs)`, and record and return its result, as JSON or msgpack
+        decode it. When the task runs again, this returns the recorded result, and does not call the
+        function.
 
-        Raises what the function raises; UsageError if what it returned cannot be written, now and
-        whenever the task runs again; StepMismatchError if the task came to another step here
+        Raises what the function raises; UsageError if its result cannot be written, now and
+        whenever the task runs again; StepMismatchError if the task reached another step here
         before; ClaimLostError if another worker has the call. Cost: a synced write.
         """
         if inspect.iscoroutinefunction(function):
@@ -105,7 +105,7 @@ class Context:
     async def step_async(
         self, name: str, function: Callable[Q, Awaitable[T]], /, *args: Q.args, **kwargs: Q.kwargs
     ) -> T:
-        """`step` for an async function, in an async task; the event loop goes on meanwhile."""
+        """`step` for an async function, in an async task; does not block the event loop."""
         ledger = self._steps()
         label, at = ledger.come_to(STEP, name)
         found = await asyncio.to_thread(ledger.find, label)
@@ -125,11 +125,11 @@ class Context:
 
     def sleep(self, name: str, **length: Unpack[Length]) -> None:
         """End this run, and go on from here after the sum of `seconds`, `minutes`, `hours` and
-        `days`: the task runs again, and passes its steps until it comes here. No worker is held,
-        nor memory.
+        `days`: the task runs again from its start, and its recorded steps return at once. A task
+        that sleeps holds no worker, and no memory.
 
-        Raises UsageError in a cp queue, whose messages cannot be delayed. Cost: three synced
-        writes, and the push of a message.
+        Raises UsageError in a cp queue, whose messages cannot be delayed. Cost: four synced writes,
+        and the push of a message.
         """
         ledger = self._steps()
         label, at = ledger.come_to(SLEEP, name)
@@ -145,7 +145,7 @@ class Context:
         """The value of the next signal of this name that no other wait has taken; None if none
         comes within `timeout` seconds, by default ten years. A signal that came before counts.
 
-        Until then it is as `sleep`. Raises and costs as that does.
+        Until then the task sleeps: see `sleep`, also for errors and cost.
         """
         ledger = self._steps()
         label, at = ledger.come_to(WAIT, name)

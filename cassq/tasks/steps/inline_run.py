@@ -24,8 +24,8 @@ def signalled(signals: Mapping[str, Any]) -> Iterator[None]:
 
 
 class InlineRun:
-    """Each step is called, a sleep is over at once, and a wait has the signal that the test gave,
-    or is over without one. See `cassq.tasks.steps.context.Ledger`."""
+    """Calls each step, ends each sleep at once, and gives each wait the signal from the test, or
+    None. Methods: see `cassq.tasks.steps.context.RunRecords`."""
 
     def come_to(self, _kind: str, name: str) -> tuple[str, int]:
         return name, 0

@@ -1,4 +1,4 @@
-"""Calls of tasks as the command shows them, by what the catalog and the messages say."""
+"""Calls of tasks as `cassq task` shows them, from the catalog and the messages."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from cassq.tasks.steps.records import (
     records_in,
 )
 
-# Which messages are looked at for calls in a state.
+# For each state of a call, the state of the messages to look at.
 _PEEKED: dict[TaskState, State] = {
     "waiting": "waiting",
     "delayed": "delayed",
@@ -90,7 +90,7 @@ class StepShown:
 @dataclass(frozen=True, slots=True)
 class TaskShown:
     """All that is known of one call. call: None if its message is not stored any more. signals: the
-    names of those that no wait has taken."""
+    names of signals that no wait has taken."""
 
     id: str
     queue: str
@@ -114,10 +114,12 @@ class TaskShown:
 
 
 def listed(client: Client, queue: str | None, state: TaskState | None, limit: int) -> list[TaskRow]:
-    """The first calls in the queue, or in all queues, in a state, or in any but done.
+    """The first `limit` calls in this queue and state. queue: None: all queues. state: None: any
+    but done.
 
-    Messages that are no calls are left out. Cost: reads the frames of up to 10,000 messages of a
-    queue; for each delayed one that is listed, a read of its records.
+    Messages that are not calls are left out. Cost: reads the frames of up to 10,000 messages of
+    each queue, and as many dead letters if no state is given; for each call that has slept or
+    waited, a read of its records.
     """
     names = [queue] if queue is not None else [each.name for each in client.queues()]
     found: list[TaskRow] = []
@@ -154,7 +156,7 @@ def _row(client: Client, queue: str, message: Peeked) -> TaskRow | None:
         rows = client.ports.catalog.steps.find(message.id)
         place = place_in(rows)
         if place is not None and (place.moves > moves or place.state == CANCELLED):
-            return None  # another message stands for it
+            return None  # it goes on in another message, or was cancelled
         if place is not None and place.state != BEGUN:
             waits_for = name_of(place.label)
             state = state if message.state == "waiting" else paused_as(rows, place)
@@ -172,7 +174,7 @@ def _row(client: Client, queue: str, message: Peeked) -> TaskRow | None:
 
 def shown(client: Client, task_id: str) -> TaskShown:
     """All that is known of a call. Raises UsageError for an invalid id, MessageNotFoundError. Cost:
-    as of `explain`, and two reads."""
+    that of `explain`, two reads, and a read of the message's frame."""
     found = whereabouts(client, None, task_id)
     now, call = found.now, _call_of(client, found, task_id)
     raw = client.ports.catalog.results.get(result_key(task_id))
@@ -236,8 +238,8 @@ def signal(client: Client, task_id: str, name: str, value: Any) -> bool:
 
 
 def retry(client: Client, task_id: str) -> bool:
-    """Have a dead call run again, with its attempts counted from the beginning, and what its steps
-    returned; False if it is not dead. Cost: as `DeadLetterQueue.merge` with a filter."""
+    """Have a dead call run again; False if it is not dead. Its attempts are counted from the start,
+    and its recorded steps do not run again. Cost: that of `DeadLetterQueue.merge` with a filter."""
     now = whereabouts(client, None, task_id).now
     if not is_dead_letter_name(now.queue):
         return False
@@ -246,7 +248,7 @@ def retry(client: Client, task_id: str) -> bool:
 
 
 def cancel(client: Client, task_id: str) -> str:
-    """`cancel_call` for a call of any queue. Raises UsageError for a message that is not one."""
+    """`cancel_call` for a call of any queue. Raises UsageError for a message that is not a call."""
     _call_of(client, whereabouts(client, None, task_id), task_id)
     return cancel_call(_context(client), client, None, task_id)
 

@@ -1,4 +1,4 @@
-"""Moving a task's call: pushed again, once, with the time when it is due, or at once by a signal.
+"""Moving a task's call: pushes it again, once, due when its sleep ends, or at once for a signal.
 
 A move is a push like one with a dedup id (`cassq.producer.dedup`), but the place that the message
 is about to get is noted in the task's own record, as for the ticks of schedules.
@@ -46,15 +46,15 @@ from cassq.tasks.steps.records import (
 
 logger: logging.Logger = logging.getLogger("cassq")
 
-# The header of a call that was pushed again: how often it was.
+# The header that says how often a call was pushed again.
 MOVES_HEADER = "cassq-task-moves"
-# For how long it is known that a call was cancelled.
+# How long the record that a call was cancelled is kept.
 CANCELLED_KEPT_SECONDS = 30 * 86_400.0
 
 
 class MoveContext(NamedTuple):
-    """What moving a call needs of its app. pusher: of the queue with this name, to the group with
-    this id alone."""
+    """What moving a call needs of its app. pusher: opens the pusher for a queue, by its name, and
+    the only group that receives its messages, by its id."""
 
     ports: Ports
     codec: Codec
@@ -105,7 +105,7 @@ def moves_of(headers: Mapping[str, str]) -> int:
 
 
 class MovePush(DedupPush):
-    """A push of a call to the place that its record names, or will name. place: as it is wanted."""
+    """A push of a call to the place that its record names, or will name. place: the wanted one."""
 
     def __init__(
         self, context: MoveContext, queue: QueueRow, task_id: str, place: CallPlace
@@ -151,8 +151,8 @@ class MovePush(DedupPush):
 
 
 def _is_past(there: CallPlace, mine: CallPlace) -> bool:
-    """Whether a task's call has been delivered in the place that a move names, was cancelled there,
-    or moved on; or if a signal replaces it, in the place before."""
+    """Whether a task's call was delivered or cancelled at the place of a move, or moved on from
+    there. For the move of a signal, the same at the place before."""
     if there.moves < mine.moves:
         return mine.came_from is not None and there.state != WAITING
     return there.moves > mine.moves or there.state != WAITING
@@ -183,10 +183,11 @@ def push_again(context: MoveContext, letter: MovedCall, place: CallPlace) -> Non
 
 def begin(context: MoveContext, message: Message) -> dict[str, bytes] | None:
     """Begin, or begin again, to run the call in a message. Returns the records of its task; None if
-    this message must not run, as the task is over, or its call has gone on in another message.
+    this message must not run, because the task is over or cancelled, or its call has gone on in
+    another message.
 
-    Cost: a read; for a call that slept or waited, once a synced write and a read more, and for one
-    that a signal woke, the cancelling of what waited.
+    Cost: a read. The first time after a sleep or wait, also a synced write and a read; after a
+    signal, also cancelling the message that waited.
     """
     steps, task_id = context.ports.catalog.steps, message.id
     moves = moves_of(message.headers)
@@ -214,7 +215,8 @@ def begin(context: MoveContext, message: Message) -> dict[str, bytes] | None:
 
 
 def settle_move(context: MoveContext, letter: MovedCall, place: CallPlace) -> None:
-    """Have a call in the place of its move. After that its old message may be acked."""
+    """Make sure that a call is at the place of its move. After that its old message may be
+    acked."""
     try:
         push_again(context, letter, place)
         wake(context, letter.id)
@@ -223,8 +225,8 @@ def settle_move(context: MoveContext, letter: MovedCall, place: CallPlace) -> No
 
 
 def cancel_place(context: MoveContext, task_id: str) -> bool:
-    """Have a call that sleeps or waits not run any more; False if it does neither. Cost: a read, a
-    synced write, and the cancelling of its message."""
+    """Cancel a call that sleeps or waits; False if it does neither. Cost: a read, a synced write,
+    and cancelling its message."""
     steps = context.ports.catalog.steps
     rows = context.rows(task_id)
     place = place_in(rows)
@@ -239,7 +241,7 @@ def cancel_place(context: MoveContext, task_id: str) -> bool:
 
 
 def note_cancelled(context: MoveContext, task_id: str) -> None:
-    """Record that a task is over, as it was cancelled. Cost: two synced writes."""
+    """Record that a task is over because it was cancelled. Cost: two synced writes."""
     steps = context.ports.catalog.steps
     steps.add(task_id, OVER, over_at(context.wall_ms), CANCELLED_KEPT_SECONDS)
     steps.keep(task_id, CANCELLED_KEPT_SECONDS)
@@ -249,7 +251,7 @@ def note_cancelled(context: MoveContext, task_id: str) -> None:
 
 
 def put_signal(context: MoveContext, task_id: str, name: str, value: Any) -> bool:
-    """Record a signal for a task, and wake it if it waits for that; False if the task is over."""
+    """Record a signal for a task, and wake the task if it waits for it; False if it is over."""
     steps = context.ports.catalog.steps
     token = context.ports.ids.version()
     fields = {"at_ms": context.wall_ms, "token": token}
@@ -269,10 +271,10 @@ def put_signal(context: MoveContext, task_id: str, name: str, value: Any) -> boo
 
 
 def wake(context: MoveContext, task_id: str) -> bool:
-    """Have a task run now if there is a signal that it waits for; whether it will.
+    """Have a task run now if a signal that it waits for has come; returns whether it will run.
 
-    Its call is pushed once more; when it runs, it cancels what waited. Cost: a read; if there is a
-    signal, some reads, and synced writes.
+    Its call is pushed once more; when that runs, it cancels the message that waited. Cost: a read;
+    with a signal, a read of the call's frame, and that of `push_again`.
     """
     rows = context.rows(task_id)
     place = place_in(rows)
@@ -295,8 +297,8 @@ def wake(context: MoveContext, task_id: str) -> bool:
 
 
 def _take_back(context: MoveContext, place: CallPlace) -> None:
-    """Take back the message at the place before, if there is one: what waited until a signal came.
-    If this fails, it is only delivered for nothing when it is due."""
+    """Cancel the message at `came_from`, if there is one: it waited until the signal came. If this
+    fails, it is delivered when it is due, to no effect."""
     if place.came_from is None:
         return
     pipe_id, seq = place.came_from
@@ -307,7 +309,7 @@ def _take_back(context: MoveContext, place: CallPlace) -> None:
 
 
 def letter_at(ports: Ports, spot: tuple[str, int], task_id: str) -> MovedCall | None:
-    """The call at a place; None if it is not there, or not any more. Cost: reads its frame."""
+    """The call at a place; None if it is not there, or no longer. Cost: reads its frame."""
     pipe_id, seq = spot
     pipe = live_pipe(ports.catalog, pipe_id)
     if pipe is None:

@@ -1,4 +1,4 @@
-"""Where the calls of tasks are, and what they wait for: for handles, signals and the command."""
+"""Where the calls of tasks are, and what they wait for: for handles, signals and `cassq task`."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ SLEEPING, SIGNAL = "sleeping", "signal"
 
 
 class CallState(NamedTuple):
-    """Where the call of a task is now, with the records of its steps. now: of its message. place:
-    where it was moved, if it ever slept or waited."""
+    """Where the call of a task is now, with the records of its steps. now: the state of its
+    message. place: where it was moved, if it ever slept or waited."""
 
     now: MessageStep
     rows: dict[str, bytes]
@@ -55,14 +55,14 @@ class CallState(NamedTuple):
 
 
 def paused_as(rows: Mapping[str, bytes], place: CallPlace) -> str:
-    """Whether a call that was moved there is "sleeping", or waits for a "signal"."""
+    """The state of a call that was moved to this place: "sleeping" or "signal"."""
     record = records_in(rows).get(place.label)
     return SLEEPING if record is None or record.kind == SLEEP else SIGNAL
 
 
 def whereabouts(client: Client, queue: str | None, message_id: str) -> CallState:
-    """Where the call of this id is. queue: None: it is looked for in all. Raises
-    MessageNotFoundError, UsageError. Cost: a read of its records, and as of `Queue.explain`."""
+    """Where the call with this id is. queue: its name; None: look in all queues. Raises
+    MessageNotFoundError, UsageError. Cost: a read of its records, and that of `Queue.explain`."""
     rows = client.ports.catalog.steps.find(message_id)
     place = place_in(rows)
     if place is not None:
@@ -87,7 +87,7 @@ def send_signal(
     rows = context.rows(message_id)
     if OVER in rows:
         return False
-    if not rows:  # it has not begun, or has no steps, or there is no such call
+    if not rows:  # it has not begun, has no steps, or does not exist
         try:
             if whereabouts(client, queue, message_id).now.state in ENDED - {"dead"}:
                 return False

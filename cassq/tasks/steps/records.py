@@ -1,4 +1,4 @@
-"""The history of a task: its records, and whether its code still comes to the same ones. Pure."""
+"""The history of a task: its records, and whether its code still reaches the same ones. Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 from cassq.errors import StepMismatchError, UsageError
 from cassq.tasks.calls import Codec, decode_record
 
-# Records of a task without activity end after this time, counted from when it is due.
+# Records of an inactive task expire this long after the task is due.
 KEPT_SECONDS = 365 * 86_400.0
 NAME_LENGTH_MAX = 200
 STEP, SLEEP, WAIT = "step", "sleep", "wait"
-# Keys of records: of where the call is, and of that it is over; the others have these prefixes.
+# Keys of two records: where the call is, and that the task is over. Other keys have a prefix.
 PLACE, OVER = "place", "over"
 STEP_PREFIX, SIGNAL_PREFIX = "step:", "signal:"
 # States of a place.
@@ -24,10 +24,10 @@ CANCELLED = "cancelled"  # its message does not run
 
 
 class CallPlace(NamedTuple):
-    """Where a task's call is, after the move of this number.
+    """Where a task's call is after its move number `moves`.
 
     label: the sleep or wait that it was moved for. until_ms: wall time when it is due. group_id: of
-    the group that runs it. came_from: where the message is that a signal replaces, if one does.
+    the group that runs it. came_from: if a signal woke it, the place of the message that waited.
     """
 
     moves: int
@@ -59,16 +59,17 @@ def place_in(rows: Mapping[str, bytes]) -> CallPlace | None:
 
 
 def over_at(at_ms: int) -> bytes:
-    """The record that a task is over, since then."""
+    """The record that a task is over since this wall time."""
     return json.dumps({"at_ms": at_ms}).encode()
 
 
 class Record(NamedTuple):
     """What is recorded of a step, sleep or wait. Times are wall milliseconds.
 
-    at: how many verbs the task had called before. failed: labels of steps that raised before it, in
-    the same run. error: why its result could not be written. until_ms: the end of a sleep or wait.
-    signal: the key of the signal that ended a wait, "" for none. ended_ms: None while it waits.
+    at: how many steps, sleeps and waits came before it in the run. failed: labels of steps that
+    raised before it, in the same run. error: why its result could not be written. until_ms: when a
+    sleep or wait is due to end. signal: the key of the signal that ended a wait, "" if none did.
+    ended_ms: None while it sleeps or waits.
     """
 
     kind: str
@@ -94,7 +95,8 @@ def record_of(raw: bytes) -> Record:
 
 
 def records_in(rows: Mapping[str, bytes]) -> dict[str, Record]:
-    """By label, in the order in which the task came to them."""
+    """The records of steps, sleeps and waits by label, in the order in which the task reached
+    them."""
     found = {
         key.removeprefix(STEP_PREFIX): record_of(raw)
         for key, raw in rows.items()
@@ -126,7 +128,7 @@ def check_name(name: str) -> str:
     """The name of a step, sleep, wait or signal, if it is valid. Raises UsageError."""
     if not isinstance(name, str) or not 0 < len(name) <= NAME_LENGTH_MAX:
         raise UsageError(
-            f"the name of a step must be a text of 1 to {NAME_LENGTH_MAX} characters, not {name!r}"
+            f"the name of a step must be a str of 1 to {NAME_LENGTH_MAX} characters, not {name!r}"
         )
     return name
 
@@ -157,7 +159,7 @@ class History:
         others = (
             (other, record)
             for other, record in self.records.items()
-            # One that ran because another failed is of a path that this run need not take.
+            # If it ran because another step failed, this run need not take that path.
             if record.at == at and other != label and self._returned.isdisjoint(record.failed)
         )
         if own is not None and own.kind != kind:
@@ -168,9 +170,9 @@ class History:
 
     def _mismatch(self, now: str, before: str) -> StepMismatchError:
         return StepMismatchError(
-            f"task {self.task!r} comes to {now} where it came to {before} before",
+            f"task {self.task!r} reached {now} where it reached {before} before",
             hint="its code has changed since the call began: run it with the code that it began"
-            " with, or push it anew",
+            " with, or push it again",
         )
 
     def returned(self, label: str) -> None:

@@ -1,4 +1,4 @@
-"""One run of a task with steps: its records as the task comes to them, and how the run ends."""
+"""One run of a task with steps: its records as the task reaches them, and how the run ends."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from cassq.tasks.steps.records import (
     record_of,
 )
 
-# When the records of a task are this old, all are kept for longer as it sleeps or waits.
+# If the oldest record is older than this when a sleep or wait ends, all are kept for longer.
 RENEWED_MS = 300 * 86_400_000
 EXTEND_SECONDS = 60.0
-# What is left of a sleep, if its call was delivered too early, is slept in the worker up to this.
+# If a call is delivered this much too early, at most, the worker sleeps for the rest.
 MOVED_ABOVE_MS = 100
 
 
 class Suspended(BaseException):
-    """A task sleeps or waits: its run ends here. Not an Exception, so that a task does not catch it
-    as one."""
+    """A task sleeps or waits: its run ends here. Not an Exception, so that `except Exception` in
+    the task does not catch it."""
 
 
 class Run:
@@ -74,7 +74,7 @@ class Run:
     # --- steps ----------------------------------------------------------------------------------
 
     def come_to(self, kind: str, name: str) -> tuple[str, int]:
-        """See `History.come_to`. Raises Suspended again if the run has ended by it."""
+        """See `History.come_to`. Raises Suspended again if it was raised before in this run."""
         if self._suspended is not None:
             raise Suspended()
         return self._history.come_to(kind, name)
@@ -92,15 +92,16 @@ class Run:
         return (record.value,)
 
     def _check_claim(self) -> None:
-        """Raise ClaimLostError if the claim is past its deadline, and lost. Cost: then a synced
-        write."""
+        """Extend a claim that is past its deadline. Raises ClaimLostError if it was lost. Cost: a
+        synced write, if it is past its deadline."""
         now_ms = self._context.ports.catalog.now_ms()
         at_once = self._message.is_written_at_once
         if at_once(now_ms) and not at_once(0):
             self._message.extend(EXTEND_SECONDS)
 
     def returned(self, label: str, at: int, began_ms: int, value: object) -> Any:
-        """Record what a step returned; the result as it was recorded first."""
+        """Record what a step returned. Returns the recorded result; if another process recorded one
+        before, that one."""
         history, where = self._history, f"the result of step {label!r} of task {self._task!r}"
         record = Record(STEP, at, value, "", history.failed, None, "", began_ms, self.now_ms())
         try:
@@ -135,7 +136,7 @@ class Run:
         self._end_pause(label, record)
 
     def wait(self, label: str, at: int, name: str, seconds: float) -> Any:
-        """The value of a signal, or None if its time is over; else as `sleep`."""
+        """The value of a signal, or None if the timeout is over; otherwise as `sleep`."""
         record = self._history.records.get(label)
         if record is None or record.ended_ms is None:
             self._rows = self._context.rows(self._id)
@@ -148,8 +149,8 @@ class Run:
         return decode_record(self._rows[record.signal])["value"] if record.signal else None
 
     def _pause(self, kind: str, label: str, at: int, seconds: float) -> Record:
-        """The record of a sleep or wait, which is begun now unless it was before: by this process,
-        or by another that has the call since."""
+        """The record of a sleep or wait. It begins now, unless an earlier run began it, or another
+        process that has the call since."""
         key = STEP_PREFIX + label
         if key not in self._rows:
             now_ms = self.now_ms()
@@ -162,8 +163,8 @@ class Run:
         return self._history.records[label]
 
     def _end_pause(self, label: str, record: Record, signal: str = "") -> Record:
-        """Record that a sleep or wait is over; the record as it is then, as another process that
-        had the call before may have been faster."""
+        """Record that a sleep or wait is over. Returns the record as it is then: another process
+        that had the call before may have been faster."""
         key = STEP_PREFIX + label
         ended = record._replace(signal=signal, ended_ms=self.now_ms())
         new = self._encoded(ended)
@@ -178,8 +179,8 @@ class Run:
     def _is_awake(self, label: str, record: Record) -> bool:
         """Whether this message was delivered because a sleep or wait is over.
 
-        Messages are due by the catalog's time, which may be ahead of the wall clock after the
-        machine was booted anew, by the deadline of a claim. Then there is some time left.
+        Messages are due by the catalog's time. After a reboot that may be ahead of the wall clock,
+        by the deadline of a claim; then some of the sleep is left.
         """
         place = place_in(self._rows)
         if place is None or place.moves != self._moves or place.label != label:
@@ -243,5 +244,5 @@ class Run:
         again, even if the ack of its message is lost."""
         if self._rows:
             self._steps.add(self._id, OVER, over_at(self.now_ms()), self._results_kept)
-            with contextlib.suppress(CassqError):  # they end later then
+            with contextlib.suppress(CassqError):  # then they expire later
                 self._steps.keep(self._id, self._results_kept)

@@ -293,7 +293,7 @@ def test_workers_of_several_queues_end_together(client: cassq.Client, app: App, 
     eventually("both ran", lambda: len(ran) == 2)
     running.stop()
     assert counts(client, "one") == counts(client, "two") == (1, 0, 0)
-    with pytest.raises(UsageError, match="no task is in queue 'three'"):
+    with pytest.raises(UsageError, match="no task uses queue 'three'"):
         app.worker("three")
 
 

@@ -274,7 +274,7 @@ def test_code_that_changed_between_steps_is_an_error_that_names_both(
     run(app, 2)
     (letter,) = client.queue("tasks").dead_letters().peek()
     assert "StepMismatchError" in letter.death["error"]
-    assert "comes to step 'bill#0' where it came to step 'charge#0'" in letter.death["error"]
+    assert "reached step 'bill#0' where it reached step 'charge#0'" in letter.death["error"]
 
 
 def test_a_step_result_that_cannot_be_written_is_reported_and_the_step_is_not_called_again(

@@ -43,13 +43,13 @@ def test_the_same_steps_may_be_come_to_again_and_new_ones_after_them() -> None:
 
 def test_another_step_in_the_place_of_a_recorded_one_is_an_error() -> None:
     history = History("t", rows(("a#0", Record(STEP, 0))))
-    with pytest.raises(StepMismatchError, match="comes to step 'b#0' where it came to step 'a#0'"):
+    with pytest.raises(StepMismatchError, match="reached step 'b#0' where it reached step 'a#0'"):
         history.come_to(STEP, "b")
 
 
 def test_another_kind_of_the_same_name_is_reported() -> None:
     history = History("t", rows(("a#0", Record(STEP, 0))))
-    with pytest.raises(StepMismatchError, match="comes to sleep 'a#0' where it came to step 'a#0'"):
+    with pytest.raises(StepMismatchError, match="reached sleep 'a#0' where it reached step 'a#0'"):
         history.come_to(SLEEP, "a")
 
 
