@@ -1,11 +1,11 @@
 """A process of a worker, as its supervisor sees it.
 
-Each is started anew, not forked: it opens a client of its own, loads the handler's module as it is
-now, and shares no thread or lock with the supervisor. It is in a process group of its own, so a
-terminal's Ctrl-C reaches the supervisor alone, which then ends it.
+Each is a new process, not a fork: it opens its own client, loads the handler's module as it is now,
+and shares no thread or lock with the supervisor. It has its own process group, so a terminal's
+Ctrl-C reaches only the supervisor, which then ends it.
 
-It reads what to do from its standard input, which stays open as long as the supervisor lives. Of
-the supervisor's files it has those that its orders name, as numbers, in "inherits".
+It reads what to do from its standard input, which stays open as long as the supervisor lives. It
+inherits the file descriptors that its orders list under "inherits".
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from cassq.worker.reports import BEAT, DESCRIBED, ENDED, FAILED, LEAVING, READY,
 class Child:
     """One process. began_ms, reported_ms: boot time of its start, and of its last report.
 
-    orders: what it reads first. popper: the name of its popper, once it takes messages. facts: its
-    last beat. leaving: why another takes its place. failed: the error that kept it from starting.
-    ended: it left nothing behind. files: the sources that it loaded. terminated_ms: when it was
-    asked to end. described: what it said of its handler.
+    orders: what it reads first. popper: the name of its popper, once it takes messages. facts: from
+    its last "beat" report. leaving: why another process replaces it. failed: the error that kept it
+    from starting. ended: whether it settled or gave back all its messages. files: the sources that
+    it loaded. terminated_ms: when it was asked to end. described: its report about its handler.
     """
 
     def __init__(self, command: Sequence[str], orders: Mapping[str, Any], now_ms: int) -> None:
@@ -62,7 +62,7 @@ class Child:
             line = json.dumps({**orders, "report_fd": write_end}).encode() + b"\n"
             self._process.stdin.write(line)  # it is short, and the pipe is empty
         except BrokenPipeError:
-            return  # it has ended already, which is seen next
+            return  # it has ended already; the supervisor sees that next
 
     @property
     def pid(self) -> int:
@@ -70,7 +70,7 @@ class Child:
 
     @property
     def fd(self) -> int | None:
-        """What can be read when it has reported something."""
+        """The descriptor to wait on for its reports; None when it is closed."""
         return self._reader.fd
 
     @property
@@ -98,11 +98,11 @@ class Child:
                     self.facts, self.ended = report["facts"], True
 
     def exit_code(self) -> int | None:
-        """How it ended: as `subprocess.Popen.returncode`; None while it runs."""
+        """Its exit code, as `subprocess.Popen.returncode`; None while it runs."""
         return self._process.poll()
 
     def wait(self) -> int:
-        """`exit_code`, when it has ended."""
+        """Wait until it has ended; returns its exit code."""
         return self._process.wait()
 
     def terminate(self, now_ms: int) -> None:
@@ -117,7 +117,7 @@ class Child:
         self._process.kill()
 
     def close(self) -> None:
-        """Close what belongs to a process that has ended."""
+        """Close the pipes of a process that has ended."""
         self._reader.close()
         if self._process.stdin is not None:
             self._process.stdin.close()

@@ -1,8 +1,9 @@
 """The feed: takes messages from one popper for the threads of a worker.
 
-Threads that are free wait here, in line. The first of them pops for all that are free at that
-moment, and never more: what is claimed is run at once, so a slow task keeps no other message from
-the group's other workers. One popper is shared by all threads, so their acks are written together.
+Free threads wait here, in line. The first of them pops one message for each thread that is free at
+that moment, and never more. So each claimed message runs at once, and a slow task does not withhold
+other messages from the group's other workers. All threads share one popper, so their acks are
+written together.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from cassq.popper import Popper
 logger: logging.Logger = logging.getLogger("cassq")
 
 WAIT_SECONDS = 3600.0
-# The first pause after the storage failed; each later one is twice as long, up to the maximum.
+# The first pause after a failure of the storage; each later one is twice as long, up to the second.
 REST_SECONDS = 0.1
 REST_SECONDS_MAX = 5.0
 
@@ -33,7 +34,7 @@ class Backoff:
         self._seconds = REST_SECONDS
 
     def after(self, exc: BackendError | CorruptionError) -> float:
-        """For how many seconds to pause; 0 after a pipe that cannot be read, as there are others.
+        """How many seconds to pause; 0 if one pipe cannot be read, because others may be readable.
         Raises `exc` if trying again would not help."""
         if isinstance(exc, (CorruptionError, ExtentMissingError)):
             logger.warning("some messages cannot be read: %s", exc)  # once for each pipe
@@ -48,8 +49,8 @@ class Backoff:
 class Feed:
     """Hands out messages, one to each thread that asks. Thread-safe.
 
-    one_at_a_time: none is taken before the last is settled, as its order demands. most: how many it
-    hands out in all; None: no limit.
+    one_at_a_time: pops single messages, for a group that keeps an order: the next comes only when
+    the last is settled. most: how many messages it hands out in all; None: no limit.
     """
 
     def __init__(self, popper: Popper, *, one_at_a_time: bool, most: int | None) -> None:
@@ -63,14 +64,14 @@ class Feed:
 
     @property
     def is_spent(self) -> bool:
-        """Whether as many messages as it may hand out are taken."""
+        """Whether it has taken as many messages as it may hand out."""
         return self._left == 0
 
     def take(self) -> Message | None:
-        """The next message for this thread; waits for it. None when there will be no other: the
-        popper was stopped, or the feed is spent.
+        """Wait for the next message for this thread. None if no more will come: the popper was
+        stopped, or the feed is spent.
 
-        Raises CassqError if there can be none, as when the queue was deleted.
+        Raises CassqError if messages cannot be taken, for instance because the queue was deleted.
         """
         thread = threading.current_thread()
         me = threading.get_ident()
@@ -110,12 +111,13 @@ class Feed:
                 return
 
     def wake(self) -> None:
-        """End a pause, because the popper was stopped. Safe in a signal handler."""
+        """End a pause, after the popper was stopped. Safe in a signal handler."""
         self._event.set()
 
     def give_back(self, *, wait: bool) -> None:
-        """Give back, uncounted, what no thread has begun. Call it once the popper was stopped.
-        wait: for a thread that is in the middle of a pop; otherwise try again when it ends."""
+        """Give back, uncounted, messages that no thread has begun. Call it after the popper was
+        stopped. wait: whether to wait for a thread that is in a pop; if not, this may do nothing,
+        and must be called again."""
         if not self._turn.acquire(blocking=wait):
             return
         try:

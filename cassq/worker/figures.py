@@ -10,8 +10,8 @@ from cassq.worker.journal import TASK_SECONDS, Outcome
 
 
 def worker_metrics(facts: Mapping[str, Any], groups: Mapping[str, str]) -> list[Metric | Histogram]:
-    """The metrics of all processes of one worker. facts: as `Supervisor.facts` gives them. groups:
-    for each queue, the consumer group that it works for."""
+    """The metrics of all processes of one worker. facts: from `Supervisor.facts`. groups: for each
+    queue, the consumer group whose messages the worker takes."""
     of: list[tuple[dict[str, str], Mapping[str, Any]]] = [
         ({QUEUE: queue, GROUP: groups[queue]}, each) for queue, each in facts["queues"].items()
     ]

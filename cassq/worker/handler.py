@@ -1,10 +1,9 @@
 """Handlers: what may be one, and how one is found by its name, as in `mail.tasks:send`.
 
-A handler is called with a message. When it returns, the message is acked, and if it raises, the
-message is nacked with the error. An async function is run by an event loop, and gets a message with
-verbs that it can await. What merely returns something still to be run, as a generator does, or a
-plain function that returns a coroutine, is refused: its message would be acked before any of it
-ran.
+A handler is called with a message. If it returns, the message is acked; if it raises, the message
+is nacked with the error. An async function runs in an event loop, and gets a message with methods
+that it can await. A generator function is refused, and so is a plain function that returns a
+coroutine: its message would be acked before any of its work was done.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ H = TypeVar("H")
 
 
 class Retry(Exception):  # noqa: N818 - not an error
-    """A handler raises it to give its message back without an error in its work: for `delay`
-    seconds, or by the group's schedule. It counts as an attempt."""
+    """A handler raises it to have its message delivered again after `delay` seconds, or as the
+    group's retries say, although its work did not fail. It counts as an attempt."""
 
     def __init__(self, reason: str = "", *, delay: float | None = None) -> None:
         if delay is not None:
@@ -37,22 +36,22 @@ class Retry(Exception):  # noqa: N818 - not an error
 
 
 class Reject(Exception):  # noqa: N818 - as Retry
-    """A handler raises it to make its message a dead letter at once."""
+    """A handler raises it to make its message a dead letter, without further attempts."""
 
 
 _HINT = "for instance: def handle(message): ..."
 
 
 def is_async(handler: object) -> bool:
-    """Whether calling a handler makes a coroutine, which an event loop has to run."""
+    """Whether a handler is an async function, which an event loop has to run."""
     called = getattr(handler, "func", handler)  # of a functools.partial
     each = (called, getattr(called, "__call__", None))  # noqa: B004 - its code, not whether
     return any(inspect.iscoroutinefunction(code) for code in each)
 
 
 def check_handler(handler: H, name: str = "handler") -> H:
-    """The handler, if it can be called with one message and does its work when called, or when the
-    coroutine that it makes is run. name: what it is called in errors. Raises UsageError."""
+    """The handler, if it can be called with one message and does its work when called, or when its
+    coroutine is awaited. name: its name in errors. Raises UsageError otherwise."""
     if not callable(handler):
         raise UsageError(
             f"{name} must be a function of one message, not {type(handler).__name__}", hint=_HINT
@@ -67,7 +66,7 @@ def check_handler(handler: H, name: str = "handler") -> H:
     try:
         signature = inspect.signature(handler)
     except (TypeError, ValueError):
-        return handler  # of some built-in functions it is not known
+        return handler  # the signature of some built-in functions is not known
     try:
         signature.bind(None)
     except TypeError as exc:
@@ -79,22 +78,22 @@ def check_handler(handler: H, name: str = "handler") -> H:
 
 
 def check_result(result: object) -> None:
-    """Raise TypeError for what a handler returned instead of doing it."""
+    """Raise TypeError if a handler returned its work, such as a coroutine, instead of doing it."""
     if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
         if inspect.iscoroutine(result):
             result.close()  # else Python warns that it was never awaited
         raise TypeError(
-            f"the handler returned a {type(result).__name__}, and did not run it:"
+            f"the handler returned a {type(result).__name__} instead of running it:"
             " write a plain function, or an async one"
         )
 
 
 def load_handler(spec: str) -> Handler | AsyncHandler:
-    """The handler of this name, `MODULE:OBJECT`, where the object may be an attribute of another:
+    """The handler with this name, `MODULE:OBJECT`, where the object may be an attribute of another:
     `mail.tasks:sender.send`.
 
-    Raises UsageError if there is no such module or object, or it is not a handler. What the module
-    itself raises while it is imported is passed on.
+    Raises UsageError if the module or object does not exist, or is not a handler. Errors that the
+    module raises while it is imported pass unchanged.
     """
     module_name, colon, path = spec.partition(":")
     if not (module_name and colon and path):
@@ -120,15 +119,15 @@ def _module(name: str) -> object:
     except ModuleNotFoundError as exc:
         missing = exc.name or ""
         if name != missing and not name.startswith(f"{missing}."):
-            raise  # the module is there, and imports something that is not
+            raise  # the module exists, but imports one that does not
         raise UsageError(
             f"there is no module {name!r}",
-            hint="it is looked for in the current directory, and where Python looks for modules",
+            hint="Python looks for it in the current directory, and in the rest of sys.path",
         ) from exc
 
 
 def _functions_of(module: object) -> str:
-    """Which functions a module defines, for a hint."""
+    """A hint that names the functions that a module defines."""
     own = getattr(module, "__name__", "")
     names = [
         name

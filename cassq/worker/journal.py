@@ -1,4 +1,4 @@
-"""The journal of a worker: one line of log for each task, and how many ended in which way."""
+"""The journal of a worker: logs a line for each task that ends, and counts tasks by outcome."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cassq.consumer.delivery import Message
 from cassq.errors import CassqError
 from cassq.plurals import counted
 
-# A logger of its own, so that a program can leave out the lines of tasks that were done.
+# A separate logger, so that a program can leave out the lines of tasks that were done.
 logger: logging.Logger = logging.getLogger("cassq.worker")
 
 # Upper bounds of the buckets by which durations are counted, in seconds.
@@ -39,11 +39,11 @@ _REFUSED = frozenset({Outcome.LOST, Outcome.UNWRITTEN})
 
 
 class Terms(NamedTuple):
-    """How one call of a handler is treated, if not as the worker treats all.
+    """How one call of a handler is treated, if differently from the worker's other calls.
 
-    name: of what it does, for the log. time_limit: in seconds. delay: seconds until the next
-    attempt if it fails; None: by the group's schedule. last: if it fails, the message is a dead
-    letter. ended: what the log says of it, rather than that it is done.
+    name: of its task, for the log. time_limit: in seconds. delay: seconds until the next attempt if
+    it fails; None: as the group's retries say. last: if it fails, the message becomes a dead
+    letter. ended: what the log says instead of "done".
     """
 
     name: str = ""
@@ -54,7 +54,7 @@ class Terms(NamedTuple):
 
 
 class HandlerCall:
-    """One call of the handler. message: what it is called with. thread: which thread calls it."""
+    """One call of the handler. message: its argument. thread: the thread that calls it."""
 
     __slots__ = ("message", "terms", "thread", "watch")
 
@@ -97,7 +97,7 @@ class Journal:
         if not logger.isEnabledFor(level):
             return
         message, name = task.message, task.terms.name
-        # Where cassq refuses a settlement says nothing to a user; where a handler fails does.
+        # A traceback helps a user if the handler failed, but not if cassq refused to settle.
         refused = failure if outcome in _REFUSED and isinstance(failure, CassqError) else None
         fields = {
             "queue": self._queue,
@@ -121,7 +121,7 @@ class Journal:
         )
 
     def late(self, task: HandlerCall) -> None:
-        """A task that was given back already ended after all."""
+        """A task ended after its message had been given back."""
         logger.warning(
             "%s %s ended %.3f s after it began, too late: it had been given back",
             self._queue,
@@ -130,7 +130,7 @@ class Journal:
         )
 
     def stopping(self, tasks: int) -> None:
-        """It takes no more."""
+        """The worker takes no more messages."""
         logger.info("%s: stopping, with %s in hand", self._queue, counted(tasks, "task"))
 
     def still_running(self, tasks: int) -> None:
@@ -138,7 +138,8 @@ class Journal:
         logger.warning("%s: %s still running", self._queue, counted(tasks, "task"))
 
     def totals(self) -> dict[str, Any]:
-        """What ended so far: outcomes by name, durations by bucket, and their sum in seconds."""
+        """The tasks that ended so far: counts by outcome, counts by bucket of duration, and the sum
+        of durations in seconds."""
         with self._mutex:
             return {
                 "outcomes": dict(self._outcomes),
@@ -148,7 +149,7 @@ class Journal:
 
 
 def added(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """The sum of two journals' totals; what else they have is left out."""
+    """The sum of two journals' totals; other entries are left out."""
     names = [*one["outcomes"], *(n for n in other["outcomes"] if n not in one["outcomes"])]
     return {
         "outcomes": {n: one["outcomes"].get(n, 0) + other["outcomes"].get(n, 0) for n in names},

@@ -1,4 +1,4 @@
-"""The loop of a worker in one process: threads that run a handler, and settle by how it ends.
+"""A worker in one process: threads that run a handler, and settle messages by how that ends.
 
 A thread takes a message from the feed, calls the handler and settles the message:
 
@@ -8,11 +8,13 @@ A thread takes a message from the feed, calls the handler and settles the messag
     ran for too long            nacked ("time limit"); the thread is left, another takes its place
     still ran after the grace   nacked; the thread is left
 
-The thread that called `run` watches the others. The thread that removes a task from those
-that run, which is its own or the one that watches, settles its message, so each is settled once.
+The thread that called `run` watches the others. A task is removed from `_running` either by its
+own thread or by the one that watches, and that thread settles its message. So each message is
+settled once.
 
 A thread cannot be ended from outside. One that ignores its time limit goes on beside its
-replacement; when more than `stuck_max` do, the worker stops, and says so by `AbandonedTasksError`.
+replacement. When more than `stuck_max` threads do, the worker stops, and raises
+`AbandonedTasksError`.
 """
 
 from __future__ import annotations
@@ -46,18 +48,18 @@ TASKS_MAX = 10**12
 GRACE_SECONDS = 30.0
 TIME_LIMIT_SECONDS_MIN = 0.001
 LOOK_SECONDS = 60.0
-# Why a worker leaves by itself.
+# Why a worker stops without being asked to.
 MAX_TASKS, TIME_LIMIT = "max_tasks", "time_limit"
 
-# Opens the popper of a worker. Its argument: for how many seconds claims are kept alive.
+# Opens the popper of a worker. Its argument: how many seconds claims are kept alive.
 OpenPopper = Callable[[float], Popper]
 
 
 class LoopSettings(NamedTuple):
-    """How a worker runs. concurrency: how many tasks at the same time; None: 8 in threads, 100 in
-    an event loop. grace: how many seconds tasks may go on
-    when it was stopped. time_limit: how many one may take. max_tasks: after how many it ends.
-    stuck_max: how many threads may ignore their time limit; None: as many as `concurrency`."""
+    """How a worker runs. concurrency: how many tasks run at the same time; None: 8 in threads, 100
+    in an event loop. grace: how many seconds tasks may go on after the worker was stopped.
+    time_limit: how many seconds a task may take. max_tasks: after how many tasks the worker ends.
+    stuck_max: how many tasks may ignore their time limit; None: as many as `concurrency`."""
 
     concurrency: int | None = None
     grace: float = GRACE_SECONDS
@@ -66,18 +68,18 @@ class LoopSettings(NamedTuple):
     stuck_max: int | None = None
 
     def as_arguments(self) -> dict[str, Any]:
-        """As keyword arguments of `Queue.worker`, but for `concurrency`."""
+        """As keyword arguments of `Queue.worker`, without `concurrency`."""
         given = self._asdict().items()
         return {name: value for name, value in given if name not in ("stuck_max", "concurrency")}
 
     def keep_alive(self, handler: object) -> float:
-        """For how many seconds claims are kept alive. A handler may have the attribute
-        `timeout_max`: the longest time that one of its calls may take."""
+        """How many seconds claims are kept alive. A handler may have the attribute `timeout_max`:
+        how many seconds one of its calls may take at most."""
         longest: float = getattr(handler, "timeout_max", 0.0)
         return max(KEEP_ALIVE_SECONDS, self.time_limit or 0.0, longest)
 
     def checked(self) -> LoopSettings:
-        """These settings. Raises UsageError, which names one that is not valid."""
+        """These settings. Raises UsageError if one is not valid, and names it."""
         if self.concurrency is not None:
             check_count("concurrency", self.concurrency, CONCURRENCY_MAX)
         check_seconds("grace", self.grace, WAIT_MAX_SECONDS)
@@ -90,8 +92,8 @@ class LoopSettings(NamedTuple):
 
 
 class WorkSource(NamedTuple):
-    """Where a worker takes from. in_order: one message at a time, as their order demands. ports:
-    the client's."""
+    """Where a worker takes messages. in_order: one at a time, because the group keeps an order.
+    ports: the client's."""
 
     queue: str
     group: str
@@ -101,8 +103,8 @@ class WorkSource(NamedTuple):
 
 
 class Hooks(NamedTuple):
-    """Who wants to know of a worker's life. ready: it takes messages now, by the popper of this
-    name. leaving: it takes no more, for this reason."""
+    """Callbacks for changes of a worker's state. ready: it now takes messages, through the popper
+    with this name. leaving: it takes no more, for this reason."""
 
     ready: Callable[[str], object] = lambda _name: None
     leaving: Callable[[str], object] = lambda _why: None
@@ -139,12 +141,13 @@ class Worker:
         """Take messages and run the handler for each, until the worker is stopped: by `stop`, or by
         SIGTERM or SIGINT if this is the main thread. A second SIGINT ends the process at once.
 
-        When it was stopped it takes no more. What runs may go on for `grace` seconds; what was not
-        begun goes back uncounted. Returns when all is settled, durably. A worker runs once.
+        After it was stopped it takes no more messages. Running tasks may go on for `grace` seconds;
+        messages that were not begun go back uncounted. Returns when all messages are settled,
+        durably. A worker runs once.
 
-        Raises AbandonedTasksError if tasks were still running after that, or too many ignore
-        their time limit; their messages were nacked. Raises what keeps it from taking
-        messages, such as QueueNotFoundError when the queue is deleted.
+        Raises AbandonedTasksError if tasks still ran after the grace, or too many ignored their
+        time limit; their messages were nacked. Raises the error that keeps it from taking messages,
+        such as QueueNotFoundError when the queue is deleted.
         """
         if self._began:
             raise UsageError("a worker runs once", hint="get another from queue.worker(...)")
@@ -167,8 +170,8 @@ class Worker:
         self._raise()
 
     def stop(self) -> None:
-        """Have `run` return when what it has in hand is done. Safe in a signal handler, and from
-        any thread; returns at once."""
+        """Make `run` return when the running tasks have ended, or after the grace. Safe in a signal
+        handler, and from any thread; returns at once."""
         self._stopping = True
         popper, feed, wakeup = self._popper, self._feed, self._wakeup
         if popper is not None:
@@ -179,17 +182,17 @@ class Worker:
             wakeup.give()
 
     def facts(self) -> Mapping[str, Any]:
-        """What it does now, and did so far."""
+        """What it is doing now, and the totals so far."""
         with self._lock:
             running, stuck = len(self._running), len(self._stuck)
         return {**self.journal.totals(), "running": running, "stuck": stuck}
 
     def is_responsive(self) -> bool:
-        """Whether it can do its work; a thread that can ask this shows that threads run."""
+        """Always True: the calling thread runs, so the worker's threads can run too."""
         return True
 
     def _adopt(self, task: HandlerCall, terms: Terms) -> None:
-        """Have a task that runs treated so, within the time limit of all."""
+        """Set the terms of a running task; the worker's time limit still applies."""
         limits = [
             limit for limit in (terms.time_limit, self._terms.time_limit) if limit is not None
         ]
@@ -204,7 +207,7 @@ class Worker:
     def _start_thread(self, feed: Feed) -> None:
         self._numbers += 1
         name = f"cassq-worker-{self._source.queue}-{self._numbers}"
-        # A daemon, so that one which is stuck does not keep the process from ending.
+        # A daemon, so that a stuck thread does not keep the process from ending.
         thread = threading.Thread(target=self._serve, args=(feed,), name=name, daemon=True)
         with self._lock:
             self._threads.add(thread)
@@ -228,7 +231,7 @@ class Worker:
                 self._wakeup.give()
 
     def _do(self, task: HandlerCall) -> bool:
-        """Run the handler, and settle. False if the task was given back meanwhile."""
+        """Run the handler, and settle the message. False if it was given back meanwhile."""
         with self._lock:
             self._running[task] = None
         failure: BaseException | None = None
@@ -244,7 +247,7 @@ class Worker:
         return True
 
     def _take_over(self, task: HandlerCall) -> bool:
-        """Whether the caller is to settle the task: the first who asks is."""
+        """Whether the caller must settle the task: True for the first caller only."""
         with self._lock:
             return self._running.pop(task, task) is None
 
@@ -252,7 +255,7 @@ class Worker:
         self.journal.ended(task, *settle(task, failure))
 
     def _give_up(self, task: HandlerCall, outcome: Outcome, error: str) -> None:
-        """Nack the message of a task that still runs."""
+        """Nack the message of a task that is still running."""
         self.journal.ended(task, *give_up(task, outcome, error))
 
     def _fail(self, exc: BaseException) -> None:
@@ -261,8 +264,8 @@ class Worker:
         self.stop()
 
     def _leave(self, why: str) -> None:
-        """There is a reason to continue in another process: take no more. What runs may end in its
-        own time."""
+        """Take no more messages, because another process should take over. Running tasks may end in
+        their own time."""
         with self._lock:
             first, self._leaving = not self._leaving, True
         if first and not self._stopping:
@@ -273,7 +276,7 @@ class Worker:
     # --- watching them --------------------------------------------------------------------------
 
     def _watch(self, feed: Feed) -> None:
-        """Until all threads have ended, or the grace is over."""
+        """Watch time limits and stops, until all threads have ended or the grace is over."""
         grace: Stopwatch | None = None
         while True:
             self._check_time_limits(feed)
@@ -295,13 +298,13 @@ class Worker:
             self._wakeup.wait(left)
 
     def _until_next(self) -> float:
-        """Seconds until there is something to look after, unless it is woken before."""
+        """Seconds until the next time limit, or `LOOK_SECONDS`."""
         seconds = LOOK_SECONDS
         if self._limited:
             with self._lock:
                 left = [task.left() for task in self._running]
             seconds = min([seconds, *(each for each in left if each is not None)])
-        # One that begins now has the whole limit.
+        # A task that begins now has the whole limit left.
         return min(seconds, self.settings.time_limit or seconds)
 
     def _check_time_limits(self, feed: Feed) -> None:

@@ -1,4 +1,4 @@
-"""Notices to systemd, as sd_notify(3) describes: that the service is ready, is alive, is stopping.
+"""Notices to systemd, by sd_notify(3): that the service is ready, is alive, or is stopping.
 
 Nothing is sent unless the service manager asked for it, by NOTIFY_SOCKET in the environment.
 """
@@ -14,7 +14,8 @@ logger: logging.Logger = logging.getLogger("cassq")
 
 
 class Notices:
-    """Sends notices. environ: where the service manager says what it wants."""
+    """Sends notices. environ: the environment, in which the service manager asks for them. every:
+    how many seconds may pass between two calls of `alive`; None: no watchdog."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         self._address = environ.get("NOTIFY_SOCKET", "")
@@ -27,15 +28,15 @@ class Notices:
         self.every: float | None = int(microseconds) / 2e6 if self._watchdog else None
 
     def ready(self) -> None:
-        """It takes messages."""
+        """The service takes messages."""
         self._send("READY=1")
 
     def stopping(self) -> None:
-        """It was asked to end."""
+        """The service was asked to end."""
         self._send("STOPPING=1")
 
     def alive(self) -> None:
-        """The watchdog, if there is one, is content until twice `every` has passed."""
+        """Reset the watchdog, if there is one: it waits twice `every` seconds for the next call."""
         if self.every is not None:
             self._send("WATCHDOG=1")
 

@@ -1,15 +1,15 @@
 """Reports: what a worker's process says to its supervisor, as lines of JSON in a pipe.
 
     ready    it takes messages: the name of its popper
-    beat     about every second: what it does, and did so far
-    leaving  it takes no more, for this reason: another process should take its place
+    beat     about every second: what it is doing, and its totals so far
+    leaving  it takes no more messages, for this reason: another process should take its place
     failed   it cannot take messages: an error, with the traceback of the user's module if that
              raised it
-    ended    it has settled or given back all that it had
-    described  what its handler is: it was only asked that
+    ended    it has settled or given back all its messages
+    described  what its handler is, for a process that was only asked that
 
-A process that ends without the last one has died, whatever its exit code: a handler may have ended
-it.
+A process that took messages and ends without "ended" has died, whatever its exit code: a handler
+may have ended it.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ _OURS = str(Path(__file__).resolve().parents[1])
 
 
 class Reporter:
-    """Writes reports, whole lines each. Thread-safe. fd: the pipe's end; what this process starts
-    does not get it.
+    """Writes reports, whole lines each. Thread-safe. fd: the pipe's end; processes that this one
+    starts do not inherit it.
 
-    It waits for nobody: if the supervisor does not read, and the pipe is full, reports are dropped.
-    If there is no supervisor, the worker learns that from its standard input.
+    If the supervisor does not read and the pipe is full, reports are dropped. Only the rest of a
+    long report that is partly written waits for room. If the supervisor is gone, the worker learns
+    that from its standard input.
     """
 
     def __init__(self, fd: int) -> None:

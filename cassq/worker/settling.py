@@ -1,4 +1,4 @@
-"""How the message of a task is settled: by how the task ended, and by the terms that it has."""
+"""How the message of a task is settled: by how the task ended, and by its terms."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from cassq.errors import CassqError, ClaimLostError
 from cassq.worker.handler import Reject, Retry
 from cassq.worker.journal import HandlerCall, Outcome, Terms
 
-# The task that runs here, and how its worker takes other terms for it.
+# The task that runs here, and the callback by which its worker sets other terms for it.
 _running: ContextVar[tuple[HandlerCall, Callable[[HandlerCall, Terms], object]]] = ContextVar(
     "cassq_running"
 )
 
 
 def runs_here(task: HandlerCall, adopt: Callable[[HandlerCall, Terms], object]) -> None:
-    """Note that this thread, or this task of an event loop, runs a task. adopt: takes other terms
+    """Note that this thread, or this task of an event loop, runs a task. adopt: sets other terms
     for it."""
     _running.set((task, adopt))
 
 
 def set_terms(terms: Terms) -> None:
-    """Have the task that runs here treated so. Nothing where no worker runs it."""
+    """Set the terms of the task that runs here. Does nothing if no worker runs it."""
     task, adopt = _running.get((None, None))
     if task is not None and adopt is not None:
         adopt(task, terms)
 
 
 def note_end(ended: str) -> None:
-    """Have the log say this of the task that runs here, rather than that it is done."""
+    """Set what the log says of the task that runs here, instead of "done"."""
     task, _ = _running.get((None, None))
     if task is not None:
         task.terms = task.terms._replace(ended=ended)
@@ -38,8 +38,8 @@ def note_end(ended: str) -> None:
 def settle(
     task: HandlerCall, failure: BaseException | None
 ) -> tuple[Outcome, BaseException | None]:
-    """Ack the message of a task that ended, or give it back with what the task raised; leave it
-    alone if the task settled it. Returns how that went, and what failed."""
+    """Ack the message of a task that ended, or give it back with what the task raised; leave it as
+    it is if the task settled it. Returns the outcome, and the error of the task or the settling."""
     message = task.message
     try:
         if message.settled:
@@ -53,7 +53,8 @@ def settle(
 
 
 def give_up(task: HandlerCall, outcome: Outcome, error: str) -> tuple[Outcome, CassqError | None]:
-    """Give back the message of a task that still runs. Returns how that went."""
+    """Give back the message of a task that is still running. Returns the outcome, and the error if
+    that failed."""
     message = task.message
     try:
         if not message.settled:

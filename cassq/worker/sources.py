@@ -1,8 +1,8 @@
-"""Source files that a worker has loaded, to start anew when one of them changes.
+"""Source files that a worker has loaded: it restarts when one of them changes.
 
-Only the program's own are watched: files below the current directory that are not installed
-packages. They are looked at in intervals, which costs a system call for each and works on every
-file system.
+Only the program's own files are watched: those below the current directory that are not of
+installed packages. They are polled, which costs a system call for each, and works on every file
+system.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 _INSTALLED = ("site-packages", "dist-packages")
 
 
-# What differs when a file was written anew: its time, size and inode; zeros if it is gone.
+# What changes when a file is written: its time, size and inode; zeros if it is gone.
 State = tuple[int, int, int]
 
 
@@ -26,7 +26,7 @@ def loaded_sources(directory: Path) -> dict[str, State]:
 
 
 def own_sources(files: Iterable[str], directory: Path) -> dict[str, State]:
-    """Those of the files that are the program's own, by their absolute paths."""
+    """The states of those files that are the program's own, by absolute path."""
     here, library = directory.resolve(), Path(sysconfig.get_path("stdlib"))
     found: dict[str, State] = {}
     for file in files:
@@ -49,7 +49,7 @@ class WatchedFiles:
             self._seen.setdefault(file, (time_ns, size, inode))
 
     def changed(self) -> list[str]:
-        """The files that are not as they were when they were added, or at the last look."""
+        """The files that changed since they were added, or since the last call."""
         found: list[str] = []
         for file, before in self._seen.items():
             now = _state(file)

@@ -2,16 +2,16 @@
 
     starting  ->  ready  ->  leaving  ->  gone       it said why: another is started at once
         |           |
-        |           +-> gone                         it crashed: another, after a pause if it was
-        +-> gone                                     not the first time in a row
+        |           +-> gone                         it crashed: another is started, after a pause
+        +-> gone                                     if the one before crashed too
 
-It runs in one thread and waits for one thing: a signal, a report, or time. What one process had
-claimed when it crashed is freed at once by `freed`, so nobody waits for the claim's timeout.
-Signals that the plan names are passed on to the processes that are ready.
+It runs in one thread, which waits for signals, reports and time in one place. If a process crashes,
+`freed` frees its claims at once, so its messages need not wait for the claim timeout. Signals that
+the plan names are passed on to the processes that are ready.
 
 SIGTERM and SIGINT end all processes as a worker ends; those that take longer than the grace are
-killed. A second SIGINT kills them, and ends the supervisor. If the supervisor is killed, the
-processes end by themselves: each sees that its standard input is closed.
+killed. A second SIGINT kills them at once, and ends the supervisor. If the supervisor is killed,
+the processes end too: each sees that its standard input is closed.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ logger: logging.Logger = logging.getLogger("cassq.worker")
 
 LOOK_SECONDS = 1.0
 LOOK_AT_SOURCES_SECONDS = 0.25
-# How long a process may take to end after the grace, and to say anything after its time limit.
+# How long a process may take to end after the grace, and to report after the time limit.
 MARGIN_SECONDS = 5.0
-# One that lived for so long did not crash "again".
+# A crash of a process that lived at least this long counts as the first in a row.
 SETTLED_SECONDS = 10.0
 PAUSE_SECONDS = 0.5
 PAUSE_SECONDS_MAX = 30.0
-# It is healthy while processes were missing for no longer than this.
+# A worker is healthy as long as processes have been missing for no longer than this.
 LACKING_SECONDS_MAX = 30.0
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 
 
 class Plan(NamedTuple):
     """What to run. command: starts a process. orders: for each process, what it reads from its
-    standard input; "queue" is the one that it takes from. crash_costs: what a crash means, for the
-    log. passed_on: signals for all processes. The rest: options of `cassq worker`."""
+    standard input; "queue" names the queue that it takes from. crash_costs: what a crash means, for
+    the log. passed_on: signals to pass on to all processes. The rest: options of `cassq worker`."""
 
     command: Sequence[str]
     orders: Sequence[Mapping[str, Any]]
     grace: float
     time_limit: float | None = None
     reload: bool = False
-    crash_costs: str = "what it had comes again, counted"
+    crash_costs: str = "its messages are delivered again, which counts as an attempt"
     passed_on: Sequence[signal.Signals] = ()
 
 
@@ -68,8 +68,8 @@ def pause_after(crashes: int) -> float:
 
 
 class _Slot:
-    """The place of one process. due_ms: when to start it, if it is empty; None: when a source
-    changes. crashes: how many there were in a row."""
+    """The place of one process. due_ms: when to start one, if the slot is empty; None: when a
+    source changes. crashes: how many processes crashed in a row."""
 
     def __init__(self, orders: Mapping[str, Any]) -> None:
         self.orders = orders
@@ -82,8 +82,7 @@ class Supervisor:
     """Runs processes by a plan, until it is stopped.
 
     freed: called with the orders of a process that crashed, and the name of its popper. failed: the
-    error that kept the first processes from starting, as `reports` describes it, which ended
-    everything.
+    "failed" report (see `reports`) of a process at the first start, which ended everything.
     """
 
     def __init__(
@@ -139,8 +138,8 @@ class Supervisor:
         return self._exit_code
 
     def facts(self) -> Mapping[str, Any]:
-        """What /health says; safe in any thread. healthy: all processes take messages, or have
-        been missing for half a minute at most."""
+        """What /health says; safe in any thread. healthy: all processes have taken messages, and
+        none has been missing for longer than half a minute."""
         facts = dict(self._facts)
         lacking_ms = self._clock.boot_ms() - facts.pop("well_ms")
         facts["healthy"] = facts["was_ready"] and lacking_ms <= LACKING_SECONDS_MAX * 1000
@@ -162,12 +161,12 @@ class Supervisor:
                     slot.crashes += 1
                     pause = max(PAUSE_SECONDS, pause_after(slot.crashes))
                     slot.due_ms = now_ms + round(pause * 1000)
-                    logger.error("no process can be started: %s; again in %g s", exc, pause)
+                    logger.error("no process can be started: %s; trying again in %g s", exc, pause)
 
     def _look_after(self, children: Sequence[Child]) -> None:
         now_ms = self._clock.boot_ms()
         for child in children:
-            code = child.exit_code()  # first: what it reported before its end is read after it
+            code = child.exit_code()  # first: so all that it reported before its end is read
             child.read_reports(now_ms)
             self._take_reports(child)
             if code is not None:
@@ -235,7 +234,7 @@ class Supervisor:
             self._replace(slot, child, code, now_ms)
 
     def _replace(self, slot: _Slot, child: Child, code: int, now_ms: int) -> None:
-        """Have another process instead of one that crashed."""
+        """Plan the start of a process instead of one that crashed."""
         settled = now_ms - child.began_ms >= SETTLED_SECONDS * 1000
         slot.crashes = 1 if settled else slot.crashes + 1
         pause = pause_after(slot.crashes)
@@ -253,12 +252,12 @@ class Supervisor:
         )
 
     def _look_for_silence(self, now_ms: int) -> None:
-        """Kill what does not even report: one that runs a task for too long in code that never
-        lets its other threads run, and what does not end in time."""
+        """Kill processes that do not report, because a task past its time limit lets no other
+        thread run, and processes that do not end in time."""
         limit = self._plan.time_limit
         slept = now_ms - self._silence_ms > MARGIN_SECONDS * 500
         self._silence_ms = now_ms
-        if slept:  # this process was paused, as with the whole machine: no child was heard
+        if slept:  # this process was paused, perhaps with the whole machine: it heard no child
             for child in self._children():
                 child.reported_ms = now_ms
         if limit is not None:
@@ -281,7 +280,7 @@ class Supervisor:
         changed = self._watched.changed()
         if not changed:
             return
-        logger.info("%s changed: starting anew", ", ".join(changed))
+        logger.info("%s changed: restarting", ", ".join(changed))
         for slot in self._slots:
             if slot.child is not None:
                 slot.child.terminate(now_ms)
@@ -291,7 +290,7 @@ class Supervisor:
     # --- stopping -------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Have all processes end as a worker ends, and `run` return. Safe in a signal handler."""
+        """End all processes as a worker ends, then return from `run`. Safe in a signal handler."""
         self._stopping = True
 
     def _end(self, children: Sequence[Child]) -> None:
@@ -303,7 +302,7 @@ class Supervisor:
 
     def _take_signal(self, signum: int) -> None:
         if signum == signal.SIGCHLD:
-            return  # it has woken the loop, which looks
+            return  # it has woken the loop, which looks at all processes
         if signum in self._plan.passed_on:
             for child in self._children():
                 if child.is_ready:  # before, it would end the process
@@ -329,7 +328,7 @@ class Supervisor:
     # --- what it does ---------------------------------------------------------------------------
 
     def _publish(self) -> None:
-        """Make `facts` anew, for other threads."""
+        """Update `facts`, for other threads."""
         self._facts = {
             **self._facts_of(self._past),
             "pids": [child.pid for child in self._children()],

@@ -1,4 +1,4 @@
-"""The loop of a worker whose handler is an async function: tasks of one event loop.
+"""A worker whose handler is an async function: runs it in tasks of one event loop.
 
     returned                    acked
     raised                      nacked, with the error
@@ -6,11 +6,11 @@
     ran for too long            cancelled, and nacked ("time limit")
     still ran after the grace   cancelled, and nacked
 
-The worker asks for as many messages as it has room for, and never more. A task that ended makes
-room, and is settled by the thread of the popper, together with others that ended meanwhile.
+The worker never asks for more messages than it has room for. A task that ends makes room; the
+popper's thread settles its message, together with those of other tasks that ended meanwhile.
 
 A task can be cancelled, but it may refuse to end. One that still runs a second after it was
-cancelled goes on beside its replacement; when more than `stuck_max` do, the worker stops.
+cancelled goes on beside its replacement. When more than `stuck_max` tasks do, the worker stops.
 """
 
 from __future__ import annotations
@@ -99,10 +99,10 @@ class AsyncWorker:
             await self.serve()
 
     async def serve(self) -> None:
-        """Take messages and run the handler for each, until the worker is stopped; in the event
-        loop that runs. Handles no signals. Raises as `run` does.
+        """Take messages and run the handler for each, until the worker is stopped; in the running
+        event loop. Handles no signals. Raises as `run` does.
 
-        Cancelled, it cancels its tasks, and nacks their messages.
+        If it is cancelled, it cancels its tasks, and nacks their messages.
         """
         if self._began:
             raise UsageError("a worker runs once", hint="get another from queue.worker(...)")
@@ -133,8 +133,8 @@ class AsyncWorker:
             raise abandoned(self._source, self._abandoned)
 
     def stop(self) -> None:
-        """Have it end when what it has in hand is done. Safe in a signal handler, and from any
-        thread; returns at once."""
+        """Make `serve` and `run` return when the running tasks have ended, or after the grace. Safe
+        in a signal handler, and from any thread; returns at once."""
         self._stopping = True
         loop = self._loop
         if loop is not None and not loop.is_closed():
@@ -146,7 +146,7 @@ class AsyncWorker:
         self._changed.set()
 
     def facts(self) -> Mapping[str, Any]:
-        """What it does now, and did so far."""
+        """What it is doing now, and the totals so far."""
         running, stuck = len(self._running), len(self._stuck)
         return {**self.journal.totals(), "running": running, "stuck": stuck}
 
@@ -193,7 +193,7 @@ class AsyncWorker:
         return room if self._left is None else min(room, self._left)
 
     async def _feed(self, fetcher: Fetcher) -> None:
-        """Start a task for each message, as long as there is room, until it is stopped."""
+        """Start a task for each message, when there is room, until the worker is stopped."""
         backoff = Backoff()
         while not (self._stopping or self._leaving):
             if self._left == 0:
@@ -219,7 +219,7 @@ class AsyncWorker:
                 self._start(message)
 
     async def _change(self, seconds: float | None = None) -> None:
-        """Wait until a task ended, or it was stopped; at most for so many seconds."""
+        """Wait until a task has ended, or the worker was stopped; at most for these seconds."""
         self._changed.clear()
         if not self._stopping:
             try:
@@ -238,7 +238,7 @@ class AsyncWorker:
             self._timer = self._loop.call_later(self.settings.time_limit, self._check_time_limit)
 
     async def _do(self, task: HandlerCall, message: Message) -> None:
-        """Run the handler, and have the message settled."""
+        """Run the handler, and have the popper's thread settle the message."""
         failure: BaseException | None = None
         runs_here(task, _adopt)
         try:
@@ -256,7 +256,7 @@ class AsyncWorker:
     def _settle_soon(
         self, task: HandlerCall, act: Callable[[], tuple[Outcome, BaseException | None]]
     ) -> None:
-        """Have the popper's thread settle the message of a task, and note how that went."""
+        """Have the popper's thread settle the message of a task, and note the outcome."""
         assert self._fetcher is not None
         self._settling += 1
 
@@ -273,7 +273,7 @@ class AsyncWorker:
     # --- ending tasks ---------------------------------------------------------------------------
 
     def _check_time_limit(self) -> None:
-        """Give up the tasks that ran for too long; they are in the order in which they began."""
+        """Give up the tasks that ran for too long. `_running` has the oldest first."""
         limit, loop = self.settings.time_limit, self._loop
         assert limit is not None
         assert loop is not None
@@ -304,7 +304,7 @@ class AsyncWorker:
         self._settle_soon(task, partial(give_up, task, outcome, error))
 
     def _leave(self, why: str) -> None:
-        """There is a reason to continue in another process: take no more."""
+        """Take no more messages, because another process should take over."""
         first, self._leaving = not self._leaving, True
         if first and not self._stopping:
             self.hooks.leaving(why)
@@ -312,7 +312,7 @@ class AsyncWorker:
             self._fetcher.stop()
 
     async def _wait_for_tasks(self) -> None:
-        """Until no task runs, or the grace is over, which begins when the worker is stopped."""
+        """Wait until no task runs, or the grace is over; it begins when the worker is stopped."""
         while self._running and not self._stopping:
             await self._change()
         if self._stopping:
@@ -327,7 +327,7 @@ class AsyncWorker:
             self._give_up(task, Outcome.ABANDONED, cut_off)
         if self._stuck:
             await asyncio.wait(list(self._stuck.values()), timeout=CANCEL_SECONDS)
-            # One that was cancelled before it began has not noted its end.
+            # A task that was cancelled before it began is still in `_stuck`.
             self._stuck = {task: each for task, each in self._stuck.items() if not each.done()}
         try:
             await fetcher.close()

@@ -1,7 +1,8 @@
 """Waking a thread that waits: from other threads, from a signal handler, and by signals themselves.
 
-A signal that comes just before a system call does not end it: Python runs the handler afterwards.
-So the one that waits for signals also waits for a descriptor in which Python writes at once.
+A signal that comes just before a system call does not end the call, and Python runs the handler
+only afterwards. So a thread that waits for signals also waits on a descriptor, to which Python
+writes at once.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
 class Wakeup:
-    """One thread waits on it, any other can wake that thread; for a `with` block.
+    """One thread waits on it, and any other can wake that thread; use it in a `with` block.
 
-    Takes no lock, so a signal handler may call `give` at any moment, also after the block.
+    Takes no lock, so a signal handler may call `give` at any time, even after the block.
     """
 
     def __init__(self) -> None:
@@ -29,19 +30,19 @@ class Wakeup:
             end.setblocking(False)
 
     def give(self) -> None:
-        """Wake it, or keep it from sleeping."""
+        """Wake the thread that waits; or, if none does, make the next `wait` return at once."""
         try:
             self._far.send(b"\0")
         except OSError:
-            return  # it is full, so that it wakes anyway; or closed, and nobody waits
+            return  # full, so the thread wakes anyway; or closed, so no thread waits
 
     def fileno(self) -> int:
-        """Where to write to wake it."""
+        """The descriptor to write to, to wake the thread."""
         return self._far.fileno()
 
     def wait(self, seconds: float, others: Sequence[int] = ()) -> list[int]:
-        """Wait for at most so long; it ends early when it is woken, or one of `others`, which are
-        descriptors, can be read. Returns those of them that can."""
+        """Wait until it is woken, or one of `others` (descriptors) can be read; at most for these
+        seconds. Returns the descriptors that can be read."""
         near = self._near.fileno()
         ready, _, _ = select.select([near, *others], [], [], max(0.0, seconds))
         if near in ready:
@@ -67,8 +68,8 @@ class Wakeup:
 def handled(
     wakeup: Wakeup, take: Callable[[int], object], signals: Sequence[signal.Signals] = ENDING
 ) -> Iterator[None]:
-    """Inside, `take` is called for each of these signals, which also wake `wakeup`. Only the main
-    thread can handle signals: in others this does nothing."""
+    """Inside the block, each of these signals calls `take`, and wakes `wakeup`. Only the main
+    thread can handle signals: in other threads this does nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -98,6 +99,6 @@ class Stopper:
 
 
 def interrupt_again() -> None:
-    """End the process at once, as SIGINT does that nobody handles."""
+    """End the process at once, as an unhandled SIGINT does."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGINT)

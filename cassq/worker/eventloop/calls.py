@@ -1,6 +1,6 @@
 """Calls: a thread that makes the calls of an event loop's tasks, one after another.
 
-Storage may hold up any call, also one that only reads. So none is made in the loop itself.
+Any call may block on storage, even one that only reads. So none is made in the loop itself.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ T = TypeVar("T")
 
 
 class LoopCall:
-    """Something to be called in a thread. told: is called in the loop with what came of it: a
-    result, or an error."""
+    """Something to call in a thread. told: called in the loop with its result, or its error."""
 
     __slots__ = ("act", "told")
 
@@ -34,7 +33,7 @@ CallOutcome = tuple[LoopCall, object, BaseException | None]
 
 
 def done(call: LoopCall) -> tuple[object, BaseException | None]:
-    """Make a call; what came of it."""
+    """Make a call; returns its result, and its error or None."""
     try:
         return call.act(), None
     except Exception as exc:
@@ -42,13 +41,13 @@ def done(call: LoopCall) -> tuple[object, BaseException | None]:
 
 
 def tell(told: list[CallOutcome]) -> None:
-    """In the loop: say what came of calls."""
+    """In the loop: pass on the outcomes of calls."""
     for call, result, error in told:
         call.told(result, error)
 
 
 def into(future: asyncio.Future[Any]) -> Callable[[object, BaseException | None], object]:
-    """Puts what came of a call into a future, unless its task left."""
+    """A callback that puts the outcome of a call into a future, unless its task was cancelled."""
 
     def take(result: object, error: BaseException | None) -> None:
         if future.done():
@@ -62,7 +61,7 @@ def into(future: asyncio.Future[Any]) -> Callable[[object, BaseException | None]
 
 
 class WaitingTask(Protocol[T]):
-    """A task that waits for messages, which come by its future."""
+    """A task that waits for messages; its future receives them."""
 
     future: asyncio.Future[list[T]]
 
@@ -71,7 +70,7 @@ def hand_out(
     answers: Sequence[tuple[WaitingTask[T], list[T] | Exception]],
     give_back: Callable[[list[T]], object],
 ) -> None:
-    """In the loop: hand messages to the tasks that wait for them; those of tasks that left go
+    """In the loop: hand messages to the tasks that wait for them. Messages for cancelled tasks go
     back."""
     for want, answer in answers:
         if isinstance(answer, Exception):
@@ -95,8 +94,8 @@ class Calls:
         )
 
     async def make(self, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call something in the thread, after the calls made before. Cancelled, it is called
-        nevertheless."""
+        """Call something in the thread, after the calls made before. If the wait is cancelled, it
+        is called nevertheless."""
         future: asyncio.Future[T] = self.loop.create_future()
         self._loop_thread.send(LoopCall(lambda: act(*args, **kwargs), into(future)))
         return await future

@@ -1,10 +1,10 @@
 """Fetchers: one thread that pops and settles for the tasks of an event loop, through one popper.
 
-Tasks that wait for messages wait in line. The thread pops for all of them at once and never more
-than they asked for, so what is claimed has a task that wants it. A task that was cancelled while
-messages were on their way to it has them given back, uncounted.
+Tasks that wait for messages wait in line. The thread pops for all of them at once, and never more
+than they asked for, so each claimed message has a task that wants it. If a task is cancelled while
+messages are on their way to it, they are given back, uncounted.
 
-While the thread waits for messages, acks and everything else interrupt it, so one thread is enough.
+Acks and all other requests interrupt the thread while it waits for messages, so one is enough.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ T = TypeVar("T")
 
 
 class TakeRequest:
-    """A task's request for messages. wait: for how many seconds at most; None: without end.
-    ahead: they are more than it needs now, if the group allows for that. gone: the task left."""
+    """A task's request for messages. wait: seconds at most; None: no limit. ahead: `most` is more
+    than the task needs now, so one is enough if the group cannot give more. gone: the task was
+    cancelled."""
 
     __slots__ = ("ahead", "future", "gone", "most", "wait", "watch")
 
@@ -50,7 +51,7 @@ class TakeRequest:
 
     @property
     def left(self) -> float:
-        """For how many seconds more it waits."""
+        """How many seconds it still waits."""
         return WAIT_MAX_SECONDS if self.wait is None else self.wait - self.watch.seconds()
 
 
@@ -83,7 +84,8 @@ class Fetcher:
         self, most: int, wait: float | None = 0.0, *, ahead: bool = False
     ) -> list[Message]:
         """At most `most` messages; empty if none arrive within `wait` seconds (None: no limit), or
-        the popper was stopped. Cancelled, it gives back, uncounted, what was claimed for it."""
+        the popper was stopped. If it is cancelled, messages that were claimed for it are given
+        back, uncounted."""
         check_count("max_messages", most, POP_MAX)
         if wait is not None:
             check_seconds("wait", wait, WAIT_MAX_SECONDS)
@@ -121,12 +123,12 @@ class Fetcher:
     def call_soon(
         self, act: Callable[[], object], told: Callable[[object, BaseException | None], object]
     ) -> None:
-        """Have something called in the thread. Returns at once; told: see `LoopCall`."""
+        """Call something in the thread. Returns at once. told: see `LoopCall`."""
         self._loop_thread.send(LoopCall(act, told))
 
     async def call(self, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call something in the thread, after what was asked for before. Cancelled, it is called
-        nevertheless."""
+        """Call something in the thread, after earlier requests. If the wait is cancelled, it is
+        called nevertheless."""
         self.check()
         return await self._call(act, *args, **kwargs)
 
@@ -141,8 +143,8 @@ class Fetcher:
         self._loop_thread.wake()
 
     async def close(self) -> None:
-        """Write the acks, and give all other messages back; tasks that wait get none. Can be
-        repeated."""
+        """Write the acks, and give all other messages back; tasks that wait get none.
+        Repeatable."""
         self._life.check()
         check_loop(self.loop)
         if not self._closing:
@@ -178,11 +180,12 @@ class Fetcher:
         return bool(self._line)
 
     def _pop(self) -> None:
-        """Pop once for those in line, and answer those that got something or waited long enough."""
+        """Pop once for the requests in line; answer those that got messages or waited long
+        enough."""
         popper, line = self.popper, self._line
         if popper.claims_ahead:
             most = min(POP_MAX, sum(request.most for request in line))
-        else:  # the first may have to settle its messages before there are any for the next
+        else:  # the next message may come only after the first in line has settled its own
             most = 1 if line[0].ahead else line[0].most
         wait = max(0.0, min(LOOK_SECONDS, *(request.left for request in line)))
         try:
@@ -220,11 +223,14 @@ class Fetcher:
 
 def _log_release(_result: object, error: BaseException | None) -> None:
     if isinstance(error, (ClaimLostError, ClosedError)):
-        logger.info("no messages to give back: %s", error)  # others have them, or may
+        logger.info("no messages to give back: %s", error)  # others have them, or may have them
     elif error is not None:
-        logger.warning("messages could not be given back, and come when they expire: %s", error)
+        logger.warning(
+            "messages were not given back, so they come again only when their claims expire: %s",
+            error,
+        )
 
 
 def _log_ack(_result: object, error: BaseException | None) -> None:
     if error is not None:
-        logger.warning("an ack was not written, so its message comes again: %s", error)
+        logger.warning("an ack was not written, so its message will come again: %s", error)

@@ -1,11 +1,11 @@
-"""Loop threads: they do, one batch after another, what the tasks of an event loop ask for.
+"""Loop threads: each does jobs for the tasks of an event loop, one batch after another.
 
-A loop thread belongs not to a call but to a thing: a pusher, a popper, a client. What is sent to it
-during one turn of the loop reaches it together, and what it reports in the meantime wakes the loop
-once. So ten thousand tasks that push share a few syncs and a few wake-ups.
+A loop thread belongs to a pusher, a popper or a client, not to one call. Jobs that are sent during
+one turn of the loop reach it together, and results that it posts before the loop turns wake the
+loop once. So ten thousand tasks that push share a few syncs and a few wake-ups.
 
-The loop may be closed while the thread still works. Then the thread has nobody to report to: it
-says so in the log, closes what it has, and ends.
+If the loop is closed while the thread still works, the thread cannot report any more: it logs a
+warning, closes what it has, and ends.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ logger: logging.Logger = logging.getLogger("cassq")
 
 J = TypeVar("J")
 
-# How often an idle thread looks whether its loop is still there.
+# How often an idle thread checks whether its loop was closed.
 LOOK_SECONDS = 2.0
 
 _numbers = counter(1)
@@ -35,11 +35,11 @@ class LoopThread(Generic[J]):
     """One thread that works for one loop.
 
     wanted: called in the loop with each job just before the thread gets it; False drops the job.
-    work: called in the thread with the jobs that came, in order; returns whether it has more to do
-    even if no job comes. interrupt: ends what `work` waits for, when jobs come; called in the loop.
-    cleanup: closes, in the thread, what it works with, when its loop was closed.
+    work: called in the thread with the jobs that came, in order; returns whether to call it again
+    even if no job comes. interrupt: called in the loop when jobs come, to end a wait in `work`.
+    cleanup: called in the thread if its loop was closed, to close what the thread works with.
 
-    All methods but `post` are called in the loop.
+    All methods but `post` must be called in the loop.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class LoopThread(Generic[J]):
         self._ended: asyncio.Future[None] | None = None
 
     def send(self, job: J) -> None:
-        """Have a job done after those sent before it. Returns at once."""
+        """Send the thread a job, to do after those sent before it. Returns at once."""
         self._turn.append(job)
         if len(self._turn) == 1:
             self._loop.call_soon(self._hand_over)
@@ -88,8 +88,7 @@ class LoopThread(Generic[J]):
             self._interrupt()
 
     def post(self, act: Callable[[], object]) -> None:
-        """Have the loop call something; for the thread. Raises RuntimeError if the loop is
-        closed."""
+        """Call something in the loop; for the thread. Raises RuntimeError if the loop is closed."""
         self._results.append(act)
         if not self._reporting:
             self._reporting = True
@@ -101,7 +100,7 @@ class LoopThread(Generic[J]):
             self._results.popleft()()
 
     async def end(self) -> None:
-        """Have the thread end, once it has done everything that was sent. Repeatable."""
+        """End the thread, once it has done everything that was sent. Repeatable."""
         if self._ended is None:
             self._ended = self._loop.create_future()
             self._loop.call_soon(self._let_go)  # after what this turn still hands over
@@ -119,7 +118,7 @@ class LoopThread(Generic[J]):
 
     def _is_over(self) -> None:
         if self._thread is not None:
-            self._thread.join()  # this was the last that it did
+            self._thread.join()  # calling this was its last act
         if self._ended is not None and not self._ended.done():
             self._ended.set_result(None)
 

@@ -1,4 +1,4 @@
-"""The event loop of a server, and how many files it may open."""
+"""For servers in an event loop: uvloop if it is installed, and a higher limit of open files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ logger: logging.Logger = logging.getLogger("cassq")
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's loop if it is installed: it halves the cost of a request."""
+    """Makes uvloop's loop if that is installed, as it halves the cost of a request; otherwise
+    None, for asyncio's own."""
     try:
         import uvloop
     except ImportError:
@@ -21,7 +22,7 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def raised_files() -> int:
-    """Raise the limit of open files to the hard limit; return what it is then."""
+    """Raise the limit of open files to the hard limit; returns the limit that now applies."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == hard:
         return hard

@@ -12,8 +12,8 @@ from cassq.consumer.delivery import Message as Delivered
 
 
 class SettleCallbacks(NamedTuple):
-    """The callbacks by which the messages of a popper are settled. notes: whether an ack has only
-    to be noted. note: does that, and returns at once. call: calls something in the popper's
+    """The callbacks by which the messages of a popper are settled. notes: whether it is enough to
+    note an ack. note: notes it, and returns at once. call: calls something in the popper's
     thread."""
 
     notes: Callable[[Delivered], bool]
@@ -43,7 +43,7 @@ class Message:
 
     @property
     def id(self) -> str:
-        """See `cassq.Message.id`, as for all that follows."""
+        """See `cassq.Message.id`."""
         return self.delivered.id
 
     @property
@@ -92,9 +92,9 @@ class Message:
         return self._acked or self.delivered.settled
 
     async def ack(self) -> None:
-        """Mark the message as done. Written together with other acks, within 50 ms after this
-        returned, which is at once; `Popper.commit` waits for that. In an exclusive group, or past
-        the claim's deadline, this waits too.
+        """Mark the message as done. Returns at once; the ack is written within 50 ms, together with
+        others. `Popper.commit` waits until it is written. In an exclusive group, or past the
+        claim's deadline, this waits too.
 
         A second ack has no effect. Raises ClaimLostError if another popper is known to have the
         message.
@@ -106,8 +106,8 @@ class Message:
         await self._callbacks.call(self.delivered.ack)
 
     async def nack(self, delay: float | None = None, error: Error = None) -> None:
-        """Mark the message as failed: see `cassq.Message.nack`. Raises UsageError for a wrong
-        argument, and leaves the message unsettled; raises ClaimLostError."""
+        """Mark the message as failed: see `cassq.Message.nack`. Raises ClaimLostError; UsageError
+        for a wrong argument, which leaves the message unsettled."""
         if delay is not None:
             milliseconds("delay", delay)
         text = None if error is None else error_text("error", error)

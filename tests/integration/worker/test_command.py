@@ -254,7 +254,7 @@ def test_a_changed_source_restarts_the_processes_and_a_broken_one_waits(
         push(queue, b"1")
         eventually("the first", lambda: says("first 1"))
         other.write_text("word = 'second, which is longer'\n")
-        worker.until_logged("texts.py changed: starting anew")
+        worker.until_logged("texts.py changed: restarting")
         other.write_text("word = \n")
         worker.until_logged("SyntaxError")
         worker.until_logged("waiting for a change of the sources")
