@@ -1,4 +1,4 @@
-"""cassq for asyncio: the same queues, with calls that can be awaited.
+"""cassq for asyncio: the same queues, with methods that can be awaited.
 
     import cassq.aio
 
@@ -10,8 +10,8 @@
                 print(message.payload)
                 await message.ack()
 
-Nothing here blocks the event loop: a few threads of each client do what blocks, not one for each
-call. A client belongs to the loop in which it was opened.
+Nothing here blocks the event loop: a few threads of each client make all blocking calls. A client
+belongs to the loop in which it was opened.
 """
 
 from __future__ import annotations

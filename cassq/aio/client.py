@@ -28,8 +28,8 @@ def connect(
     spill: str | None = None,
     create: bool = True,
 ) -> Connecting:
-    """A client of the queues at `url`, for the event loop that runs: `async with connect(url) as
-    client`, or `client = await connect(url)`, which is then to be closed by `await client.close()`.
+    """A client of the queues at `url`, for the running event loop: `async with connect(url) as
+    client`, or `client = await connect(url)`, and `await client.close()` at the end.
 
     Arguments and errors: as for `cassq.connect`. Cost: a thread.
     """
@@ -84,7 +84,7 @@ class Connecting:
 class Client:
     """The queues of one URL, for one event loop; get one from `connect`.
 
-    sync: the same client, with calls that block. Use it in `call`, as in
+    sync: the same client, with methods that block. Use them through `call`, as in
     `await client.call(client.sync.schedules)`.
     """
 
@@ -98,11 +98,11 @@ class Client:
         return self.sync.url
 
     async def create_queue(self, name: str, **policy: Unpack[QueueSettings]) -> Queue:
-        """Create a queue, or return the one that is the same: see `cassq.Client.create_queue`."""
+        """Create a queue, or return an equal one that exists: see `cassq.Client.create_queue`."""
         return Queue(self._parts, await self.call(self.sync.create_queue, name, **policy))
 
     async def queue(self, name: str) -> Queue:
-        """The queue with this name. Raises QueueNotFoundError if there is none."""
+        """The queue with this name. Raises QueueNotFoundError if it does not exist."""
         return Queue(self._parts, await self.call(self.sync.queue, name))
 
     async def queues(self, prefix: str = "") -> list[Queue]:
@@ -114,17 +114,16 @@ class Client:
         await self.call(self.sync.delete_queue, name)
 
     async def call(self, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call something that blocks in the client's thread, after the calls made before; returns
-        what it returns, and raises what it raises. If the task is cancelled, it is called
-        nevertheless. What takes long holds up the client's other calls, but not pushers and
-        poppers."""
+        """Make a blocking call in the client's thread, after earlier calls; returns what it
+        returns, and raises what it raises. If the awaiting task is cancelled, the call is made
+        nevertheless. A slow call delays the client's other calls, but not pushers and poppers."""
         return await self._parts.call(act, *args, **kwargs)
 
     # --- life -----------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Close every pusher and popper, durably, and give back the messages they hold. Repeatable.
-        Cancelled, it closes nevertheless."""
+        """Close every pusher and popper: push what waits, write acks, and give back the messages in
+        hand. Repeatable. If it is cancelled, it closes nevertheless."""
         parts = self._parts
         if parts.life.forked:
             return  # it belongs to the parent

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Parts:
-    """Parts of a client. closing: whether opening pushers and poppers is refused."""
+    """What the objects of one client share. closing: whether the client refuses further calls."""
 
     def __init__(self, calls: Calls, client: Client) -> None:
         self.loop: asyncio.AbstractEventLoop = calls.loop
@@ -32,7 +32,7 @@ class Parts:
 
     @property
     def ports(self) -> Ports:
-        """The backends; BackendUnavailableError while no server has answered yet."""
+        """The backends. Raises BackendUnavailableError while no server has answered yet."""
         return self._runtime.ports
 
     def check(self) -> None:

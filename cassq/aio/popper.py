@@ -16,11 +16,11 @@ from cassq.errors import ClosedError, UsageError
 from cassq.worker.eventloop.fetcher import Fetcher
 from cassq.worker.eventloop.message import Message
 
-# An iteration takes ahead what it finishes in about a tenth of a second, and no more than this.
+# An iteration prefetches what it finishes in about a tenth of a second, and no more than this.
 AHEAD_MAX = 1024
 QUICK_SECONDS = 0.05
 SLOW_SECONDS = 0.1
-UNUSED_SECONDS = 0.5  # after this, messages taken ahead go back
+UNUSED_SECONDS = 0.5  # prefetched messages that are not used for this long go back
 
 
 class Popper:
@@ -48,9 +48,9 @@ class Popper:
         """At most `max_messages` messages; empty if none arrive within `wait` seconds, or when the
         popper was stopped.
 
-        Several tasks may wait at once, and get messages in the order in which they asked. If the
-        task is cancelled, messages that were claimed for it are given back, uncounted. Errors and
-        cost: as for `cassq.Popper.pop`.
+        Several tasks may wait at once, and get messages in the order of their calls. If a task is
+        cancelled, messages that were claimed for it are given back, uncounted. Errors and cost: as
+        for `cassq.Popper.pop`.
         """
         fetcher = await self._opened()
         if self._ahead and isinstance(max_messages, int):
@@ -59,9 +59,9 @@ class Popper:
         return await fetcher.take(max_messages, wait)
 
     async def __aiter__(self) -> AsyncIterator[Message]:
-        """Messages one by one, without end: waits when there are none, and ends when the popper is
-        stopped or closed. Takes ahead as much as is finished in a tenth of a second; what is not
-        used for half a second goes back."""
+        """Messages one by one. Waits if there are none, and ends when the popper is stopped or
+        closed. Prefetches as many as are finished in a tenth of a second; messages that are not
+        used for half a second go back."""
         while not (self._stopped or self._closed):
             if not self._ahead:
                 try:
@@ -89,7 +89,7 @@ class Popper:
             self._unused = self._loop.call_later(UNUSED_SECONDS, self._look_for_unused)
 
     def _look_for_unused(self) -> None:
-        """Give back what was taken ahead, if nobody takes it."""
+        """Give back prefetched messages that are not used."""
         self._unused = None
         if not self._ahead:
             return
@@ -110,8 +110,8 @@ class Popper:
     async def transaction(
         self, max_messages: int = 1, wait: float = 0.0
     ) -> AsyncIterator[list[Message]]:
-        """Pop for an `async with` block: commits at its end, rolls back if it raises or is
-        cancelled, both without the messages that were settled inside."""
+        """Pop for an `async with` block. Commits the messages at its end, or rolls them back if it
+        raises or is cancelled; messages that were settled inside are left as they are."""
         messages = await self.pop(max_messages, wait)
         try:
             yield messages
@@ -125,8 +125,8 @@ class Popper:
     # --- settling -------------------------------------------------------------------------------
 
     async def commit(self, messages: Iterable[Message]) -> None:
-        """Ack messages, durably on return. Raises ClaimLostError if another popper has some of
-        them; the others are committed. Cost: one synced transaction for all of them."""
+        """Ack messages. Durable on return. Raises ClaimLostError if another popper has some of
+        them; the others are committed. Cost: one synced transaction for all."""
         fetcher = await self._opened()
         await fetcher.call(fetcher.popper.commit, _delivered(messages))
 
@@ -146,8 +146,8 @@ class Popper:
         await fetcher.call(fetcher.popper.rollback, _delivered(messages), delay, text)
 
     async def release(self, messages: Iterable[Message]) -> None:
-        """Give messages back untried: this delivery does not count. Durable on return. What was
-        taken ahead goes back too."""
+        """Give messages back untried: this delivery does not count. Durable on return. Prefetched
+        messages go back too."""
         fetcher = await self._opened()
         found = _delivered(messages)
         self._give_back_ahead()
@@ -162,11 +162,11 @@ class Popper:
     # --- life -----------------------------------------------------------------------------------
 
     async def name(self) -> str:
-        """Its name, by which claims show whose they are."""
+        """Its name, which its claims show."""
         return (await self._opened()).popper.name
 
     def stop(self) -> None:
-        """Deliver no more messages: iterations and waiting pops end. What is in hand can still be
+        """Deliver no more messages: iterations and waiting pops end. Messages in hand can still be
         settled. Returns at once."""
         self._stopped = True
         self._give_back_ahead()
@@ -179,8 +179,8 @@ class Popper:
         return self._stopped or self._closed
 
     async def close(self) -> None:
-        """Write the acks, and give all other messages back at once; what was taken ahead does not
-        count as delivered. Repeatable. Cancelled, it closes nevertheless."""
+        """Write the acks, and give all other messages back; prefetched ones do not count as
+        delivered. Repeatable. If it is cancelled, it closes nevertheless."""
         self._closed = True
         if self._unused is not None:
             self._unused.cancel()

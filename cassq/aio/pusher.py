@@ -27,7 +27,7 @@ _MAYBE_PUSHED = "the message may have been pushed: it was on its way"
 
 
 class _Pending:
-    """A push that a task waits for. begun: the thread has it."""
+    """A push that a task waits for. begun: whether the thread has it."""
 
     __slots__ = ("begun", "future", "push", "size")
 
@@ -57,8 +57,8 @@ class _Several:
 class Pusher:
     """Pushes to one queue, for the tasks of one event loop; get one from `Queue.pusher`.
 
-    What waits to be appended is bounded, as in `cassq.Pusher.push_soon`: beyond that, `push` waits
-    for room.
+    The buffer of messages that wait to be appended is bounded, as in `cassq.Pusher.push_soon`: when
+    it is full, `push` and `push_each` wait for room.
     """
 
     def __init__(
@@ -96,8 +96,8 @@ class Pusher:
         """Push one message; returns its id. Durable on return. Arguments and errors: as for
         `cassq.Pusher.push`.
 
-        Cancelled, it raises CancelledError with a note that says whether the message may have been
-        pushed. Cost: one append and one sync, shared with all pushes that wait meanwhile.
+        If it is cancelled, a note of the CancelledError says whether the message may have been
+        pushed. Cost: one append and one sync, shared with all pushes that wait at the same time.
         """
         self._check()
         push = Push(payload, headers, key, delay, due, dedup_id, importance, priority)
@@ -128,7 +128,7 @@ class Pusher:
         priority: int | Sequence[int] = 0,
     ) -> MessageIds:
         """Push messages in order; returns their ids. All are durable on return. Arguments, errors
-        and cost: as for `cassq.Pusher.push_many`. Cancelled, it pushes nevertheless."""
+        and cost: as for `cassq.Pusher.push_many`. If it is cancelled, it pushes nevertheless."""
         self._check()
         found = payloads if isinstance(payloads, (list, tuple)) else list(payloads)
         return await self._call(
@@ -145,10 +145,10 @@ class Pusher:
         )
 
     async def push_each(self, pushes: Sequence[Push]) -> list[MessageId | Exception]:
-        """Push messages, each with arguments of its own; returns what became of each, as
-        `cassq.Pusher.push_each` does. Cancelled, it may push nevertheless.
+        """Push messages, each with its own arguments; returns the id or error of each, as
+        `cassq.Pusher.push_each` does. If it is cancelled, it may push nevertheless.
 
-        Cost: that of one `push`, shared with all pushes that wait meanwhile.
+        Cost: that of one `push`, shared with all pushes that wait at the same time.
         """
         self._check()
         size = sum(_size(push.payload) for push in pushes)
@@ -196,7 +196,7 @@ class Pusher:
         return future
 
     def _begin(self, job: _Pending | _Several | LoopCall) -> bool:
-        """Whether a job is still wanted, as the thread is about to get it."""
+        """Whether a job is still wanted; called just before the thread gets it."""
         if isinstance(job, _Pending):
             if job.future.cancelled():
                 self._free(job.size)
@@ -207,7 +207,7 @@ class Pusher:
     # --- room -----------------------------------------------------------------------------------
 
     async def _room_for(self, size: int) -> None:
-        """Wait until there is room, in line, and take it."""
+        """Wait in line for room, and take it."""
         if not self._rooms and self._has_room(size):
             self._take(size)
             return
@@ -287,7 +287,7 @@ class Pusher:
             self._free(pending.size)
             if isinstance(pending, _Several):
                 its = list(islice(left, len(pending.pushes)))
-                if not pending.future.done():  # otherwise its task left
+                if not pending.future.done():  # otherwise its task was cancelled
                     pending.future.set_result(its)
                 continue
             outcome = next(left)
@@ -300,5 +300,5 @@ class Pusher:
 
 
 def _size(payload: object) -> int:
-    """What a push takes of the room there is."""
+    """The room that a push takes, in bytes."""
     return OVERHEAD_BYTES + (len(payload) if isinstance(payload, bytes) else 0)

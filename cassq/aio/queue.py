@@ -1,4 +1,4 @@
-"""A queue for an event loop: pushing, popping, running a handler; everything else by `call`."""
+"""A queue for an event loop: pushing, popping, running a handler; anything else through `call`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 class Queue:
     """A named stream of messages; get one from `Client.create_queue` or `Client.queue`.
 
-    sync: the same queue, with calls that block. Use it in `call`, as in
+    sync: the same queue, with methods that block. Use them through `call`, as in
     `await queue.call(queue.sync.audit)`.
     """
 
@@ -60,9 +60,10 @@ class Queue:
     def popper(
         self, group: str = DEFAULT_GROUP, *, keep_alive: float | None = KEEP_ALIVE_SECONDS
     ) -> Popper:
-        """A member of a consumer group. It is opened by `async with`, or by its first call, which
-        raises GroupNotFoundError. keep_alive: as for `cassq.Queue.popper`; claims are kept alive
-        while the popper is open and its process runs. Cost: then a thread."""
+        """A member of a consumer group. It is opened by `async with`, or by its first call; that
+        raises GroupNotFoundError if the group does not exist. keep_alive: as for
+        `cassq.Queue.popper`; claims are kept alive while the popper is open and its process runs.
+        Cost: none until it is opened; then a thread."""
         parts = self._parts
         parts.check()
 
@@ -125,8 +126,8 @@ class Queue:
     async def pop(
         self, max_messages: int = 1, wait: float = 0.0, *, group: str = DEFAULT_GROUP
     ) -> list[Message]:
-        """Pop through a popper that the queue keeps open for the group: see `Popper.pop`. Ack, or
-        give back, what it returns: the claims live as long as the client."""
+        """Pop through a popper that the queue keeps open for the group: see `Popper.pop`. Settle
+        every message: otherwise its claim lives as long as the client."""
         popper = self._poppers.get(group)
         if popper is None or popper.closed:
             popper = self._poppers[group] = self.popper(group)
@@ -139,21 +140,22 @@ class Queue:
 
     async def run(self, handler: AsyncHandler, **settings: Unpack[WorkerSettings]) -> None:
         """Await `handler(message)` for every message of a group, in tasks of this loop, until
-        cancelled: short for `(await queue.worker(handler, ...)).serve()`.
+        cancelled: short for `await (await queue.worker(handler, ...)).serve()`.
 
-        Handles no signals. Cancelled, it cancels what runs, and nacks its messages.
+        Handles no signals. If it is cancelled, it cancels the running tasks and nacks their
+        messages.
         """
         await (await self.worker(handler, **settings)).serve()
 
     async def worker(
         self, handler: AsyncHandler, **settings: Unpack[WorkerSettings]
     ) -> AsyncWorker:
-        """A worker for an async handler, to be run by `await worker.serve()` and ended by
+        """A worker for an async handler. Run it by `await worker.serve()`, and end it by
         `worker.stop()`. Settings and errors: as for `cassq.Queue.worker`."""
         if not is_async(handler):
             raise UsageError(
                 "handler must be an async function here",
-                hint="write async def, or run a plain one by cassq.Queue.run, in threads",
+                hint="write async def, or use cassq.Queue.run, which runs a plain one in threads",
             )
         worker = await self.call(self.sync.worker, handler, **settings)
         assert isinstance(worker, AsyncWorker)
@@ -162,11 +164,11 @@ class Queue:
     # --- everything else ------------------------------------------------------------------------
 
     async def call(self, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """`Client.call`."""
+        """See `Client.call`."""
         return await self._parts.call(act, *args, **kwargs)
 
     async def stats(self) -> QueueStats:
-        """See `cassq.Queue.stats`, as for all that follows."""
+        """See `cassq.Queue.stats`. The methods below are those of `cassq.Queue` too."""
         return await self.call(self.sync.stats)
 
     async def update(self, **policy: Unpack[QueueSettings]) -> QueuePolicy:
@@ -176,7 +178,7 @@ class Queue:
     async def create_group(
         self, name: str, *, start: Start | datetime = "beginning", **policy: Unpack[GroupSettings]
     ) -> Group:
-        """Create a consumer group, or return the one that is the same."""
+        """Create a consumer group, or return an equal one that exists."""
         return await self.call(self.sync.create_group, name, start=start, **policy)
 
     async def groups(self) -> list[Group]:
@@ -188,7 +190,7 @@ class Queue:
         return await self.call(self.sync.cancel, message_id, dedup_id=dedup_id)
 
     async def pause(self, *, push: bool = True, pop: bool = True) -> None:
-        """Refuse pushes, and let pops find nothing, until `resume`."""
+        """Until `resume`, refuse pushes, and let pops return nothing."""
         await self.call(self.sync.pause, push=push, pop=pop)
 
     async def resume(self, *, push: bool = True, pop: bool = True) -> None:
@@ -196,7 +198,7 @@ class Queue:
         await self.call(self.sync.resume, push=push, pop=pop)
 
     async def purge(self, group: str | None = None, *, held: bool = False) -> dict[str, int]:
-        """Remove permanently all messages waiting for a group, or for each."""
+        """Permanently remove all messages that wait for a group; None: for every group."""
         return await self.call(self.sync.purge, group, held=held)
 
     def __reduce__(self) -> NoReturn:

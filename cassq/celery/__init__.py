@@ -1,12 +1,12 @@
-"""cassq for Celery: importing it makes `cassq+file:///…` and `cassq+cassandra://…` known as URLs
-of brokers, and has groups publish their tasks in batches.
+"""cassq for Celery: importing it registers `cassq+file:///…` and `cassq+cassandra://…` as URLs of
+brokers, and makes groups publish their tasks in batches.
 
     import cassq.celery
 
     app = Celery("mail", broker="cassq+file:///var/lib/cassq", backend="cassq+file:///var/lib/cassq")
 
-The transport is `cassq.kombu`. Here are the result backend, which Celery finds by its entry point,
-the scheduler of beat, `cassq.celery:Scheduler`, and `batch`.
+The transport is `cassq.kombu`. This package has the result backend, which Celery finds by its entry
+point, the scheduler for beat, `cassq.celery:Scheduler`, and `batch`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""The scheduler of Celery's beat whose memory is in the catalog: any number of beats may run.
+"""A scheduler for Celery's beat that keeps its state in the catalog: any number of beats may run.
 
     celery -A mail beat --scheduler cassq.celery:Scheduler
 
-When an entry was last sent is a text that all beats share, changed by compare-and-set: of several
+All beats share a note of when an entry was last sent, and change it by compare-and-set: of several
 beats that find an entry due, one sends it. So another beat can stand by, and no file is kept. The
-text is written before the task is pushed, and once more when it was: what a beat noted and did not
-push, as it was killed or its push failed, another beat pushes, or the same one when it runs again.
+note is written before the task is pushed, and again afterwards. If a beat writes it but is killed
+before the push, or its push fails, another beat pushes the task, or the same one when it runs
+again.
 """
 
 from __future__ import annotations
@@ -24,19 +25,20 @@ from cassq.kombu.brokers import broker_of
 
 logger: logging.Logger = logging.getLogger("cassq")
 
-# For how many seconds others leave a tick to the beat that noted it; and how often they look.
+# How long other beats leave a tick to the beat that noted it, and how often they check.
 CLAIM_SECONDS = 10.0
 
 
 class NotedEntry(NamedTuple):
-    """What beats know of an entry: when it was last sent, or is being sent by one of them."""
+    """The note of an entry. at: when it was last sent, or a beat began to send it. sent: whether it
+    was sent."""
 
     at: datetime
     sent: bool
 
 
 class Scheduler(beat.Scheduler):
-    """A scheduler; its queues must be cassq's."""
+    """A scheduler; the app's broker must be cassq."""
 
     def setup_schedule(self) -> None:
         self._look: Stopwatch | None = None  # since unsent ticks were looked for
@@ -49,8 +51,8 @@ class Scheduler(beat.Scheduler):
                 entry.last_run_at = noted.at
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
-        """Send what is due, and what another beat noted and did not send. Returns the seconds until
-        the next call."""
+        """Send entries that are due, and those that a beat noted but did not send. Returns the
+        seconds until the next call."""
         if self._look is None or self._look.seconds() >= CLAIM_SECONDS:
             self._look = Stopwatch()
             for entry in list(self.schedule.values()):
@@ -74,7 +76,7 @@ class Scheduler(beat.Scheduler):
         return result
 
     def _may_send(self, entry: Any) -> bool:
-        """Whether this beat is the one that sends an entry which it finds due."""
+        """Whether this beat, which finds an entry due, is the one that sends it."""
         text = self._read(entry)
         noted = self._noted(text)
         if noted is not None and not entry.schedule.is_due(noted.at)[0]:
@@ -118,5 +120,5 @@ class Scheduler(beat.Scheduler):
 
 
 def _text(at: str, *, sent: bool) -> str:
-    """A note as it is stored; no two beats write the same."""
+    """A note as it is stored; no two notes are equal."""
     return json.dumps({"at": at, "by": uuid.uuid4().hex, "sent": sent})

@@ -1,7 +1,6 @@
 """`celery -A mail cassq`: what is in the queues.
 
-Celery's command imports this when it starts, which also makes URLs that begin with `cassq+` known
-to it."""
+Celery's command imports this when it starts; that also registers URLs that begin with `cassq+`."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from cassq.kombu.transport import Transport
 @click.command(name="cassq")
 @click.pass_context
 def queues(ctx: click.Context) -> None:
-    """Show how many tasks wait, are delayed, run, or failed for good."""
+    """Show how many tasks wait, are delayed, are running, or have failed for good."""
     app = ctx.obj.app
     with app.connection_for_read() as connection:
         transport = connection.transport

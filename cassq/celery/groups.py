@@ -1,8 +1,8 @@
 """Celery's groups are published in batches.
 
-Celery publishes the tasks of a group one by one, and so those of a chord's header: each would be on
-disk before the next one is sent. Here they share their syncs, as in a block of
-`cassq.celery.batch()`: all of them are on disk when `apply_async` returns.
+Celery publishes the tasks of a group, or of a chord's header, one by one: each would be on disk
+before the next is sent. With this module they share syncs, as in a block of `cassq.celery.batch()`,
+and all are on disk when `apply_async` returns.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ MARK = "_cassq_in_batches"
 
 
 def publish_in_batches() -> None:
-    """Have groups that this process publishes to queues of cassq share their syncs. Other brokers
-    notice nothing. Where Celery has no such method, groups stay as they are."""
+    """Make the tasks of a group that this process publishes to cassq share syncs. Other brokers are
+    not affected. If Celery has no method `group._apply_tasks`, nothing is changed."""
     one_by_one = getattr(group, "_apply_tasks", None)
     if one_by_one is None or hasattr(one_by_one, MARK):
         return

@@ -1,9 +1,9 @@
-"""The finished tasks of a chord's header: a set that knows the place of each, from 1.
+"""The finished tasks of a chord's header: a set in which each member has a place, from 1.
 
-A counter that is incremented counts a task twice that comes again. Here each member first notes
-which place it wants, then takes it if it is free. A place is taken only after the one before it, so
-the member with the last place knows that all others are taken. A member that comes again begins at
-the place that it noted, and finds itself there.
+A counter would count a task twice if it is delivered again. Here each member first notes which
+place it wants, then takes it if it is free. A place is taken only after the one before it, so the
+member with the last place knows that all others are taken. A member that joins again begins at the
+place that it noted, and finds itself there.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from cassq.catalog.result_port import Results
 
 
 class Members:
-    """The set under a key. kept: for how many seconds each of its values is."""
+    """The set under a key. kept: how many seconds each of its values is kept."""
 
     def __init__(self, results: Results, key: str, kept: float) -> None:
         self._results = results
@@ -20,8 +20,8 @@ class Members:
         self._kept = kept
 
     def join(self, member: str) -> int:
-        """The place of a member, which it has from now on. Cost: a read, and some unsynced writes;
-        a conditional one more for each other member that joins meanwhile."""
+        """Add a member, unless it is there; returns its place. Cost: a read, two unsynced writes and
+        a conditional one; for each other member that joins meanwhile, one of each more."""
         mine, newest = f"{self._key}.of.{member}", f"{self._key}.newest"
         found = self._results.find([mine, newest])
         place = int(found.get(mine, b"0")) or int(found.get(newest, b"0")) + 1
@@ -35,7 +35,7 @@ class Members:
         return place
 
     def end(self) -> None:
-        """Note that what waited for all members was done."""
+        """Note that the work which waited for all members is done."""
         self._results.put(f"{self._key}.over", b"1", self._kept)
 
     def is_over(self) -> bool:

@@ -1,8 +1,8 @@
-"""Results of Celery's tasks beside the queues: `cassq+file:///…` and `cassq+cassandra://…`.
+"""Results of Celery's tasks, kept with the queues: `cassq+file:///…` and `cassq+cassandra://…`.
 
 They are written and kept as those of `cassq.tasks` are (`cassq/catalog/result_port.py`), in JSON or
-what `result_serializer` says. Waiting for one sleeps until a result is written on this machine;
-over a network it looks four times a second.
+as `result_serializer` says. A caller that waits for a result sleeps until one is written on this
+machine; over a network it checks four times a second.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from cassq.kombu.brokers import TransportBroker, broker_of
 from cassq.model.queues import KEPT_SECONDS_MAX
 
 BELL = "celery-results"
-# Of many results that are waited for, looking for them takes this share of the time at most.
+# Waiting for many results may use this share of the time to look for them.
 LOOKING_SHARE = 0.1
 
 
 class Backend(KeyValueStoreBackend):
-    """A result backend; Celery makes it of a URL that begins with `cassq+`."""
+    """A result backend; Celery creates it from a URL that begins with `cassq+`."""
 
     key_t = str
     implements_incr = True  # chords are counted, by `on_chord_part_return`
@@ -81,7 +81,7 @@ class Backend(KeyValueStoreBackend):
         self._results.drop([key])
 
     def expire(self, key: str, value: float | None) -> None:
-        """Have a value kept for that long from now on."""
+        """Keep a value for `value` seconds from now."""
         found = self.get(key)
         if found is not None:
             self._put(key, found, value)
@@ -94,7 +94,7 @@ class Backend(KeyValueStoreBackend):
     # --- waiting --------------------------------------------------------------------------------
 
     def _check_process(self) -> None:
-        """What was opened before a fork belongs to the parent."""
+        """Forget what was opened before a fork: it belongs to the parent."""
         if self._pid != os.getpid():
             self._bell = self._waiter = None
             self._pid = os.getpid()
@@ -175,9 +175,10 @@ class Backend(KeyValueStoreBackend):
     # --- chords ---------------------------------------------------------------------------------
 
     def on_chord_part_return(self, request: Any, state: str, result: Any, **kwargs: Any) -> None:
-        """Count a finished task of a chord's header; the last one has the chord's body run.
+        """Count a finished task of a chord's header; the last one starts the chord's body.
 
-        A task that comes again, after a crash or as its worker was slow, is still counted once.
+        A task that is delivered again, after a crash or because its worker was slow, is counted
+        only once.
         """
         if not request.group:
             return
@@ -198,8 +199,8 @@ class Backend(KeyValueStoreBackend):
             members.end()
 
     def incr(self, key: str) -> int:
-        """How many tasks of a chord's header have finished, as the one that finishes asks."""
+        """How many tasks of a chord's header have finished, for the one that finishes now."""
         return int(self._parts.place)
 
     def cleanup(self) -> None:
-        """Nothing to do: results end by themselves."""
+        """Nothing to do: results expire."""

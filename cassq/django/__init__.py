@@ -1,5 +1,6 @@
 """The backend for Django's tasks: `BACKEND` is "cassq.django.Backend", and `cassq worker
-cassq.django:worker` runs them. It fits `django.tasks`, and the package django-tasks for Django 5.2.
+cassq.django:worker` runs them. It works with `django.tasks`, and with the package django-tasks for
+Django 5.2.
 """
 
 from __future__ import annotations

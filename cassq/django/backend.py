@@ -1,7 +1,7 @@
 """The backend: enqueues tasks at once, at the commit, or in the transaction; and runs them.
 
-It is an app of `cassq.tasks` with one task for each queue of the backend, whose calls name the
-function of Django's. So what holds for tasks holds here too.
+It is an app of `cassq.tasks` with one task for each queue of the backend; a call of it carries the
+path of a Django task's function. So what holds for tasks of cassq holds here too.
 """
 
 from __future__ import annotations
@@ -45,17 +45,18 @@ logger: logging.Logger = logging.getLogger("cassq")
 WHENS = ("commit", "now", "outbox")
 _OPTIONS = ("url", "enqueue", "database", "retries", "results_kept", "queues")
 RESULTS_SECONDS = 86_400.0
-CRASHES_MAX = 5  # deliveries for workers that died, besides the retries
+CRASHES_MAX = 5  # deliveries besides the retries, for workers that died
 
 
 class Backend(BaseTaskBackend):
     """Django's tasks in queues of cassq, one for each of the backend's `QUEUES`.
 
-    OPTIONS: url, as for `cassq.connect`. enqueue: "commit", the default, pushes when the
-    transaction commits; "now" at once; "outbox" in the transaction itself. database: the alias of
-    the database whose transaction that is. retries: seconds to wait before each further attempt of
-    a task that failed; none by default. results_kept: for how many seconds results are kept, a day
-    by default. queues: settings of queues that are missing. Raises ConfigError for other options.
+    OPTIONS: url: as for `cassq.connect`. enqueue: "commit", the default, pushes when the
+    transaction commits; "now" at once; "outbox" writes to an outbox in the transaction. database:
+    the alias of the database of that transaction. retries: seconds to wait before each further
+    attempt of a task that failed; none by default. results_kept: how many seconds results are kept,
+    a day by default. queues: settings of queues that the backend creates. Raises ConfigError for
+    other options.
     """
 
     supports_defer = True
@@ -110,10 +111,10 @@ class Backend(BaseTaskBackend):
     # --- enqueueing ---------------------------------------------------------------------------
 
     def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Enqueue a call, as the option `enqueue` says; returns its result, which is ready.
+        """Enqueue a call, as the option `enqueue` says; returns its result, with the status READY.
 
-        Raises Django's InvalidTask, TypeError for arguments that JSON cannot hold, and as
-        `Pusher.push`; with "commit", that is raised by the commit.
+        Raises Django's InvalidTask, TypeError for arguments that JSON cannot hold, and the errors
+        of `Pusher.push`; with "commit", those are raised by the commit.
         """
         self.validate_task(task)
         run_after = task.run_after
@@ -162,23 +163,23 @@ class Backend(BaseTaskBackend):
         transaction.on_commit(partial(self._note, enqueued), using=self._database)
 
     def _note(self, enqueued: Enqueued) -> None:
-        """Have `get_result` know a task that is in the outbox. If the queues cannot be reached, it
-        does not, until the task begins."""
+        """Record a task that is in the outbox, for `get_result`. If the queues cannot be reached,
+        `get_result` finds the task only once it has begun."""
         try:
             self._records.keep(enqueued.id, enqueued)
         except CassqError as exc:
             logger.warning("the state of task %s is not kept: %s", enqueued.id, exc)
 
     def get_result(self, result_id: str) -> Any:
-        """The result with this id. Raises Django's TaskResultDoesNotExist, also when it is not kept
-        any longer."""
+        """The result with this id. Raises Django's TaskResultDoesNotExist, also if it has
+        expired."""
         return self._records.result(result_id)
 
     # --- running ------------------------------------------------------------------------------
 
     def _execute(self, enqueued: dict[str, Any]) -> None:
         """Call the function of a task, in a worker."""
-        close_old_connections()  # as Django does around a request, for threads that live long
+        close_old_connections()  # as Django does around a request, because threads live long
         try:
             self._run(Enqueued(**enqueued))
         finally:
@@ -190,7 +191,7 @@ class Backend(BaseTaskBackend):
             records.keep(told.id, told)
         ran = records.ran(told.id) or RunOutcome(TaskResultStatus.RUNNING.value, now, now, [])
         if ran.finished_at is not None and ran.status == TaskResultStatus.SUCCESSFUL:
-            return  # the worker that ran it died before it could say so to the queue
+            return  # the worker that ran it died before it could ack
         ran.status, ran.last_attempted_at = TaskResultStatus.RUNNING.value, now
         ran.worker_ids.append(self._worker_id)
         records.keep(told.id, ran)
@@ -226,8 +227,8 @@ class Backend(BaseTaskBackend):
 
 
 def app_of_settings() -> App:
-    """The app of the only backend of cassq in Django's settings, which DJANGO_SETTINGS_MODULE
-    names. Raises ConfigError if there is none, or more than one."""
+    """The app of cassq's only backend in Django's settings (DJANGO_SETTINGS_MODULE). Raises
+    ConfigError if there is no such backend, or more than one."""
     django.setup()
     found = [backend for backend in task_backends.all() if isinstance(backend, Backend)]
     if len(found) != 1:
@@ -245,5 +246,5 @@ def _task_name(queue: str) -> str:
 
 
 def _level(priority: int) -> int:
-    """A priority of Django's, -100 to 100, as one of cassq's."""
+    """The cassq priority, 0 to 9, for a Django priority, -100 to 100."""
     return round((priority + 100) * 9 / 200)

@@ -1,4 +1,4 @@
-"""The names of Django's tasks: of `django.tasks`, or of the package django-tasks."""
+"""The names that the backend needs, from `django.tasks` or the package django-tasks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cassq.extras import wanted
 
 
 def _home() -> str:
-    """The package that has the tasks."""
+    """The package to import from. Raises MissingExtraError if there is none."""
     try:
         import_module("django.tasks")
     except ModuleNotFoundError:

@@ -1,8 +1,8 @@
-"""What is kept of a task: when it was enqueued, what has become of it, and its result.
+"""What is kept of a task: when it was enqueued, its runs, and its result.
 
-There are two records, each with one writer: that of the enqueuer, and that of whichever worker runs
-the task. So neither can overwrite what the other knows. They are results of tasks, see
-`cassq.catalog.result_port`: they decide nothing, and end by themselves.
+A task has two records, each with one writer: the enqueuer, and the worker that runs the task. So
+neither overwrites what the other wrote. They are stored as results of tasks, see
+`cassq.catalog.result_port`: nothing is decided by them, and they expire.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Enqueued:
 
 @dataclass(slots=True)
 class RunOutcome:
-    """What has become of it. errors: class and traceback of each attempt that failed."""
+    """The runs of a task, and its result. errors: class and traceback of each failed attempt."""
 
     status: str
     started_at: str
@@ -56,14 +56,14 @@ class RunOutcome:
 
 
 class TaskRecords:
-    """The records of a client's tasks. kept: for how many seconds."""
+    """The records of a client's tasks. kept: how many seconds they are kept."""
 
     def __init__(self, client: Client, kept: float) -> None:
         self._results = client.ports.catalog.results
         self._kept = kept
 
     def keep(self, task_id: str, record: Enqueued | RunOutcome) -> None:
-        """Write a record. What fails here fails no task."""
+        """Write a record. An error of the backend is only logged: it does not fail the task."""
         try:
             self._results.put(_key(task_id, type(record)), _as_json(record), self._kept)
         except BackendError as exc:
@@ -74,11 +74,11 @@ class TaskRecords:
         self._results.drop([_key(task_id, Enqueued)])
 
     def is_unknown(self, task_id: str) -> bool:
-        """Whether the enqueuer's record is missing, as that of a task from an outbox may be."""
+        """Whether the enqueuer's record is missing, as may happen for a task from an outbox."""
         return self._results.get(_key(task_id, Enqueued)) is None
 
     def ran(self, task_id: str) -> RunOutcome | None:
-        """What became of a task so far."""
+        """The runs of a task so far; None before the first."""
         raw = self._results.get(_key(task_id, RunOutcome))
         return None if raw is None else RunOutcome(**json.loads(raw))
 
@@ -94,7 +94,7 @@ class TaskRecords:
 
 
 def as_result(enqueued: Enqueued, ran: RunOutcome | None) -> Any:
-    """What is known of a task, as Django shows it."""
+    """What is known of a task, as Django's TaskResult."""
     task = import_string(enqueued.path).using(
         priority=enqueued.priority, queue_name=enqueued.queue, backend=enqueued.backend
     )

@@ -1,4 +1,4 @@
-"""The broker: each of Dramatiq's queues is a queue of cassq, in which delays wait too."""
+"""The broker: each of Dramatiq's queues is a queue of cassq, where delayed messages wait too."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ LOOK_SECONDS = 0.02
 
 class Broker(dramatiq.Broker):
     """A broker on the queues of a URL. url: as for `cassq.connect`; each process opens a client at
-    its first use. middleware: as for Dramatiq's other brokers. settings: of queues that are
-    created. Thread-safe, and safe to use after a fork.
+    its first use. middleware: as for Dramatiq's other brokers. settings: of queues that the broker
+    creates. Thread-safe, and safe to use after a fork.
     """
 
     def __init__(
@@ -39,15 +39,15 @@ class Broker(dramatiq.Broker):
         self._place = QueuePlace(url, settings or {})
 
     def declare_queue(self, queue_name: str) -> None:
-        """Make a queue known; it is created when it is first used. Raises InvalidNameError."""
+        """Declare a queue; it is created when it is first used. Raises InvalidNameError."""
         if queue_name not in self.queues:
             self.emit_before("declare_queue", check_queue_name(queue_name))
             self.queues[queue_name] = None
             self.emit_after("declare_queue", queue_name)
 
     def enqueue(self, message: Any, *, delay: float | None = None) -> Any:
-        """Push a message; durable on return. delay: in milliseconds, during which it waits in the
-        queue. Raises Dramatiq's QueueNotFound, and as `Pusher.push`."""
+        """Push a message; durable on return. delay: how many milliseconds it waits in the queue.
+        Raises Dramatiq's QueueNotFound for a queue that was not declared, and as `Pusher.push`."""
         self._check(message.queue_name)
         seconds = None if delay is None else delay / 1000
         if seconds is not None:
@@ -61,7 +61,7 @@ class Broker(dramatiq.Broker):
         return message
 
     def consume(self, queue_name: str, prefetch: int = 1, timeout: int = 30_000) -> Consumer:
-        """A consumer of a queue: of at most `prefetch` messages at once; timeout: how many
+        """A consumer of a queue. prefetch: how many messages it may have at once. timeout: how many
         milliseconds it waits for one. Raises Dramatiq's QueueNotFound."""
         self._check(queue_name)
         return Consumer(self._place.queue(queue_name), prefetch, timeout / 1000)
@@ -77,8 +77,8 @@ class Broker(dramatiq.Broker):
             self.flush(name)
 
     def join(self, queue_name: str, *, timeout: int | None = None) -> None:
-        """Wait until all messages of a queue are done, also those with a delay, for tests; timeout:
-        in milliseconds. Raises Dramatiq's QueueJoinTimeout and QueueNotFound."""
+        """For tests: wait until all messages of a queue are done, also delayed ones. timeout: in
+        milliseconds. Raises Dramatiq's QueueJoinTimeout and QueueNotFound."""
         self._check(queue_name)
         queue, watch, clock = self._place.queue(queue_name), Stopwatch(), SystemClock()
         while True:
@@ -99,7 +99,7 @@ class Broker(dramatiq.Broker):
 
 
 class Proxy(dramatiq.MessageProxy):
-    """A message of Dramatiq's, with the one of cassq that brought it."""
+    """A message of Dramatiq, with the cassq message that carried it."""
 
     def __init__(self, message: Any, delivered: Delivered) -> None:
         super().__init__(message)
@@ -107,7 +107,7 @@ class Proxy(dramatiq.MessageProxy):
 
 
 class Consumer(dramatiq.Consumer):
-    """Takes messages for a worker. Other threads may settle what it took."""
+    """Takes messages for a worker. Other threads may settle them."""
 
     def __init__(self, queue: Queue, prefetch: int, timeout: float) -> None:
         self._popper = queue.popper()
@@ -115,7 +115,7 @@ class Consumer(dramatiq.Consumer):
         self._timeout = timeout
 
     def __next__(self) -> Proxy | None:
-        """The next message; None if there is none in time, or no room for one."""
+        """The next message; None if none comes in time, or there is no room for one."""
         if not self._room.acquire(timeout=self._timeout):
             return None
         found: Proxy | None = None
@@ -138,12 +138,12 @@ class Consumer(dramatiq.Consumer):
             return None
 
     def ack(self, message: Any) -> None:
-        """The message is done; written with others, within 50 ms."""
+        """Mark a message as done; written with others, within 50 ms."""
         message.delivered.ack()
         self._room.release()
 
     def nack(self, message: Any) -> None:
-        """The message failed for good: it becomes a dead letter, with the error."""
+        """Make a message that failed for good a dead letter, with its error."""
         error = getattr(message, "_exception", None)
         message.delivered.dead("rejected" if error is None else error)
         self._room.release()
@@ -155,5 +155,5 @@ class Consumer(dramatiq.Consumer):
             self._room.release()
 
     def close(self) -> None:
-        """Give back what was not settled, and write all acks."""
+        """Write all acks, and give back messages that were not settled."""
         self._popper.close()

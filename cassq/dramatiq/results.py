@@ -1,4 +1,4 @@
-"""The results backend: what actors return is kept beside the queues."""
+"""The results backend: what actors return is kept with the queues."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ with wanted("the results backend for Dramatiq needs", "dramatiq", "dramatiq"):
 
 
 class Results(ResultBackend):
-    """Results in the place of the queues at `url`, each until its `result_ttl` is over. They are
-    not synced: a power cut may lose the last ones. options: those of Dramatiq's ResultBackend."""
+    """Results, stored with the queues at `url`, each until its `result_ttl` is over. They are not
+    synced: a power cut may lose the last ones. options: those of Dramatiq's ResultBackend."""
 
     def __init__(self, url: str | None = None, **options: Any) -> None:
         super().__init__(**options)

@@ -2,9 +2,9 @@
 
     app = Celery("mail", broker_transport="cassq.kombu:Transport", broker="file:///var/lib/cassq")
 
-`import cassq.celery` makes URLs such as `cassq+file:///var/lib/cassq` known too. A queue of kombu
-is a queue of cassq; a queue that ends with its consumer, such as the inbox of a worker's remote
-control, is a group of the queue of its exchange.
+`import cassq.celery` also registers URLs such as `cassq+file:///var/lib/cassq`. A queue of kombu is
+a queue of cassq. A queue that ends with its consumer, such as the inbox of a worker's remote
+control, is a group of its exchange's queue.
 """
 
 from __future__ import annotations

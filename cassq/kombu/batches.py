@@ -1,7 +1,7 @@
 """Publishing many messages together: `cassq.celery.batch()`, and `producer.batch()` of kombu 5.7.
 
-A message by itself is on disk before the call that publishes it returns, which costs a sync each.
-Those of a batch share syncs, and are on disk when the batch ends.
+A single message is on disk before the call that publishes it returns, which costs a sync each.
+Messages of a batch share syncs, and are on disk when the batch ends.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cassq.message.message_ids import MessageId
 
 logger: logging.Logger = logging.getLogger("cassq")
 
-# What kombu takes for a lost connection.
+# The errors that kombu treats as a lost connection.
 CONNECTION_ERRORS = (BackendError, ClosedError, GroupNotFoundError, QueueNotFoundError)
 BATCH_MAX = 10_000
 _of_thread = threading.local()
@@ -28,15 +28,16 @@ _of_thread = threading.local()
 
 @contextmanager
 def batch() -> Iterator[None]:
-    """Have what this thread publishes in the block share syncs: groups, chords, any number of
-    `delay` and `apply_async`. All of it is durable when the block ends.
+    """Let all messages that this thread publishes in the block share syncs: groups, chords, any
+    number of `delay` and `apply_async`. All are durable when the block ends.
 
         with cassq.celery.batch():
             for name in names:
                 resize.delay(name)
 
-    Tasks may run before the block ends. Raises the error of the first message that was not
-    published, once all others are. Blocks may be nested.
+    Tasks may run before the block ends. At its end, raises the error of the first message that was
+    not published, once all others are. If the block raises, messages that it published stay. Blocks
+    may be nested.
     """
     with _batch(PublishBatch(None, BATCH_MAX)):
         yield
@@ -45,8 +46,8 @@ def batch() -> Iterator[None]:
 @contextmanager
 def group_batch() -> Iterator[None]:
     """`batch` for what one call of Celery publishes. Raises kombu's OperationalError if the queues
-    cannot be reached, as a task by itself does once it was tried again. Messages for which
-    `confirm_publish` is off are left out: nobody waits for them."""
+    cannot be reached, as publishing a single task does after its retries. Leaves out messages of
+    connections with `confirm_publish` off, which are not waited for."""
     with _batch(PublishBatch(None, BATCH_MAX, of_group=True)):
         yield
 
@@ -68,14 +69,14 @@ def _batch(found: PublishBatch) -> Iterator[None]:
 
 
 def batch_of_thread() -> PublishBatch | None:
-    """The batch of the block that this thread is in."""
+    """The batch of the block that this thread is in; None outside of one."""
     return getattr(_of_thread, "batch", None)
 
 
 class PublishBatch:
     """Messages that are published together, by one thread; durable when `flush` returns.
 
-    max_size: how many may be on their way at once. of_group: whether it is `group_batch`.
+    max_size: how many may be in flight at once. of_group: whether it is a `group_batch`.
     """
 
     def __init__(self, channel: Any, max_size: int, *, of_group: bool = False) -> None:
@@ -89,14 +90,14 @@ class PublishBatch:
         self.channel.basic_publish(message, batch=self, **kwargs)
 
     def add(self, future: Future[MessageId]) -> None:
-        """Add a message. Raises nothing: kombu would take an error of an earlier message for one
-        of this, and publish this one again."""
+        """Add a message. Raises nothing: kombu would take an earlier message's error for this
+        one's, and publish this message again."""
         self._futures.append(future)
         if len(self._futures) >= self._max:
             self._wait()
 
     def flush(self) -> None:
-        """Wait until all are durable. Raises the first error of a message that was not
+        """Wait until all are durable. Raises the error of the first message that was not
         published."""
         self._wait()
         error, self._error = self._error, None
@@ -112,14 +113,14 @@ class PublishBatch:
             self._error = self._error or error
 
     def discard(self) -> None:
-        """What was published is on its way: it stays."""
+        """Wait no longer: the messages stay published, and errors are only logged."""
         futures, self._futures = self._futures, []
         _log(self._error)
         for future in futures:
             future.add_done_callback(log_failure)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to do."""
 
 
 def log_failure(future: Future[MessageId]) -> None:

@@ -1,7 +1,7 @@
 """The clients behind connections of kombu: one for each URL and process, opened when it is needed.
 
-Celery opens a dozen connections in a worker and forks in between. They share one client, which
-stays open until the process ends; in a forked child the same URL opens another one.
+Celery opens a dozen connections in a worker, and forks in between. The connections of a process
+share one client, which stays open until the process ends; a forked child opens its own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cassq.producer.pusher import Pusher
 
 logger: logging.Logger = logging.getLogger("cassq")
 
-_brokers: dict[str, TransportBroker] = {}  # by URL; one of a parent is replaced: see `is_open`
+_brokers: dict[str, TransportBroker] = {}  # by URL; a child replaces its parent's: see `is_open`
 _lock = threading.Lock()
 
 
@@ -49,18 +49,18 @@ class TransportBroker:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is open in this process, not in one that it was forked from."""
+        """Whether it was opened in this process (not before a fork), and is not closing."""
         return self.pid == os.getpid() and not self.client.runtime.closing
 
     def now(self) -> datetime:
         return datetime.fromtimestamp(self.clock.wall_ms() / 1000, UTC)
 
     def known(self, name: str) -> Queue | None:
-        """The queue of this name of cassq's, if it was asked for before. Cost: none."""
+        """The queue with this cassq name, if it was used before. Cost: none."""
         return self._queues.get(name)
 
     def find(self, name: str) -> Queue | None:
-        """The queue of this name of cassq's, if there is one."""
+        """The queue with this cassq name; None if it does not exist."""
         with self._lock:
             queue = self._queues.get(name)
             if queue is None:
@@ -71,7 +71,7 @@ class TransportBroker:
             return queue
 
     def queue(self, name: str, settings: Mapping[str, Any]) -> Queue:
-        """The queue of this name, created with `settings` if there is none."""
+        """The queue with this cassq name, created with `settings` if it does not exist."""
         with self._lock:
             queue = self._queues.get(name)
             if queue is None:
@@ -79,8 +79,8 @@ class TransportBroker:
             return queue
 
     def exchange_queue(self, exchange: str, options: TransportOptions) -> Queue:
-        """The queue that carries what is published to an exchange, for groups alone: without
-        groups nothing is kept."""
+        """The queue that carries what is published to an exchange, for its groups. It has no
+        default group, so without other groups it keeps nothing."""
         name = queue_name(exchange, options.prefix + "exchange.")
         with self._lock:
             known = name in self._queues
@@ -90,7 +90,7 @@ class TransportBroker:
             return queue
 
     def pusher(self, queue: Queue) -> Pusher:
-        """The pusher of a queue that all threads of this process share."""
+        """The pusher of a queue; all threads of this process share it."""
         pusher = self._pushers.get(queue.name)
         if pusher is None or pusher.closed:
             with self._lock:
@@ -100,14 +100,14 @@ class TransportBroker:
         return pusher
 
     def popper(self, queue: Queue, group: str, keep_alive: float) -> Popper:
-        """A popper whose claims others free at once if this process dies, on one machine."""
+        """A popper. On one machine, other processes free its claims at once if this one dies."""
         popper = queue.popper(group, keep_alive=keep_alive)
         if self._registry is not None:
             self._registry.add(queue.name, group, popper.name)
         return popper
 
     def is_strict(self, queue: Queue) -> bool:
-        """Whether it is a cp queue, which knows neither priorities nor due times. Cost: a read, the
+        """Whether it is a cp queue, which has neither priorities nor due times. Cost: a read, the
         first time."""
         found = self._strict.get(queue.id)
         if found is None:
@@ -115,11 +115,12 @@ class TransportBroker:
         return found
 
     def warn_strict(self, queue: Queue) -> None:
-        """Say once that tasks with an eta wait in a worker, if they are in a cp queue."""
+        """Warn once that in this cp queue tasks with an eta wait in a worker."""
         if queue.id not in self._warned:
             self._warned.add(queue.id)
             logger.warning(
-                "queue %s is a cp queue: tasks with an eta wait in a worker, not in it", queue.name
+                "queue %s is a cp queue: tasks with an eta wait in a worker, not in the queue",
+                queue.name,
             )
 
     def forget(self, name: str) -> None:

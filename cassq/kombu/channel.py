@@ -56,7 +56,7 @@ class QoS(virtual.QoS):
         return self._intake.room() if self._intake.limit else None
 
     def append(self, message: Any, delivery_tag: int) -> None:
-        """Nothing to do: the message has been in hand since it was taken."""
+        """Nothing to do: the message counts as in hand since it was taken."""
 
     def get(self, delivery_tag: int) -> Any:
         taken = self._intake.held(delivery_tag)
@@ -82,7 +82,7 @@ class QoS(virtual.QoS):
             self._settle(delivery_tag, lambda taken: taken.message.dead("rejected"))
 
     def cannot_decode(self, delivery_tag: int, obstacle: str) -> None:
-        """A message becomes a dead letter."""
+        """Make a message a dead letter, because it cannot be decoded."""
         reason = f"it cannot be decoded: {obstacle}"
         self._settle(delivery_tag, lambda taken: taken.message.dead(reason))
 
@@ -96,7 +96,7 @@ class QoS(virtual.QoS):
             logger.warning("message %s of %s was lost: %s", taken.message.id, taken.queue, exc)
 
     def restore_unacked(self) -> list[Any]:
-        """Give back what is unsettled, untried."""
+        """Give back unsettled messages, untried."""
         self._intake.give_back_held()
         return []
 
@@ -156,7 +156,7 @@ class Channel(virtual.Channel):
         return self.connection.declared.get(queue) or Declared()
 
     def _queue(self, queue: str) -> Queue:
-        """The queue of cassq with this name of kombu's, created if there is none."""
+        """The cassq queue for this kombu name, created if it does not exist."""
         broker, name = self.broker, queue_name(queue, self.options.prefix)
         found = broker.known(name)
         if found is None:
@@ -269,12 +269,12 @@ class Channel(virtual.Channel):
         if exchanges.has_groups(broker, exchange):
             payload, headers = packed(message)
             of_exchange = broker.exchange_queue(exchange, self.options)
-            # Nobody waits for it to be on disk: who listens now gets it, and nobody else will.
+            # Not waited for: those that listen now get it, and nobody needs it on disk.
             soon = broker.pusher(of_exchange).push_soon(payload, headers=headers)
             soon.add_done_callback(log_failure)
 
     def create_publish_batch(self, max_size: int) -> PublishBatch:
-        """What `kombu.Producer.batch` publishes to."""
+        """The batch that `kombu.Producer.batch` publishes to."""
         return PublishBatch(self, max_size)
 
     def _put(
@@ -310,7 +310,9 @@ class Channel(virtual.Channel):
         try:
             due = due_of(message, self.broker.now())
         except (ValueError, TypeError):
-            logger.warning("the eta %r is not a time: pushed at once", message["headers"]["eta"])
+            logger.warning(
+                "the eta %r is not a time: pushed without delay", message["headers"]["eta"]
+            )
             return None
         if due is not None and self.broker.is_strict(queue):
             self.broker.warn_strict(queue)
@@ -376,7 +378,8 @@ class Channel(virtual.Channel):
         return taken.raw
 
     def _opened(self, queue: str, message: Popped, popper: Popper) -> Taken | None:
-        """What was popped for a queue; None if its bindings are for other messages."""
+        """The delivery of a popped message; None if the queue's bindings do not match it, or it is
+        older than the queue's TTL."""
         tag = next(_tags)
         raw = unpacked(message.payload, message.headers, tag, message.attempts > 1)
         declared = self._declared(queue)
@@ -395,7 +398,7 @@ class Channel(virtual.Channel):
         self.connection.drain_events(self.connection, timeout=timeout)
 
     def deliver_next(self) -> bool:
-        """Deliver one message that was taken; False if there is none."""
+        """Deliver one message that was taken; False if no message was."""
         taken = self.intake.next()
         if taken is None:
             return False

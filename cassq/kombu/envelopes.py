@@ -1,7 +1,7 @@
-"""Messages of kombu, as payloads and headers of cassq and as consumers get them.
+"""Messages of kombu: as payloads and headers of cassq, and as consumers get them.
 
-The payload is the body, as it is: nothing is encoded in base64. Everything else is one header, a
-JSON text. A body that is a text is noted as such, as kombu's serialisers want it back.
+The payload is the body, unchanged: nothing is encoded in base64. Everything else is in one header,
+as JSON. The header says whether the body was a str, because kombu's serialisers want it back so.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kombu.utils.json import dumps, loads
 from cassq.base.arguments import DELAY_MAX_SECONDS
 
 HEADER = "kombu"
-# Of the properties these are made anew for each delivery.
+# Properties that are set for each delivery.
 _MADE = frozenset({"delivery_tag", "body_encoding"})
 
 
@@ -38,7 +38,7 @@ def packed(message: Mapping[str, Any]) -> tuple[bytes, dict[str, str]]:
 
 def unpacked(payload: bytes, headers: Mapping[str, str], tag: int, again: bool) -> dict[str, Any]:
     """The message in a payload and its headers. tag: of this delivery. again: whether it was
-    delivered before. What another program pushed is a JSON text without headers."""
+    delivered before. A payload without kombu's header, from another program, is taken as JSON."""
     if HEADER in headers:
         text, kind, encoding, own, properties = loads(headers[HEADER])
     else:
@@ -56,8 +56,8 @@ def unpacked(payload: bytes, headers: Mapping[str, str], tag: int, again: bool) 
 
 
 def due_of(message: Mapping[str, Any], now: datetime) -> datetime | None:
-    """When a task with `eta` or `countdown` is due, if that is later than now, and no later than a
-    queue can wait. Raises ValueError for what is not a time."""
+    """When a task with `eta` or `countdown` is due; None if that is not later than now, or later
+    than a queue can delay it. Raises ValueError or TypeError for anything but a time."""
     eta = (message.get("headers") or {}).get("eta")
     if not eta:
         return None
@@ -69,8 +69,8 @@ def due_of(message: Mapping[str, Any], now: datetime) -> datetime | None:
 
 
 class ChannelMessage(virtual.Message):
-    """A message. One that cannot be decoded becomes a dead letter when it is acked: Celery acks it
-    so, and it would be lost."""
+    """A message. One that cannot be decoded becomes a dead letter when it is acked: Celery acks
+    such messages, so they would be lost otherwise."""
 
     obstacle: str = ""  # why it cannot be decoded
 

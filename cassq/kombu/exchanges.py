@@ -1,8 +1,8 @@
 """Exchanges: which queues are bound to them, in a record that all processes share.
 
-Queues that stay are listed in the record of their exchange, by compare-and-set, and get a copy of
+Lasting queues are listed in the record of their exchange, by compare-and-set, and get a copy of
 each message. Queues that end with their consumer are groups of the exchange's own queue: a message
-is written there once, and each of them chooses what its bindings say.
+is written there once, and each group drops the messages that its bindings do not match.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cassq.kombu.names import queue_name
 from cassq.kombu.options import TransportOptions
 
 CACHED_MS = 1000
-# The type of an exchange that nobody has declared.
+# The type of an exchange that was not declared.
 DEFAULT_TYPE = "direct"
 
 
@@ -39,7 +39,7 @@ class Declared:
         return int(self.arguments.get("x-message-ttl") or 0)
 
     def expires(self, options: TransportOptions) -> float:
-        """For how many seconds it outlives its consumer."""
+        """How many seconds it outlives its consumer."""
         given = (self.arguments.get("x-expires") or 0) / 1000
         return max(15.0, given or options.group_expires)
 
@@ -53,7 +53,8 @@ class Exchanges:
         self._cached: dict[str, tuple[int, list[list[str]]]] = {}
 
     def matching(self, broker: TransportBroker, exchange: str, key: str) -> list[str]:
-        """The queues that get a message published with a routing key. Cost: a read a second."""
+        """The lasting queues that get a message published with a routing key. Cost: a read per
+        second at most."""
         now_ms = broker.clock.boot_ms()
         cached = self._cached.get(exchange)
         if cached is None or now_ms - cached[0] >= CACHED_MS:
@@ -66,7 +67,7 @@ class Exchanges:
         return list(dict.fromkeys(found))
 
     def bind(self, broker: TransportBroker, exchange: str, key: str, queue: str) -> None:
-        """Bind a queue that stays. Cost: a read, and a conditional write the first time."""
+        """Bind a lasting queue. Cost: a read; the first time, also a conditional write."""
         binding = [key, queue]
         self._change(broker, exchange, lambda old: old if binding in old else [*old, binding])
 
@@ -105,13 +106,13 @@ class Exchanges:
     # --- queues that end with their consumers ---------------------------------------------------
 
     def join(self, broker: TransportBroker, exchange: str, queue: str, declared: Declared) -> None:
-        """Have a group of the exchange's queue stand for a queue, from now on."""
+        """Create the group of the exchange's queue that stands for a queue, unless it exists."""
         try:
             broker.exchange_queue(exchange, self._options).create_group(
                 queue_name(queue), start="now", group_expires=declared.expires(self._options)
             )
         except GroupExistsError:
-            return  # declared by others for another time
+            return  # it exists, with another expiry
 
     def leave(self, broker: TransportBroker, exchange: str, queue: str) -> None:
         """Remove the group of a queue."""
@@ -121,13 +122,13 @@ class Exchanges:
             return  # it has expired
 
     def has_groups(self, broker: TransportBroker, exchange: str) -> bool:
-        """Whether anybody listens to an exchange. Cost: two reads."""
+        """Whether queues that end with their consumer are bound to an exchange. Cost: two reads."""
         found = broker.find(queue_name(exchange, self._options.prefix + "exchange."))
         return found is not None and bool(found.groups())
 
 
 def fits(kind: str, pattern: str, key: str) -> bool:
-    """Whether a binding of an exchange of this type is for messages with a routing key."""
+    """Whether a binding matches a routing key. kind: the type of the exchange."""
     if kind == "fanout":
         return True
     if kind == "topic":
@@ -137,7 +138,7 @@ def fits(kind: str, pattern: str, key: str) -> bool:
 
 @lru_cache(1024)
 def _compiled(pattern: str) -> re.Pattern[str]:
-    """A topic pattern: `*` is one word, `#` any number of them."""
+    """The regular expression of a topic pattern: `*` is one word, `#` any number of words."""
     found = ""
     for index, word in enumerate(pattern.split(".")):
         if word == "#":

@@ -1,13 +1,13 @@
 """What a channel has in hand, and the threads that pop for it.
 
-Each queue that a channel consumes has a fetcher: a thread with a popper. It waits while the channel
-has reached its prefetch limit, then for messages, which it hands to the thread that delivers them.
+Each queue that a channel consumes has a fetcher: a thread with a popper. It waits for room below
+the channel's prefetch limit, then for messages, and hands them to the thread that delivers them.
 
 Invariants:
-1. A channel has at most as many messages in hand as its prefetch limit says: those beyond it, as
-   two takers may bring at the same moment, go back untried.
-2. What was not delivered when its consumer is cancelled, and what was not settled when its channel
-   is closed, goes back untried.
+1. A channel never has more messages in hand than its prefetch limit. Two fetchers may pop more at
+   the same moment; those go back untried.
+2. Messages that were not delivered when their consumer is cancelled go back untried, and so do
+   messages that were not settled when their channel is closed.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from cassq.popper import Popper
 
 logger: logging.Logger = logging.getLogger("cassq")
 
-READY_MAX = 1000  # messages that wait to be delivered where the prefetch limit is none
+READY_MAX = 1000  # messages that wait to be delivered if there is no prefetch limit
 WAIT_SECONDS = 60.0
-# A fetcher that has just taken some waits this long for more room: a pop for each message that is
-# settled costs three times as much as one for several.
+# A fetcher that has just popped waits this long for more room: a pop after each settled message
+# costs three times as much as one after several.
 GATHER_SECONDS = 0.002
-# What reading a message raises that no kombu has written.
+# The errors of reading a message that kombu did not write.
 UNREADABLE = (ValueError, TypeError, KeyError, AttributeError)
 
 
 class Taken(NamedTuple):
-    """A message that was popped. tag: its delivery tag. raw: as kombu has it. settled: whether it
-    was acked when it was taken."""
+    """A message that was popped. tag: its delivery tag. raw: kombu's form of it. settled: whether
+    it was acked when it was popped."""
 
     queue: str
     tag: int
@@ -54,7 +54,7 @@ class Taken(NamedTuple):
     settled: bool = False
 
 
-# Makes what was popped for kombu's queue a delivery; None: not meant for it.
+# Makes a delivery of a message that was popped for a queue of kombu; None: not meant for it.
 Opened = Callable[[str, Message, Popper], Taken | None]
 
 
@@ -69,7 +69,7 @@ class ChannelPrefetch:
         self._opened = opened
         self._change = threading.Condition()
         self._limit = 0
-        self._wanted = 1  # how much room wakes the takers
+        self._wanted = 1  # how much room wakes the fetchers
         self._ready: deque[Taken] = deque()
         self._held: dict[int, Taken] = {}
         self._failure: CassqError | None = None
@@ -86,7 +86,7 @@ class ChannelPrefetch:
             fetcher.start()
 
     def cancel(self, queue: str) -> list[ChannelFetcher]:
-        """Pop no more for a queue. Messages in hand can still be settled. Returns its takers."""
+        """Pop no more for a queue. Messages in hand can still be settled. Returns its fetchers."""
         takers = self._takers.pop(queue, [])
         for fetcher in takers:
             fetcher.stop()
@@ -101,7 +101,7 @@ class ChannelPrefetch:
         return takers
 
     def close(self) -> None:
-        """Give everything back that is in hand, untried, and close the poppers."""
+        """Give all messages in hand back, untried, and close the poppers."""
         for queue in list(self._takers):
             self.cancel(queue)
         self.give_back_held()
@@ -110,7 +110,7 @@ class ChannelPrefetch:
             fetcher.close()
 
     def give_back_held(self) -> None:
-        """Give back what was delivered and not settled."""
+        """Give back messages that were delivered and not settled."""
         with self._change:
             held, self._held = list(self._held.values()), {}
             self._change.notify_all()
@@ -129,13 +129,13 @@ class ChannelPrefetch:
             self._change.notify_all()
 
     def room(self) -> int:
-        """How many more messages it may have. The lock need not be held: then it is an estimate."""
+        """How many more messages it may have. An estimate, unless the lock is held."""
         if not self._limit:
             return max(0, READY_MAX - len(self._ready))
         return max(0, self._limit - len(self._held) - len(self._ready))
 
     def room_for(self, fetcher: ChannelFetcher) -> int:
-        """Wait until there is room; 0 if the fetcher was stopped."""
+        """Wait for room; returns how many messages to pop, 0 if the fetcher was stopped."""
         with self._change:
             self._gather(fetcher)
             while not fetcher.stopped:
@@ -146,7 +146,7 @@ class ChannelPrefetch:
         return 0
 
     def _gather(self, fetcher: ChannelFetcher) -> None:
-        """If a fetcher has just taken, wait a moment until half of the room is free."""
+        """If a fetcher has just popped, wait until half of the limit is free, but only a moment."""
         self._wanted = (self._limit or READY_MAX) // 2
         while not fetcher.stopped and self.room() < self._wanted:
             left = GATHER_SECONDS - fetcher.since_last.seconds()
@@ -154,10 +154,10 @@ class ChannelPrefetch:
                 break
             self._change.wait(left)
         self._wanted = 1
-        self._change.notify_all()  # other takers, which were not woken meanwhile
+        self._change.notify_all()  # other fetchers, which were not woken meanwhile
 
     def _made_room(self) -> None:
-        """Wake the takers if there is as much room as they wait for. The lock is held."""
+        """Wake the fetchers if there is as much room as they wait for. The lock must be held."""
         if self.room() >= self._wanted:
             self._change.notify_all()
 
@@ -196,8 +196,8 @@ class ChannelPrefetch:
         self._news()
 
     def next(self) -> Taken | None:
-        """The next message to deliver, which is in hand from now on. Raises what a fetcher failed
-        with."""
+        """The next message to deliver, in hand from now on; None if none is ready. Raises the error
+        that ended a fetcher."""
         if not (self._ready or self._failure):
             return None
         with self._change:
@@ -214,7 +214,7 @@ class ChannelPrefetch:
             return taken
 
     def hold(self, taken: Taken) -> None:
-        """Have a message in hand that was popped outside of a fetcher."""
+        """Count a message that was popped outside of a fetcher as in hand."""
         with self._change:
             self._held[taken.tag] = taken
 
@@ -227,7 +227,7 @@ class ChannelPrefetch:
     # --- settling -------------------------------------------------------------------------------
 
     def drop(self, tag: int) -> Taken | None:
-        """Have a message in hand no more; None if it is not."""
+        """Remove a message from those in hand, and return it; None if it is not in hand."""
         with self._change:
             taken = self._held.pop(tag, None)
             self._made_room()
@@ -264,7 +264,7 @@ class ChannelFetcher:
             self._thread.join()
 
     def close(self) -> None:
-        """Close the popper. What fails here is left for others to find expired."""
+        """Close the popper. If this fails, its claims expire."""
         try:
             self.popper.close()
         except CassqError as exc:

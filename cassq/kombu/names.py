@@ -1,4 +1,4 @@
-"""Names of queues and groups: what kombu allows, as what cassq allows."""
+"""Names of queues and groups: kombu's names, written as cassq allows."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _OTHER = re.compile(r"[^A-Za-z0-9.-]")
 
 @lru_cache(maxsize=1000)
 def queue_name(name: str, prefix: str = "") -> str:
-    """A name of kombu's as one of cassq's: `_` is written as `__`, and other characters that cassq
-    does not allow as `_40_`, in hexadecimal. Names that are too long end with a hash.
+    """The cassq name for a kombu name: `_` is written as `__`, and other characters that cassq does
+    not allow in hexadecimal, as in `_40_`. Names that are too long end with a hash.
 
-    So no two names meet. "celery", for example, stays as it is.
+    So different names stay different. "celery", for example, stays as it is.
     """
     from hashlib import blake2b
 

@@ -1,4 +1,4 @@
-"""What `broker_transport_options` can say, and the arguments of queues."""
+"""The options in `broker_transport_options`, and the arguments of queues."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _OTHERS = frozenset(
     }
 )
 ARGUMENT = "x-cassq-"
-# A task that repeatedly kills its worker ends as a dead letter; one whose workers are all
-# sick does not.
+# A task that repeatedly kills its worker becomes a dead letter; one whose workers all fail does
+# not.
 QUEUE_DEFAULTS: Mapping[str, Any] = {"sick_check": True, "max_deliveries": 20}
 
 
 @dataclass(frozen=True, slots=True)
 class TransportOptions:
     """prefix: of the names of all queues. queue_settings: settings of queues that are created here.
-    visibility_timeout: for how many seconds a claim is kept alive at most. sync_acks: whether each
-    ack is on disk before its call returns. confirm_publish: whether a message is on disk before
-    the call that publishes it returns; else it is some milliseconds later. group_expires: for how
-    many seconds a queue that ends with its consumer outlives it."""
+    visibility_timeout: how many seconds a claim is kept alive at most. sync_acks: whether each ack
+    is on disk before its call returns. confirm_publish: whether a message is on disk before the
+    call that publishes it returns, rather than some milliseconds later. group_expires: how many
+    seconds a queue that ends with its consumer outlives it."""
 
     prefix: str = ""
     queue_settings: Mapping[str, Any] = field(default_factory=dict)
@@ -56,8 +56,8 @@ class TransportOptions:
 
 
 def options_of(given: Mapping[str, Any]) -> TransportOptions:
-    """The options in `broker_transport_options`. Raises UsageError, which names what is unknown
-    or does not fit."""
+    """The options in `broker_transport_options`. Raises UsageError, which names an unknown option
+    or a wrong value."""
     names = {each.name for each in fields(TransportOptions)}
     ours = {"prefix": given["queue_prefix"]} if "queue_prefix" in given else {}
     for name, value in given.items():
@@ -72,8 +72,8 @@ def options_of(given: Mapping[str, Any]) -> TransportOptions:
 
 
 def settings_of(options: TransportOptions, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a queue that is created. arguments: of its declaration, in which
-    `x-cassq-max-deliveries` sets `max_deliveries`; one that is not a setting is a ConfigError."""
+    """The settings of a queue to create. arguments: of its declaration; `x-cassq-max-deliveries`,
+    for example, sets `max_deliveries`. Raises ConfigError for an unknown setting."""
     settings = {**QUEUE_DEFAULTS, **options.queue_settings}
     for name, value in arguments.items():
         if name.startswith(ARGUMENT):

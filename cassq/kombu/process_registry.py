@@ -1,8 +1,8 @@
-"""The processes that consume on this machine: what a dead one had in hand comes again at once.
+"""The processes that consume on this machine: when one dies, its messages come again at once.
 
-On one machine, each process that consumes lists its poppers in a file below the queues' directory,
-and locks it. The lock ends with the process, however that ends, and is not inherited by a fork. So
-a process that can lock another one's file knows that it is dead, and frees its claims. On a
+Each process that consumes lists its poppers in a file below the queues' directory, and locks the
+file. The lock ends with the process, however that ends, and a fork does not inherit it. So a
+process that can lock the file of another knows that the other is dead, and frees its claims. On a
 Cassandra cluster claims end after `claim_timeout`.
 """
 
@@ -47,7 +47,7 @@ class ProcessRegistry:
             self.maintain()
 
     def _open(self) -> int:
-        """A file that is locked before others see it."""
+        """Create the file; it is locked before others see it."""
         self._folder.mkdir(exist_ok=True)
         path = self._folder / f"{self._name}{_NEW}"
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
@@ -56,7 +56,7 @@ class ProcessRegistry:
         return fd
 
     def maintain(self) -> float:
-        """Free what dead processes had; seconds until the next look."""
+        """Free the claims of dead processes; returns the seconds until the next check."""
         with suppress(FileNotFoundError):
             for path in self._folder.iterdir():
                 if path.suffix != _NEW and path.name != self._name:
@@ -65,7 +65,7 @@ class ProcessRegistry:
 
     def _free_if_dead(self, path: Path) -> None:
         try:
-            # Closing it gives up only locks of this process, and those are not on this file.
+            # Closing a file gives up this process's locks on it; it has none on this one.
             file = path.open("r+b")
         except FileNotFoundError:
             return  # others were quicker

@@ -1,8 +1,8 @@
 """Revoking: a task that waits for its eta is cancelled in its queue.
 
-Workers keep the ids of revoked tasks in memory, and forget them when they restart. So where a task
-waits is noted when it is pushed, beside the results and as they are, and a revocation, which passes
-here on its way to the workers, cancels it too.
+Workers keep the ids of revoked tasks in memory, and forget them when they restart. So when a task
+with an eta is pushed, its place is noted, stored as results are. A revocation passes here on its
+way to the workers, and cancels the task in its queue too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MARGIN_SECONDS = 60.0
 def note_waiting(
     broker: TransportBroker, message: Mapping[str, Any], queue: str, message_id: str, due: datetime
 ) -> None:
-    """Note where a task waits. Cost: an unsynced write."""
+    """Note in which queue, and as which message, a task waits. Cost: an unsynced write."""
     task_id = message["headers"].get("id")
     if task_id:
         seconds = (due - broker.now()).total_seconds() + _MARGIN_SECONDS
@@ -44,14 +44,14 @@ def note_published(
     due: datetime,
     future: Future[MessageId],
 ) -> None:
-    """`note_waiting` once a message was published, if it was."""
+    """`note_waiting` for a message whose publishing has ended, unless that failed."""
     if future.exception() is None:
         note_waiting(broker, message, queue, future.result(), due)
 
 
 def cancel_revoked(broker: TransportBroker, message: Mapping[str, Any]) -> None:
-    """Cancel the tasks that a message to workers revokes, as far as they are not due yet. What
-    fails here is left to the workers."""
+    """Cancel those tasks that a message to workers revokes and that are not due yet. If this fails,
+    it is left to the workers."""
     ids = _revoked(message)
     if not ids:
         return

@@ -1,4 +1,4 @@
-"""What wakes the thread that delivers messages: a pipe, so that event loops can wait for it too."""
+"""Wakes the thread that delivers messages, through a pipe, so that event loops can wait on it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 
 
 class Signal:
-    """Set by any thread; waited for and cleared by one. fd: readable while it is set."""
+    """Any thread sets it; one thread waits for it and clears it. fd: readable while it is set."""
 
     def __init__(self) -> None:
         self.fd: int
@@ -25,7 +25,7 @@ class Signal:
                 os.write(self._writer, b"!")
 
     def clear(self) -> None:
-        """The caller looks for news afterwards: what comes from now on sets it again."""
+        """Clear it; the caller must look for messages afterwards. Later messages set it again."""
         with suppress(OSError):  # nothing is there
             os.read(self.fd, 4096)
         self._set = False

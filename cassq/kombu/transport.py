@@ -17,14 +17,14 @@ from cassq.kombu.options import TransportOptions, options_of
 from cassq.kombu.signals import Signal
 from cassq.version import __version__
 
-# While a channel may take no more, callers come back soon: an ack of theirs may wait for that.
+# While a channel is at its prefetch limit, callers get control back soon: they may have to ack.
 FULL_SECONDS = 0.05
 FOREVER_SECONDS = 3600.0
 BATCH = 100  # how many messages an event loop delivers before it does other things
 
 
 class Transport(virtual.Transport):
-    """A connection. Its client is that of the process, opened when it is first needed."""
+    """A connection. It uses the process's client, opened when it is first needed."""
 
     Channel: type = Channel
     can_parse_url = True
@@ -53,7 +53,7 @@ class Transport(virtual.Transport):
 
     @property
     def is_ours(self) -> bool:
-        """Whether this process made the connection, not one that it was forked from."""
+        """Whether this process made the connection, and not its parent before a fork."""
         return self._pid == os.getpid()
 
     @property
@@ -84,7 +84,8 @@ class Transport(virtual.Transport):
     # --- delivering -----------------------------------------------------------------------------
 
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
-        """Deliver one message, waiting for it. Raises TimeoutError if there is none in time."""
+        """Wait for one message, and deliver it. Raises TimeoutError if none comes in time, or if a
+        channel is at its prefetch limit and a timeout was given."""
         watch = Stopwatch()
         limit = FOREVER_SECONDS if timeout is None else timeout
         while True:
@@ -108,7 +109,7 @@ class Transport(virtual.Transport):
         )
 
     def _deliver_one(self) -> bool:
-        """Deliver one message of any channel; each in turn."""
+        """Deliver one message of any channel, round robin; False if none has one."""
         channels = self.channels
         for index, channel in enumerate(list(channels)):
             if channel.deliver_next():
@@ -120,7 +121,7 @@ class Transport(virtual.Transport):
         loop.add_reader(self.signal.fd, self.on_readable, loop)
 
     def on_readable(self, loop: Any) -> None:
-        """Deliver what was taken."""
+        """Deliver messages that were taken, at most `BATCH`."""
         self.signal.clear()
         for _ in range(BATCH):
             if not self._deliver_one():

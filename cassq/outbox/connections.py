@@ -1,8 +1,7 @@
-"""The user's connection: runs the outbox's statements in whatever transaction it is in.
+"""The user's connection: runs the outbox's statements in its current transaction.
 
-Nothing here begins, commits or rolls back. A driver's errors are the user's: they pass unchanged,
-as a program that tries again after a deadlock must see them. No driver is imported but the one that
-the connection comes from.
+Nothing here begins, commits or rolls back. A driver's errors pass unchanged, because a program that
+tries again after a deadlock must see them. Only the driver of the connection is imported.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ Parameters = Sequence[Any]
 
 
 class UserConnection(NamedTuple):
-    """What the outbox does with a connection. dialect: the kind of its database."""
+    """What the outbox does with a connection. dialect: of its database."""
 
     dialect: str
     execute: Callable[[str, Parameters], list[tuple[Any, ...]]]
@@ -39,7 +38,7 @@ class UserConnection(NamedTuple):
 
 
 def user_connection(connection: Any) -> UserConnection:
-    """The connection of a user. Raises UsageError for anything else, or for another database."""
+    """A user's connection. Raises UsageError for anything else, or for an unsupported database."""
     names = [(each.__module__.partition(".")[0], each.__name__) for each in type(connection).mro()]
     match next((_KINDS[name] for name in names if name in _KINDS), None):
         case "sqlite3":
@@ -117,7 +116,7 @@ def _percent(statement: str) -> str:
 
 
 def _named(statement: str) -> str:
-    # Of the statements with "::" none has parameters that `text` could take for part of it.
+    # `text` leaves casts ("::") alone, and statements with casts have no parameters.
     return in_style(statement, lambda number: f":p{number}")
 
 

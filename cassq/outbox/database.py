@@ -1,7 +1,7 @@
 """The rows of an outbox as the relay takes them, and the notes of where they go.
 
-Of any number of relays, one leads. Each that takes over raises the *epoch*; what an earlier one
-writes is refused from then on, as each of its transactions checks its own.
+One relay leads at a time. A relay that takes over raises the *epoch*. From then on the writes of
+earlier relays are refused: each transaction checks that the epoch is still its relay's own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PAYLOAD = Row._fields.index("payload")
 
 
 class WaitingRows(NamedTuple):
-    """What waits in an outbox for a queue. oldest_ms: when the oldest was pushed, in wall time."""
+    """What waits in an outbox for a queue. oldest_ms: wall time when the oldest was pushed."""
 
     queue: str
     waiting: int
@@ -29,14 +29,14 @@ class WaitingRows(NamedTuple):
 
 
 class OutboxDatabase:
-    """An outbox's database. Not thread-safe. Its methods raise as those of `Session`."""
+    """An outbox's database. Not thread-safe. Its methods raise the errors of `Session`."""
 
     def __init__(self, session: Session, dialect: str) -> None:
         self._session = session
         self._dialect = dialect
 
     def create(self) -> None:
-        """Make the tables where they do not exist."""
+        """Create the tables that do not exist."""
         with self._session.transaction():
             for statement in table.ddl(self._dialect):
                 self._session.execute(statement)
@@ -49,8 +49,8 @@ class OutboxDatabase:
         return str(found[0][1])
 
     def lead(self) -> int:
-        """Take over; returns the new epoch. What an earlier relay had begun to write is finished or
-        refused then."""
+        """Take over; returns the new epoch. By then each transaction of an earlier relay has ended,
+        or will be refused."""
         with self._session.transaction():
             ((epoch,),) = self._session.execute(table.LEAD)
         return int(epoch)
@@ -63,8 +63,8 @@ class OutboxDatabase:
         ]
 
     def rows(self, most: int, size: int, without: Collection[str] = ()) -> list[Row]:
-        """The next rows by id, at most `most`, and about `size` bytes of payloads. without:
-        queues that are left out."""
+        """The next rows by id: at most `most`, with about `size` bytes of payloads. without: queues
+        to leave out."""
         names = sorted(without)
         statement = table.next_rows(len(names))
         found = self._session.some(statement, [*names, most], size=size, column=_PAYLOAD)
@@ -81,7 +81,7 @@ class OutboxDatabase:
         """Delete rows that are in their queues, and notes, in one transaction. Raises FencedError
         if another relay has taken over."""
         with self._leading(epoch):
-            # Only ids that were read: one in between may be of a transaction that commits later.
+            # Only ids that were read: an id in between may be of a transaction that commits later.
             for run in table.runs(sorted(rows)):
                 self._session.execute(table.DELETE, run)
             for place in places:
@@ -104,12 +104,12 @@ class OutboxDatabase:
 
 
 def database_of(dsn: str) -> OutboxDatabase:
-    """The database at a path or `sqlite:///PATH`, or at a `postgresql://` URL. It is opened when it
-    is first used. Raises ConfigError for anything else, and MissingExtraError."""
+    """The database at a path, `sqlite:///PATH` or a `postgresql://` URL. It is opened when it is
+    first used. Raises ConfigError for anything else, and MissingExtraError."""
     if not isinstance(dsn, str) or not dsn:
-        raise ConfigError(f"a database must be named by a str, not {dsn!r}")
+        raise ConfigError(f"a database must be named by a non-empty str, not {dsn!r}")
     scheme, found, rest = dsn.partition("://")
-    scheme = scheme.partition("+")[0]  # as in SQLAlchemy, after which comes the driver
+    scheme = scheme.partition("+")[0]  # in SQLAlchemy's URLs a driver may follow
     if not found:
         return OutboxDatabase(SqliteSession(dsn), "sqlite")
     match scheme:

@@ -1,4 +1,4 @@
-"""Where rows of an outbox went: the note before they are written, and the look after a crash."""
+"""Where rows of an outbox went: notes before they are written, and the check after a crash."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cassq.outbox.table import LandingPlace
 class PlaceNotes:
     """The `intend` of a push of rows: notes each place before it is written.
 
-    places: what was noted, also when the push failed.
+    places: what was noted, even if the push failed.
     """
 
     def __init__(
@@ -31,12 +31,13 @@ class PlaceNotes:
 
 
 def landed(ports: Ports, place: LandingPlace) -> tuple[int, ...]:
-    """The rows that are in their queue at a place. Final: its pipe is sealed first, so that nothing
-    comes to be there later.
+    """The rows that are in their queue at a place. The answer is final, because the pipe is sealed
+    first.
 
-    Only a relay that noted a place writes there, and it writes no other rows there, so the end of
-    the pipe decides. If a retired pipe left no totals, this is unknown: a duplicate is the lesser
-    evil. Cost: a read; for an open pipe its seal; for a retired pipe a read of its totals.
+    Only the relay that noted a place writes there, and it writes no other rows there, so the end of
+    the pipe decides. If a retired pipe left no totals, this is unknown, and the rows are pushed
+    again: a duplicate is the lesser evil. Cost: a read; for an open pipe its seal; for a retired
+    pipe a read of its totals.
     """
     catalog = ports.catalog
     end = seal_pipe(catalog, ports.store, place.pipe)

@@ -1,4 +1,4 @@
-"""The outbox as its user sees it: pushes that are rows of the user's own transaction."""
+"""The outbox as its user sees it: pushes become rows, written in the user's own transaction."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from cassq.producer.admission import (
     check_payloads,
 )
 
-_NO_TABLE = "is there an outbox in this database? cassq.Outbox.create(connection) makes it"
+_NO_TABLE = "if the outbox's tables do not exist yet, cassq.Outbox.create(connection) creates them"
 
 
 class Outbox:
-    """Pushes that exist once the transaction of a connection has committed, and not otherwise.
+    """Pushes messages as part of a database transaction: they exist only if it commits.
 
     connection: of `sqlite3` or psycopg 3, a Connection or Session of SQLAlchemy, or Django's
-    `connection`. Nothing is committed by the outbox. `cassq outbox relay` forwards the messages to
+    `connection`. The outbox itself commits nothing. `cassq outbox relay` forwards the messages to
     their queues. As thread-safe as the connection. Raises UsageError for any other connection.
     """
 
@@ -37,16 +37,17 @@ class Outbox:
 
     @staticmethod
     def create(connection: Any) -> None:
-        """Make the tables of the outbox where they do not exist, in the connection's transaction;
-        where there is none, as in `sqlite3` outside of one, at once. Raises UsageError for a
-        connection that an outbox cannot use."""
+        """Create the tables of the outbox that do not exist, in the connection's transaction; a
+        connection that is in none, as `sqlite3` allows, commits them at once. Raises UsageError for
+        a connection that an outbox cannot use."""
         found = user_connection(connection)
         for statement in ddl(found.dialect):
             found.execute(statement, ())
 
     @staticmethod
     def ddl(dialect: str) -> str:
-        """The SQL that makes the tables, for a migration. dialect: "sqlite" or "postgresql"."""
+        """The SQL that creates the tables, for a migration. dialect: "sqlite" or "postgresql".
+        Raises UsageError for another."""
         return "".join(f"{statement};\n" for statement in ddl(dialect))
 
     def push(
@@ -60,12 +61,13 @@ class Outbox:
         due: datetime | None = None,
         priority: int = 0,
     ) -> str:
-        """Write one message; returns what its header `cassq-outbox` will be, as `OUTBOX:ROW`.
+        """Write one message. Returns `OUTBOX:ROW`, the value that its header `cassq-outbox` will
+        have.
 
         The arguments are those of `Pusher.push`; delay: in seconds from now. Raises
         InvalidPayloadError, MessageTooLargeError and UsageError for arguments that no queue takes,
-        and ConfigError for tables of another version; the driver's errors pass unchanged. Whether
-        there is such a queue, the relay finds out. Cost: one INSERT.
+        and ConfigError for tables of another version; the driver's errors pass unchanged. Only the
+        relay checks whether the queue exists. Cost: one INSERT.
         """
         check_queue_name(queue)
         now_ms = self._clock.wall_ms()
@@ -96,7 +98,8 @@ class Outbox:
         priority: int = 0,
     ) -> int:
         """Write messages in order; returns how many. headers, keys: one entry per payload. Raises
-        as `push`, before anything is written. Cost: a SELECT, and an INSERT with many rows."""
+        as `push`, before anything is written. Cost: a SELECT, and an INSERT for each message, all
+        passed to the driver at once."""
         check_queue_name(queue)
         found, _ = check_payloads(payloads)
         check_columns(len(found), headers=headers, keys=keys, dedup_ids=None)

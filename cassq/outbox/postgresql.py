@@ -13,7 +13,7 @@ from cassq.outbox.session import Session, no_outbox, unavailable
 from cassq.outbox.table import in_style
 
 CONNECT_SECONDS = 10
-ROWS_AT_ONCE_MIN, ROWS_AT_ONCE_MAX = 16, 4096  # that are read together from a large result
+ROWS_AT_ONCE_MIN, ROWS_AT_ONCE_MAX = 16, 4096  # how many rows one fetch reads
 
 
 class PostgresqlSession(Session):
@@ -37,7 +37,7 @@ class PostgresqlSession(Session):
         self, statement: str, parameters: Sequence[Any], *, size: int, column: int
     ) -> list[tuple[Any, ...]]:
         found: list[tuple[Any, ...]] = []
-        # A cursor of the server, in a transaction, so that large rows do not all come at once.
+        # A server-side cursor, in a transaction, so that large rows do not all come at once.
         with self._translated() as connection, connection.transaction():
             with connection.cursor(name="cassq_outbox_rows") as cursor:
                 cursor.execute(_percent(statement), parameters)
@@ -46,7 +46,7 @@ class PostgresqlSession(Session):
                     found += rows
                     read = sum(len(row[column]) for row in rows)
                     size -= read
-                    # More at once only while they are small.
+                    # Fetch more at once only while rows are small.
                     if 16 * read <= size:
                         count = min(4 * count, ROWS_AT_ONCE_MAX)
         return found

@@ -1,14 +1,14 @@
 """The relay: forwards the messages of an outbox to their queues, each once, in order.
 
-A pass reads rows by id, from the lowest one that is there. It keeps no position, so a row with a
-lower id that is committed later is not missed. It pushes the rows of each queue together; before
-they are written, it notes their places in the outbox's database, and afterwards it deletes rows and
-notes in one transaction. A relay that takes over, after a crash or an error, first looks at the
-places that are noted: rows that are there are deleted, all others are pushed again.
+A pass reads rows by id, from the lowest. It keeps no position, so it does not miss a row with a
+lower id that is committed later. It pushes the rows of each queue together. Before they are
+written, it notes their places in the outbox's database; afterwards it deletes rows and notes in one
+transaction. A relay that takes over, after a crash or an error, first checks the noted places: rows
+that are there are deleted, and all others are pushed again.
 
 Invariants:
 1. A row is deleted only after its message is durable in its queue.
-2. Of a row's noted places at most one has its message, and none gets it after it was looked at.
+2. At most one of a row's noted places has its message, and no place gets it after it was checked.
 3. Nothing is pushed while there are notes of an earlier epoch.
 """
 
@@ -51,13 +51,13 @@ ROWS_MAX = 8_192
 BYTES_MAX = 8 * 1024 * 1024
 EVERY_SECONDS = 0.1
 EVERY_SECONDS_MAX = 3600.0
-# A relay that died is succeeded within this time; correctness does not depend on it.
+# Another relay takes over from one that died within this time. Correctness does not depend on it.
 LEASE_MS = 10_000
 RETRY_SECONDS = 1.0
 TROUBLE_SECONDS_MIN, TROUBLE_SECONDS_MAX = 0.25, 8.0
 FRESH_MS = 1_000  # how long a queue's policy is used before it is read again
 
-# What says nothing of the queue that was pushed to.
+# Errors that say nothing about the queue.
 _OF_THE_CLIENT = (ClosedError, ForkedClientError, InterruptedCallError)
 
 # Waits for some seconds; returns whether the relay must end.
@@ -66,9 +66,9 @@ Rest = Callable[[float], bool]
 
 @dataclass(slots=True)
 class Relayed:
-    """The result of a pass. forwarded: rows deleted, as they are in their queues. found: how many
-    of them were there before. leads: False if another relay works. stuck: queue → why its rows
-    wait."""
+    """The result of a pass. forwarded: how many rows were deleted because they are in their queues.
+    found: how many of them an earlier relay had pushed. leads: False if another relay leads. stuck:
+    queue → why its rows wait."""
 
     forwarded: int = 0
     found: int = 0
@@ -77,7 +77,7 @@ class Relayed:
 
 
 class _Group(NamedTuple):
-    """What rows that are pushed together have in common."""
+    """What the rows of one push have in common."""
 
     queue: str
     lane: int | None
@@ -96,7 +96,7 @@ class _RelayTarget:
         self.quota: Quota = Quota(client.ports, lambda: self.row, client.runtime.dead_letter)
 
     def refresh(self) -> bool:
-        """Read the policy again if it is time to; False if the queue is another one now."""
+        """Read the policy again if it is old; False if a new queue has the name now."""
         now_ms = self._client.runtime.clock.boot_ms()
         if now_ms - self._looked_ms >= FRESH_MS:
             row = self._client.queue(self.row.name).row
@@ -110,9 +110,9 @@ class Relay:
     """Forwards an outbox's messages to the queues of a client.
 
     outbox: a path, `sqlite:///PATH` or `postgresql://...`. every: how many seconds to wait before
-    it is looked at again, when it was empty. retry: for how many seconds a queue that takes nothing
-    is left out. Not thread-safe, but for `stop`; open it in the thread that runs it. Raises
-    ConfigError for what is not a database, and MissingExtraError.
+    reading an empty outbox again. retry: how many seconds to leave out a queue that refuses
+    messages. Not thread-safe, except `stop`; open it in the thread that runs it. Raises UsageError
+    for a wrong number, ConfigError for anything but a database, and MissingExtraError.
     """
 
     def __init__(
@@ -142,10 +142,11 @@ class Relay:
     # --- running ------------------------------------------------------------------------------
 
     def run(self, rest: Rest | None = None) -> None:
-        """Forward until `stop`. Trouble of either side is logged, and tried again.
+        """Forward until `stop`. If the outbox or the queues do not answer, that is logged, and
+        tried again.
 
-        rest: waits for some seconds and returns whether to end; by default until `stop`. Raises
-        ConfigError for a database without an outbox, or with one of another version.
+        rest: waits for some seconds, and returns whether to end; the default also ends at `stop`.
+        Raises ConfigError for a database without an outbox, or with one of another version.
         """
         clock = self._client.runtime.clock
         wait: Rest = rest or (lambda seconds: clock.wait(self._stop, seconds))
@@ -161,15 +162,15 @@ class Relay:
                 self._tell("", f"the outbox is not forwarded at the moment: {exc}")
 
     def stop(self) -> None:
-        """Have `run` return soon, when the rows in hand are forwarded. Safe in any thread."""
+        """Make `run` return when the rows in hand are forwarded. Safe in any thread."""
         self._stop.set()
 
     def forward(self, goes_on: Callable[[], bool] = lambda: True) -> Relayed:
-        """Forward what is in the outbox now, until nothing is left that can be. goes_on: asked
-        between batches. Nothing is done while another relay leads.
+        """Forward what is in the outbox now, except for queues that refuse messages. goes_on:
+        called before each batch; whether to go on. Does nothing while another relay leads.
 
-        Raises BackendError if one side does not answer, and ConfigError as `run`. Cost with nothing
-        to do: one query; every three seconds a conditional write of the catalog more.
+        Raises BackendError if one side does not answer, and ConfigError as `run` does. Cost with
+        nothing to do: one query; every three seconds, also a conditional write in the catalog.
         """
         done = Relayed()
         try:
@@ -211,7 +212,8 @@ class Relay:
         return f"outbox:{self._outbox}"
 
     def _lead(self, done: Relayed) -> bool:
-        """Lead, or go on leading; whether it does. What an earlier relay noted is settled then."""
+        """Lead, or go on leading; returns whether it does. If it newly leads, what was noted before
+        is settled."""
         now_ms = self._client.runtime.clock.boot_ms()
         if self._epoch is not None and now_ms - self._renewed_ms < LEASE_MS // 3:
             return True
@@ -237,8 +239,8 @@ class Relay:
         done.found += len(rows)
 
     def _yield(self) -> None:
-        """Lead no longer, until the notes are settled. The pushers are closed, so that no place
-        that was noted gets another message."""
+        """Stop leading, until the notes are settled. Closes the pushers, so that no noted place
+        gets a message later."""
         self._epoch, self._in_doubt = None, False
         targets, self._targets = self._targets, {}
         for name, target in targets.items():
@@ -250,13 +252,13 @@ class Relay:
     # --- forwarding ---------------------------------------------------------------------------
 
     def _left_out(self) -> list[str]:
-        """The queues to leave out now. Others that were stuck are tried again."""
+        """The queues to leave out now. Those that were stuck for long enough are tried again."""
         now_ms = self._client.runtime.clock.boot_ms()
         self._stuck = {name: found for name, found in self._stuck.items() if now_ms < found[1]}
         return list(self._stuck)
 
     def _carry(self, rows: Sequence[Row], done: Relayed) -> None:
-        """Push rows, those of each queue in order, and delete what was pushed."""
+        """Push rows, in order for each queue, and delete the rows that were pushed."""
         groups: dict[_Group, list[Row]] = {}
         now_ms = self._client.ports.catalog.now_ms()
         for row in rows:
@@ -289,10 +291,10 @@ class Relay:
         if failed is not None:
             raise failed
         if self._in_doubt:
-            self._yield()  # the next batch begins with what it left
+            self._yield()  # the next batch first settles the notes that it left
 
     def _push(self, epoch: int, group: _Group, rows: Sequence[Row]) -> list[LandingPlace]:
-        """Push rows, up to one that cannot be; returns the places that were noted for them."""
+        """Push rows, up to the first that is refused; returns the places noted for them."""
         target = self._target(group.queue)
         policy = target.row.policy
         check_allowed(group.priority, policy)
@@ -319,8 +321,8 @@ class Relay:
     def _headers(
         self, rows: Sequence[Row], policy: QueuePolicy
     ) -> tuple[list[bytes], CassqError | None]:
-        """The headers of rows, up to one that the queue cannot take, and why it cannot. Raises that
-        error if it is the first."""
+        """The headers of rows, up to one that the queue cannot take, and the error that says why.
+        Raises that error if it is the first row."""
         found: list[bytes] = []
         try:
             for row in rows:
@@ -345,8 +347,8 @@ class Relay:
     # --- queues that take nothing -------------------------------------------------------------
 
     def _is_stuck(self, name: str, exc: CassqError) -> bool:
-        """Leave a queue out for a while if the error is its own; whether it is. Otherwise one side
-        does not answer."""
+        """Leave a queue out for a while if it refused the rows; returns whether it did. Otherwise
+        the error is not about this queue."""
         refusal = isinstance(exc, (UsageError, QueueFullError, QueuePausedError))
         own = refusal and not isinstance(exc, _OF_THE_CLIENT)
         if own:
@@ -356,7 +358,7 @@ class Relay:
         return own
 
     def _tell(self, name: str, why: str) -> None:
-        """Warn, once for each reason."""
+        """Warn, unless the last warning for this queue gave the same reason."""
         if self._told.get(name) != why:
             self._told[name] = why
             logger.warning("%s", why)

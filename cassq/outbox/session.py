@@ -1,7 +1,7 @@
 """The port to the database of an outbox, as the relay uses it: statements, in transactions.
 
-An adapter is one connection of one thread. It opens the connection when it is needed, and again
-after it was lost; a database that does not exist is never created.
+An adapter has one connection, for one thread. It opens the connection when it is needed, and again
+after it was lost. It never creates a database.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ NO_TABLES_HINT = "`cassq outbox create --in DSN` makes it, or cassq.Outbox.creat
 
 
 class Session(abc.ABC):
-    """A connection. Its methods raise BackendError, and ConfigError for a database that cannot be
-    used as it is."""
+    """A connection. Its methods raise BackendError, and ConfigError for a database that does not
+    exist or has no outbox."""
 
     @abc.abstractmethod
     def transaction(self) -> AbstractContextManager[None]:
-        """One transaction that writes: committed durably at the end of the block, or rolled back
-        if it raises."""
+        """One transaction that writes: committed durably at the end of the block, or rolled back if
+        the block raises."""
 
     @abc.abstractmethod
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Run a statement with `?` for its parameters; returns its rows. Outside of `transaction`
-        it is one of its own."""
+        it is a transaction of its own."""
 
     @abc.abstractmethod
     def some(
         self, statement: str, parameters: Sequence[Any], *, size: int, column: int
     ) -> list[tuple[Any, ...]]:
-        """The first rows of a query, in bounded memory: until the bytes in this column of theirs
-        reach `size`."""
+        """The first rows of a query, in bounded memory: stops when the values in this column have
+        `size` bytes in total."""
 
     @abc.abstractmethod
     def close(self) -> None:

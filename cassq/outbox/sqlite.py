@@ -1,4 +1,4 @@
-"""The database of an outbox in a file of SQLite."""
+"""The database of an outbox in an SQLite file."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ BUSY_SECONDS = 5.0
 
 
 class SqliteSession(Session):
-    """A file, whose journal mode and other settings stay as its owner has them. busy_seconds: how
-    long another writer is waited for."""
+    """A file; its journal mode and other settings are left as they are. busy_seconds: how long to
+    wait for another writer."""
 
     def __init__(self, path: str, *, busy_seconds: float = BUSY_SECONDS) -> None:
         self._busy_seconds = busy_seconds

@@ -1,12 +1,12 @@
-"""The outbox's tables: what they hold, how they are made, and the statements that use them.
+"""The outbox's tables: what they hold, how they are created, and the statements that use them.
 
 `cassq_outbox` has a row for each message that was pushed and not yet forwarded.
 `cassq_outbox_state` has one row: the version of the tables, the outbox's id, and the epoch, which
-each relay raises when it takes over. `cassq_outbox_places` has the places in pipes that rows have
-or are about to get.
+each relay raises when it takes over. `cassq_outbox_places` has the places in pipes where rows are,
+or are about to be written.
 
 Statements are written once for all databases, with `?` for each parameter; `in_style` translates
-that.
+them for a driver.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from cassq.message.columns import encode_headers
 from cassq.producer.admission import check_key, check_payload
 
 VERSION = 1
-# The header with the outbox and the row that a message comes from, as its push returned them.
+# The header that names the outbox and the row of a message, as its push returned them.
 OUTBOX_HEADER = "cassq-outbox"
 _HEADER_ROOM = 100
 DIALECTS = ("sqlite", "postgresql")
 # The types that the databases name differently.
 _NUMBER = {"sqlite": "INTEGER", "postgresql": "BIGINT"}
 _BYTES = {"sqlite": "BLOB", "postgresql": "BYTEA"}
-# Numbers are never given again, also after all rows are deleted.
+# Ids are never used again, even after all rows are deleted.
 _ROW = {
     "sqlite": "INTEGER PRIMARY KEY AUTOINCREMENT",
     "postgresql": "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
@@ -40,7 +40,7 @@ _NEW_ID = {
 # The names of the columns that a push fills, in the order of `PushedRow`.
 _COLUMNS = "queue, payload, headers, message_key, due_ms, priority, pushed_ms"
 
-# Write a message, if the tables are of this version: no row comes back otherwise.
+# Write a message, if the tables have this version; otherwise returns no row.
 PUSH = (
     f"INSERT INTO cassq_outbox ({_COLUMNS})"
     f" SELECT ?, ?, ?, ?, ?, ?, ? FROM cassq_outbox_state WHERE version = {VERSION}"
@@ -50,17 +50,17 @@ PUSH = (
 PUSH_MANY = f"INSERT INTO cassq_outbox ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)"
 # The one row of the state.
 STATE = "SELECT version, outbox FROM cassq_outbox_state"
-# Take over: it waits for the transactions of the relay before, which are refused from then on.
+# Take over. Waits for a transaction of the relay before, whose next ones are refused.
 LEAD = "UPDATE cassq_outbox_state SET epoch = epoch + 1 RETURNING epoch"
 # Whether this relay still leads; the row is locked until the transaction ends.
 LEADS = "UPDATE cassq_outbox_state SET epoch = epoch WHERE epoch = ? RETURNING epoch"
-# What was about to be pushed, and is not known to be.
+# The places of rows that may or may not have been pushed.
 PLACES = "SELECT pipe, seq, queue_id, messages FROM cassq_outbox_places ORDER BY pipe, seq"
 # Note a place before it is written.
 NOTE = "INSERT INTO cassq_outbox_places (pipe, seq, queue_id, messages) VALUES (?, ?, ?, ?)"
-# Forget a place, when its rows are deleted.
+# Forget a place, in the transaction that deletes its rows.
 FORGET = "DELETE FROM cassq_outbox_places WHERE pipe = ? AND seq = ?"
-# Delete rows with consecutive ids, all of which were forwarded.
+# Delete forwarded rows with consecutive ids.
 DELETE = "DELETE FROM cassq_outbox WHERE id BETWEEN ? AND ?"
 # Rows and the age of the oldest, by queue. Reads the whole table.
 WAITING = "SELECT queue, count(*), min(pushed_ms) FROM cassq_outbox GROUP BY queue ORDER BY queue"
@@ -107,9 +107,9 @@ class LandingPlace(NamedTuple):
 
 
 def stored_headers(row: Row, outbox: str) -> bytes:
-    """The headers of a row as in a frame, with the one that says where the message comes from.
+    """The headers of a row, encoded as in a frame, with the header that names the row.
 
-    Raises InvalidPayloadError for a row that is not one of a push: any program may write some.
+    Raises InvalidPayloadError for a row that no push wrote: any program may write rows.
     """
     origin = f"{outbox}:{row.id}"
     try:
@@ -124,12 +124,13 @@ def stored_headers(row: Row, outbox: str) -> bytes:
     except (UsageError, ValueError) as exc:
         raise InvalidPayloadError(
             f"row {row.id} of cassq_outbox is not a message: {exc}",
-            hint="correct the row, or delete it; those behind it in its queue wait",
+            hint="correct or delete the row; the rows behind it for the same queue wait",
         ) from exc
 
 
 def ddl(dialect: str) -> list[str]:
-    """The statements that make the tables, where they do not exist. Raises UsageError."""
+    """The statements that create the tables that do not exist. Raises UsageError for an unknown
+    dialect."""
     check_dialect(dialect)
     number, binary = _NUMBER[dialect], _BYTES[dialect]
     state = (
@@ -154,11 +155,11 @@ def ddl(dialect: str) -> list[str]:
 
 
 def check_dialect(dialect: str) -> None:
-    """Raise UsageError for a database that cannot have an outbox."""
+    """Raise UsageError for a kind of database that cannot hold an outbox."""
     if dialect not in DIALECTS:
         raise UsageError(
             f"an outbox can be in SQLite or PostgreSQL, not in {dialect!r}",
-            hint=f"the names are {' and '.join(DIALECTS)}",
+            hint=f"the dialects are named {' and '.join(DIALECTS)}",
         )
 
 
@@ -166,8 +167,8 @@ def other_version(found: Sequence[tuple[object, ...]]) -> ConfigError:
     """The error for tables of another version. found: the rows of `STATE`."""
     version = found[0][0] if found else "none"
     return ConfigError(
-        f"the outbox's tables have version {version}, and this cassq reads version {VERSION}",
-        hint="use the version of cassq that made them until the relay has emptied them",
+        f"the outbox's tables have version {version}, but this cassq reads version {VERSION}",
+        hint="use the version of cassq that created them until the relay has emptied them",
     )
 
 

@@ -1,4 +1,4 @@
-"""For taskiq: the broker, `Broker("file:cassq-data")`, and `ScheduleSource`, for schedules."""
+"""For taskiq: the broker, `Broker("file:cassq-data")`, and a source of schedules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The broker: taskiq's messages in a queue of cassq, in whatever event loop starts it."""
+"""The broker: taskiq's messages in a queue of cassq, for the event loop that starts it."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ with wanted("the broker for taskiq needs", "taskiq", "taskiq"):
 logger: logging.Logger = logging.getLogger("cassq")
 
 DEFAULT_QUEUE = "taskiq"
-UNKNOWN_SECONDS_MAX = 60.0  # until a task that a worker did not know is delivered again
+UNKNOWN_SECONDS_MAX = 60.0  # the longest pause before a task that a worker lacks comes again
 
 
 class Broker(AsyncBroker):
-    """A broker whose tasks wait in one queue, which is created if it is missing.
+    """A broker whose tasks wait in one queue, created if it does not exist.
 
     url: as for `cassq.connect`. queue: its name. settings: of the queue, if it is created.
-    keep_alive: for how many seconds a task may run at most before it is given to another worker.
+    keep_alive: how many seconds a task may run before it is given to another worker.
 
-    The label `delay`, in seconds, has a task wait in the queue, and `priority`, 0 to 9, has it go
-    first. `startup` and `shutdown` open and close its client.
+    The label `delay` makes a task wait in the queue for these seconds; tasks with a higher label
+    `priority`, 0 to 9, go first. `startup` and `shutdown` open and close the client.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Broker(AsyncBroker):
         self._queue: aio.Queue | None = None
 
     async def startup(self) -> None:
-        """Open the client and the queue; then what taskiq does. Raises as `cassq.connect`."""
+        """Open the client and the queue, then do what taskiq does. Raises as `cassq.connect`."""
         if self._client is None:
             self._client = await aio.connect(self._url)
             try:
@@ -62,15 +62,16 @@ class Broker(AsyncBroker):
         await super().startup()
 
     async def shutdown(self) -> None:
-        """Give back what was not acked, and close the client; what taskiq does, first."""
+        """Do what taskiq does, then give back messages that were not acked, and close the
+        client."""
         await super().shutdown()
         client, self._client, self._queue = self._client, None, None
         if client is not None:
             await client.close()
 
     async def kick(self, message: BrokerMessage) -> None:
-        """Push a task; durable on return. Raises UsageError for labels that are not what the queue
-        takes, and as `Pusher.push`."""
+        """Push a task; durable on return. Raises UsageError for wrong values of the labels, and as
+        `Pusher.push`."""
         await self._opened().push(
             message.message,
             headers={"taskiq-id": message.task_id, "taskiq-task": message.task_name},
@@ -79,10 +80,10 @@ class Broker(AsyncBroker):
         )
 
     async def listen(self) -> AsyncGenerator[AckableMessage, None]:
-        """The tasks that come, each acked by taskiq as its `ack_type` says. What was not acked when
-        this ends is given back, and counts as delivered. So is a task that this process does not
-        know, which taskiq would ack, after a second, two, four and so on; what taskiq did not write
-        becomes a dead letter."""
+        """The tasks that come; taskiq acks each as its `ack_type` says. Tasks that are not acked
+        when this ends are given back, and count as delivered. A task that this process does not
+        know, which taskiq would ack, is given back too, to come again after one second, two, four
+        and so on. A message that taskiq did not write becomes a dead letter."""
         async with self._opened().popper(keep_alive=self._keep_alive) as popper:
             async for message in popper:
                 try:
@@ -110,7 +111,7 @@ class Broker(AsyncBroker):
 
 
 def _number(label: str, value: object) -> float | None:
-    """A label as a number; labels may come as texts."""
+    """A label as a number; labels may come as strings."""
     if value is None:
         return None
     try:

@@ -1,9 +1,10 @@
 """The source of schedules for taskiq: kept with the queues, for any number of schedulers.
 
-All schedules of a name are one text of the catalog, changed by compare-and-set, and so is what was
-sent last of each. A scheduler claims what is due before it sends it, and notes when it has: the
-others wait for that note, and send it themselves if it does not come, as the scheduler died. So
-what is due is sent once; and again only where a scheduler dies between sending it and its note.
+The catalog has one record for all schedules of a name, and one for the last tick of each schedule,
+changed by compare-and-set. A scheduler claims a due tick before it sends it, and notes that it was
+sent. Other schedulers wait for that note; if it does not come, because the scheduler died, they
+send the tick themselves. So a tick is sent once; it is sent again only if a scheduler dies after it
+has sent the tick and before it has noted that.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ LOOK_SECONDS = 0.1
 
 
 class SentTick(NamedTuple):
-    """What was sent last of a schedule. at_ms: when it was claimed. sent: whether its scheduler
-    noted that it was sent. text: as it is stored; empty if nothing ever was."""
+    """The last tick of a schedule. at_ms: wall time when it was claimed. sent: whether its
+    scheduler noted that it was sent. text: the record as it is stored."""
 
     at_ms: int
     sent: bool
@@ -49,18 +50,17 @@ class SentTick(NamedTuple):
 
     @staticmethod
     def new(at_ms: int, *, sent: bool) -> SentTick:
-        # No two schedulers write the same text.
+        # No two records are equal.
         record = {"at_ms": at_ms, "sent": sent, "by": uuid.uuid4().hex}
         return SentTick(at_ms, sent, json.dumps(record))
 
 
 class ScheduleSource(taskiq.ScheduleSource):
-    """Schedules that are added while programs run, by any process, and are durable when that
-    returns; at most 1,000 of a name.
+    """Schedules that any process can add while schedulers run; at most 1,000 under one name.
 
-    url: as for `cassq.connect`; each process opens a client at its first use. name: schedules of
-    other names are apart. claim_timeout: for how many seconds others wait for a scheduler that is
-    sending what is due, before they send it themselves.
+    url: as for `cassq.connect`; each process opens a client at its first use. name: of this set of
+    schedules. claim_timeout: how many seconds other schedulers wait for one that is sending a tick,
+    before they send it themselves.
     """
 
     def __init__(
@@ -87,34 +87,36 @@ class ScheduleSource(taskiq.ScheduleSource):
         return [ScheduledTask.model_validate(each) for each in found.values()]
 
     async def add_schedule(self, schedule: ScheduledTask) -> None:
-        """Add a schedule, or change the one of its id; durable on return. Raises UsageError if its
-        arguments cannot be JSON, and for more schedules than there may be."""
+        """Add a schedule, or replace the one with its id; durable on return. Raises UsageError if
+        its arguments cannot be written as JSON, or there are too many schedules."""
         try:
             record = json.loads(schedule.model_dump_json())
         except ValueError as exc:
-            raise UsageError(f"schedule {schedule.schedule_id} cannot be JSON: {exc}") from exc
+            raise UsageError(
+                f"schedule {schedule.schedule_id} cannot be written as JSON: {exc}"
+            ) from exc
 
         def added(schedules: dict[str, Any]) -> None:
             schedules[schedule.schedule_id] = record
             if len(schedules) > SCHEDULES_MAX:
                 raise UsageError(
-                    f"{self._name!r} has {SCHEDULES_MAX:,} schedules, the most it may have"
+                    f"{self._name!r} already has {SCHEDULES_MAX:,} schedules, the maximum"
                 )
 
         await asyncio.to_thread(self._change, added)
 
     async def delete_schedule(self, schedule_id: str) -> None:
-        """Remove a schedule, if it is there; durable on return."""
+        """Remove a schedule, if it exists; durable on return."""
         await asyncio.to_thread(self._delete, schedule_id)
 
     async def pre_send(self, task: ScheduledTask) -> None:
-        """Claim what is due. Raises taskiq's ScheduledTaskCancelledError if another scheduler has
-        sent it. Waits while another one is sending it."""
+        """Claim a due tick. Waits while another scheduler is sending it. Raises taskiq's
+        ScheduledTaskCancelledError if another has sent it, or the schedule was removed."""
         while not await asyncio.to_thread(self._claim, task):
             await asyncio.sleep(LOOK_SECONDS)
 
     async def post_send(self, task: ScheduledTask) -> None:
-        """Note that it was sent; one that was for a certain time is over."""
+        """Note that a tick was sent; a schedule for a single time is removed."""
         await asyncio.to_thread(self._sent, task)
 
     # --- in a thread ----------------------------------------------------------------------------
@@ -151,7 +153,7 @@ class ScheduleSource(taskiq.ScheduleSource):
         self._catalog.leases.swap(key, self._catalog.leases.shared(key), "")
 
     def _claim(self, task: ScheduledTask) -> bool:
-        """Whether this scheduler sends it; False: another one is at it."""
+        """Claim a tick, for this scheduler to send; False if another scheduler is sending it."""
         leases, key = self._catalog.leases, self._tick_key(task.schedule_id)
         now_ms = self._clock.wall_ms()
         if task.schedule_id not in self._read():
@@ -185,8 +187,8 @@ def _schedules_in(text: str) -> dict[str, Any]:
 
 
 def _is_due(task: ScheduledTask, last_ms: int, now_ms: int) -> bool:
-    """Whether it is due again after a time, as taskiq counts: by the minute, or by the interval, to
-    half a second."""
+    """Whether it is due again after its last tick, as taskiq counts: by the minute for cron, or by
+    the interval, with a tolerance of half a second."""
     if task.interval is not None:
         interval = task.interval
         seconds = interval.total_seconds() if isinstance(interval, timedelta) else interval

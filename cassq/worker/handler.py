@@ -25,8 +25,8 @@ H = TypeVar("H")
 
 
 class Retry(Exception):  # noqa: N818 - not an error
-    """A handler raises it to have its message delivered again after `delay` seconds, or as the
-    group's retries say, although its work did not fail. It counts as an attempt."""
+    """A handler raises it to have its message delivered again although its work did not fail: after
+    `delay` seconds, or by the group's `retry_schedule`. It counts as an attempt."""
 
     def __init__(self, reason: str = "", *, delay: float | None = None) -> None:
         if delay is not None:

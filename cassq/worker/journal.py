@@ -42,7 +42,7 @@ class Terms(NamedTuple):
     """How one call of a handler is treated, if differently from the worker's other calls.
 
     name: of its task, for the log. time_limit: in seconds. delay: seconds until the next attempt if
-    it fails; None: as the group's retries say. last: if it fails, the message becomes a dead
+    it fails; None: by the group's `retry_schedule`. last: if it fails, the message becomes a dead
     letter. ended: what the log says instead of "done".
     """
 
