@@ -20,8 +20,8 @@ class Members:
         self._kept = kept
 
     def join(self, member: str) -> int:
-        """Add a member, unless it is there; returns its place. Cost: a read, two unsynced writes and
-        a conditional one; for each other member that joins meanwhile, one of each more."""
+        """Add a member, unless it is there; returns its place. Cost: a read, two unsynced writes
+        and a conditional one; one more of each write for each place that is found taken."""
         mine, newest = f"{self._key}.of.{member}", f"{self._key}.newest"
         found = self._results.find([mine, newest])
         place = int(found.get(mine, b"0")) or int(found.get(newest, b"0")) + 1

@@ -1,15 +1,15 @@
-"""The errors that clients of the gateway get, by the names and codes of SQS."""
+"""The errors that clients of the gateway get, with the names and codes of SQS."""
 
 from __future__ import annotations
 
 
 class ActionError(Exception):
-    """A request that is refused, or cannot be done now.
+    """A request that is refused, or cannot be carried out now.
 
-    code: the error's name in JSON answers, as "QueueDoesNotExist". legacy: its code in XML answers
-    and in the header `x-amzn-query-error`, as "AWS.SimpleQueueService.NonExistentQueue"; if it is
-    empty, the same as `code`. status: of HTTP. sender: whether the request was wrong, as opposed to
-    the service.
+    code: the error's name in JSON answers, such as "QueueDoesNotExist". legacy: its code in XML
+    answers and in the header `x-amzn-query-error`, such as
+    "AWS.SimpleQueueService.NonExistentQueue"; empty: the same as `code`. status: of HTTP. sender:
+    whether the request was wrong, rather than the service.
     """
 
     def __init__(

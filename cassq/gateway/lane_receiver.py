@@ -1,17 +1,18 @@
-"""Receiving from a keyed group, of which one popper at a time has the lane.
+"""Receiving from a keyed group, whose lane one popper at a time holds.
 
-As `cassq.consumer.receiving` does, it gives every message a deadline of its own in the catalog
-before it is handed out, so nothing depends on this process (`cassq.consumer.keyed.receiving`). That
-leaves its popper with nothing in hand, and the lane can be given up at any moment:
+As `cassq.consumer.receiving` does, it gives every message its own deadline in the catalog before it
+is handed out, so nothing depends on this process (`cassq.consumer.keyed.receiving`). That leaves
+its popper with nothing in hand, so it can give up the lane at any moment:
 
-- A receiver without the lane, that has somebody waiting, asks for it by a lease, the *request*.
-- A receiver with the lane gives it up when another asks and nobody waits here; if both have
-  somebody waiting, once it has handed something out and has had the lane for `TURN_MS`. While both
-  wait and there is nothing, the lane stays where it is: a message goes to those that wait there.
+- A receiver without the lane asks for it if clients wait there, by a lease, the *request*.
+- A receiver with the lane gives it up when another asks and no client waits here. If clients wait
+  at both, it gives the lane up once it has handed out a message and has had the lane for `TURN_MS`.
+  While clients wait at both and no message comes, the lane stays: the next message goes to a client
+  that waits here.
 
-Only who is served when depends on requests. One that is lost costs time: a popper that takes
-nothing leaves the lane by itself, and that of a process that died is free at once on its machine,
-elsewhere when its lock lapses.
+Requests only decide which client is served when. A lost request costs time: a popper that takes
+nothing gives up the lane anyway, and the lane of a process that died is free at once on its
+machine, elsewhere when its lock expires.
 """
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ LOOK_MS = 50  # how often it looks whether another wants it
 REQUEST_MS = 1000  # how long a request stands unless it is renewed
 WAIT_SECONDS = 0.25  # a wait is this long at most, so that requests are renewed
 IDLE_SECONDS = 10.0
-PATIENCE_SECONDS = 0.5  # another process gives the lane up within this time, if nobody waits there
+PATIENCE_SECONDS = 0.5  # another process gives the lane up within this time, if no client waits
 
 NOT_IN_ORDER = "the group of SQS clients is not in the order of keys"
 NOT_IN_ORDER_HINT = "create the queue by CreateQueue with the attribute FifoQueue"
 
 
 class LaneReceiver(AnyReceiver):
-    """Receives messages of the group `group` of a queue, which is keyed. At most one of each key is
-    out, if it has the order of keys. Thread-safe.
+    """Receives messages of a queue's keyed group `group`. If the group keeps the order of keys, at
+    most one message of each key is out at a time. Thread-safe.
 
     delay_ms: how old a message must be to be received.
     """
@@ -74,14 +75,14 @@ class LaneReceiver(AnyReceiver):
 
     @property
     def patience(self) -> float:
-        """For how many seconds even those should wait who do not want to: for the lane, which
-        another process has. Cost: a memory read."""
+        """How many seconds even a request that does not want to wait should wait, because another
+        process has the lane. Cost: a memory read."""
         return 0.0 if self._has_lane(self._popper) else PATIENCE_SECONDS
 
     def receive(self, max_messages: int, ms: int) -> Sequence[Message]:
-        """At most `max_messages` messages, which are nobody else's for `ms` milliseconds; empty if
-        there are none now, or another process has the lane. Raises as `Popper.pop` does. Cost:
-        that of a pop; more if the lane changes hands.
+        """At most `max_messages` messages, hidden from others for `ms` milliseconds; empty if none
+        are there now, or another process has the lane. Raises as `Popper.pop` does. Cost: that of a
+        pop; more if the lane changes hands.
         """
         with self._lock:
             self._check_open()
@@ -128,12 +129,12 @@ class LaneReceiver(AnyReceiver):
         popper = self._popper
         if popper is not None and popper.lanes is not None:
             popper.lanes.note(map(parsed, receipts))
-            self.interrupt()  # who waits was woken by their acks, before this was known
+            self.interrupt()  # the acks woke a waiting thread before this was known
 
     # --- the lane -------------------------------------------------------------------------------
 
     def _pop(self, wait: float) -> Sequence[Message]:
-        """Pop what was asked for last; in `wait` seconds, if there is nothing now."""
+        """Pop as the last `receive` asked; wait `wait` seconds if nothing is there now."""
         if self._popper is None:
             self._popper = self._queue.popper(self._group)
         lanes = self._popper.lanes
@@ -143,7 +144,7 @@ class LaneReceiver(AnyReceiver):
         return self._popper.pop(self._most, wait)
 
     def _put_back(self) -> None:
-        """Give back, uncounted, what was popped by a wait and nobody fetched."""
+        """Give back, uncounted, messages that a wait popped and no `receive` took."""
         ready, self._ready = self._ready, []
         if ready:
             with suppress(ReceiptError):
@@ -172,7 +173,7 @@ class LaneReceiver(AnyReceiver):
         return True
 
     def _is_wanted(self, now_ms: int, *, at_once: bool = False) -> bool:
-        """Whether another receiver asks for the lane, as far as it was looked."""
+        """Whether another receiver asked for the lane when this was last checked."""
         if not at_once and now_ms - self._looked_ms < LOOK_MS:
             return False
         self._looked_ms = now_ms
@@ -209,8 +210,8 @@ class LaneReceiver(AnyReceiver):
     # --- life -----------------------------------------------------------------------------------
 
     def maintain(self) -> float:
-        """Give up a lane that another wants while nobody waits here, and messages that nobody
-        fetched. Returns the seconds until the next time."""
+        """Give up a lane that another receiver wants while no client waits here, and messages that
+        no `receive` took. Returns the seconds until the next call."""
         if not self._lock.acquire(blocking=False):
             return LOOK_MS / 1000  # somebody receives, or waits
         try:

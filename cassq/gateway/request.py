@@ -1,4 +1,4 @@
-"""What passes between the wire and the actions: requests, whatever their encoding, and answers."""
+"""Requests, in either encoding, and answers, as the wire and the actions exchange them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks. may(action, queue): whether the credentials allow an action on a queue's name; ""
-    stands for actions that name no queue."""
+    """The sender of a request. may(action, queue): whether its credentials allow an action on a
+    queue, by name; "" stands for actions that name no queue."""
 
     access_key: str
     may: Callable[[str, str], bool] = field(default=lambda action, queue: True)
@@ -36,18 +36,18 @@ class Request:
 
 @dataclass(slots=True)
 class Answer:
-    """members: those of the action's output shape, without empty ones. undelivered: what to do if
-    the client went away before the answer was written to its connection, if anything."""
+    """members: those of the action's output shape, without empty ones. undelivered: called if the
+    client went away before the answer was written to its connection; None: nothing to do."""
 
     members: dict[str, Any]
     undelivered: Callable[[], Awaitable[None]] | None = None
 
 
 class Service(Protocol):
-    """What answers requests. Runs in the event loop and never blocks it."""
+    """Answers requests. Runs in the event loop and never blocks it."""
 
     async def answer(self, request: Request) -> Answer:
-        """Do what is asked. Raises `ActionError` for errors of the client; anything else is a
-        defect or a failed store, which the wire turns into 500 or 503. It is cancelled when the
-        client goes away, and then gives back, uncounted, what it had taken for it."""
+        """Carry out a request. Raises `ActionError` for errors of the client; any other exception
+        is a defect or a failed store, which the wire turns into 500 or 503. It is cancelled if the
+        client goes away, and then gives back, uncounted, messages that it had taken for it."""
         ...

@@ -1,8 +1,8 @@
 """Serving: one process of the gateway, from its options to its end.
 
-On a signal it accepts nothing more, answers what was asked, ends waits for messages with their
-answers, and closes its client. The files of credentials and certificates are read again when they
-change, and when it is asked to.
+On a signal it accepts no more connections, answers the requests it has, ends waits for messages,
+and closes its client. The files of credentials and certificates are read again when they change,
+and on request.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from cassq.worker.eventloop.loops import raised_files
 
 logger: logging.Logger = logging.getLogger("cassq")
 
-# Open files that connections leave to the client: its catalog, pipes and locks.
+# Open files that connections must leave for the client: its catalog, pipes and locks.
 FILES_RESERVED = 512
 
 
 class GatewayOptions(NamedTuple):
-    """How to serve. cert, key: for TLS; None: without. grace: how long requests may go on after a
-    signal, in seconds."""
+    """How to serve. cert, key: for TLS; None: no TLS. grace: how many seconds requests may go on
+    after a signal."""
 
     credentials: Path | None = None
     cert: Path | None = None
@@ -49,7 +49,7 @@ class GatewayOptions(NamedTuple):
 
 
 class ServingPlace(NamedTuple):
-    """Where a process serves. sockets: they listen. counts_fd, slot: see `Counts`."""
+    """Where a process serves. sockets: listening already. counts_fd, slot: see `Counts`."""
 
     sockets: Sequence[socket.socket]
     counts_fd: int
@@ -57,8 +57,8 @@ class ServingPlace(NamedTuple):
 
 
 def check_exposure(listen: str, *, credentials: bool, insecure: bool) -> tuple[str, int]:
-    """The host and port; checks that strangers cannot get in. insecure: the user accepts the risk
-    explicitly. Raises UsageError for what is not an address, or ConfigError."""
+    """The host and port, unless strangers could get in. insecure: whether the user explicitly
+    accepts that risk. Raises UsageError for an invalid address, ConfigError for an exposed one."""
     address = split_address(listen)
     if address is None:
         raise UsageError(
@@ -87,7 +87,7 @@ def open_sockets(listen: str, processes: int) -> list[list[socket.socket]]:
 
 
 def server_tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
-    """How to encrypt; None for not at all. Raises ConfigError."""
+    """The TLS context; None: no TLS. Raises ConfigError."""
     if cert is None and key is None:
         return None
     if cert is None or key is None:
@@ -99,7 +99,7 @@ def server_tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
 
 
 class Certificate:
-    """What a process encrypts with, as its files are now. Raises ConfigError."""
+    """A process's TLS context, from the present certificate and key files. Raises ConfigError."""
 
     def __init__(self, cert: Path | None, key: Path | None) -> None:
         self._files = [each for each in (cert, key) if each is not None]
@@ -108,8 +108,8 @@ class Certificate:
         self.tls: ssl.SSLContext | None = server_tls(cert, key)
 
     def refresh(self, *, anyway: bool = False) -> None:
-        """Read the files again if they have changed, or `anyway`; files that cannot be used change
-        nothing."""
+        """Read the files again if they have changed. anyway: even if not. If they cannot be used,
+        the former certificate stays."""
         if not self._files:
             return
         state = self._times()
@@ -128,7 +128,7 @@ class Certificate:
 
 
 def _refresh(credentials: Credentials | None, certificate: Certificate, *, anyway: bool) -> None:
-    """Read files again that have changed; `anyway`, all of them."""
+    """Read changed files again. anyway: read all of them."""
     if credentials is not None:
         credentials.refresh(anyway=anyway)
     certificate.refresh(anyway=anyway)
@@ -156,10 +156,10 @@ async def serve(
     each_second: Callable[[], object] = lambda: None,
     clock: Clock | None = None,
 ) -> bool:
-    """Serve until `stop` is set. opening: opens the service. renew: once it is set, files are read
-    again that do not seem to have changed. ready: called once it serves. Returns
-    whether all that was asked was answered. Raises ConfigError for files that cannot be used, and
-    what `opening` raises."""
+    """Serve until `stop` is set. opening: opens the service. renew: when it is set, all files are
+    read again, even if they seem unchanged. ready: called when it serves. Returns whether all
+    requests were answered. Raises ConfigError for files that cannot be used, and what `opening`
+    raises."""
     clock = clock or SystemClock()
     credentials = None if options.credentials is None else Credentials(options.credentials)
     verifier = None if credentials is None else Verifier(credentials)

@@ -1,1 +1,1 @@
-"""What the gateway does for SQS clients: the actions of SQS, on the queues of one place."""
+"""The actions of SQS, carried out on the queues of one URL."""

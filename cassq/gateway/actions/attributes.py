@@ -1,8 +1,8 @@
-"""Attributes of queues: their limits, and what they are of a queue's policy.
+"""Attributes of queues: their limits, and how they map to a queue's policy.
 
-What has a setting of cassq is that setting, so that native consumers keep to it and what they
-change is seen here; the rest is kept as JSON in the policy's `attributes`, which cassq does not
-read.
+An attribute that cassq has a setting for is that setting: native consumers follow it, and SQS
+clients see what others change. All other attributes are kept as JSON in the policy's `attributes`,
+which the rest of cassq does not read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cassq.model.queues import QueuePolicy
 from cassq.settings import QueueSettings
 
 MAX_RECEIVE_COUNT = 1000
-UNLIMITED = 1_000_000  # deliveries, of a queue without a redrive policy
+UNLIMITED = 1_000_000  # `max_deliveries` of a queue without a redrive policy
 _KEPT = 1024
 
 # Numbers, each with its least and greatest value, and its default.
@@ -41,7 +41,7 @@ REDRIVE, REDRIVE_ALLOW = "RedrivePolicy", "RedriveAllowPolicy"
 OF_FIFO = ("FifoQueue", "ContentBasedDeduplication", *CHOICES)
 FIFO = "FifoQueue"
 SETTABLE = (*NUMBERS, *FLAGS, *TEXTS, *CHOICES, REDRIVE, REDRIVE_ALLOW)
-# Those that are settings, but for a visibility timeout of 0.
+# Attributes that are settings, except a visibility timeout of 0.
 SETTINGS = ("VisibilityTimeout", "MessageRetentionPeriod")
 LEAST_TIMEOUT = 0.05
 SOURCES_MAX = 10
@@ -57,7 +57,7 @@ SET, TAGS, CHANGED, MOVES = "set", "tags", "changed", "moves"
 
 
 class Names(Protocol):
-    """What knows the ARNs of queues."""
+    """Translates between names and ARNs of queues."""
 
     def arn(self, name: str) -> str:
         """The ARN of a queue."""
@@ -78,7 +78,7 @@ def _parsed(stored: str) -> dict[str, Any]:
 
 
 def kept(policy: QueuePolicy, part: str = SET) -> dict[str, str]:
-    """What a policy keeps for clients of a gateway: the attributes that they set, or tags."""
+    """What a policy keeps for SQS clients. part: the attributes that they set, or their tags."""
     found = _parsed(policy.attributes).get(part)
     return dict(found) if isinstance(found, dict) else {}
 
@@ -91,7 +91,7 @@ def packed(policy: QueuePolicy, **parts: Any) -> str:
 
 
 def number(policy: QueuePolicy, name: str) -> int:
-    """An attribute that is a number, as it is now."""
+    """The present value of an attribute that is a number."""
     if name == "VisibilityTimeout":
         own = _parsed(policy.attributes).get(SET, {}).get(name)
         if own == "0" and policy.claim_timeout == LEAST_TIMEOUT:
@@ -104,8 +104,8 @@ def number(policy: QueuePolicy, name: str) -> int:
 
 
 def shown(policy: QueuePolicy, name: str, host: Names | None = None) -> str | None:
-    """A settable attribute as it is now; None if the queue has none. host: knows the ARNs of queues
-    in policies."""
+    """The present value of a settable attribute; None if the queue has none. host: makes ARNs of
+    the names of queues in redrive policies; None: shows names."""
     if name in NUMBERS:
         return str(number(policy, name))
     if name == REDRIVE:
@@ -137,9 +137,9 @@ def is_fifo(policy: QueuePolicy) -> bool:
 
 
 class MessageTerms(NamedTuple):
-    """What requests for messages need of a queue's attributes. by_content, by_group: whether
-    duplicates are known by their bodies, and each group has ids of its own. Times are in seconds,
-    sizes in bytes."""
+    """The attributes of a queue that requests for messages need. by_content: whether messages with
+    equal bodies are duplicates. by_group: whether deduplication ids are separate for each group.
+    Times are in seconds, sizes in bytes."""
 
     fifo: bool
     by_content: bool
@@ -165,7 +165,7 @@ def terms_of(policy: QueuePolicy) -> MessageTerms:
 
 
 def defaults(*, fifo: bool = False) -> QueueSettings:
-    """The settings of a queue that SQS clients create, if they name none."""
+    """The settings of a queue that SQS clients create, if they set no attributes."""
     found: QueueSettings = {
         "claim_timeout": 30.0,
         "retain_unconsumed": float(NUMBERS["MessageRetentionPeriod"][2]),
@@ -190,8 +190,9 @@ def changing(
     *,
     fifo: bool = False,
 ) -> Callable[[QueuePolicy], QueueSettings]:
-    """What gives a queue the attributes in `wanted`, which are checked at once. policies: of all
-    queues. fifo: it is a FIFO queue. Raises ActionError."""
+    """A function from a queue's policy to the settings that give it the attributes in `wanted`.
+    policies: of all queues, by name. fifo: whether it is a FIFO queue. Checks `wanted` at once.
+    Raises ActionError."""
     settings: QueueSettings = {}
     own: dict[str, str] = {}
     for each, value in wanted.items():
@@ -210,7 +211,7 @@ def changing(
         changed = {each: value for each, value in {**kept(policy), **own}.items() if value}
         for each in SETTINGS:
             if each in own and own[each] != "0":
-                del changed[each]  # the setting says it
+                del changed[each]  # the setting has the value
         _check_fifo(changed)
         return {**settings, "attributes": packed(policy, **{SET: changed})}
 
@@ -218,7 +219,7 @@ def changing(
 
 
 def _checked(host: Names, name: str, value: str) -> str:
-    """A value of an attribute in the form in which it is kept. Raises ActionError."""
+    """The value of an attribute, checked, as it is kept. Raises ActionError."""
     if name in NUMBERS:
         least, most, _ = NUMBERS[name]
         if not re.fullmatch(r"\d{1,9}", value) or not least <= int(value) <= most:
@@ -254,7 +255,7 @@ def _object(name: str, value: str) -> dict[str, Any]:
 
 
 def _check_fifo(attributes: Mapping[str, str]) -> None:
-    """Raise ActionError if a FIFO queue would have a limit that does not go with its scope."""
+    """Raise ActionError if a FIFO queue's throughput limit does not go with its scope."""
     by_group = attributes.get("FifoThroughputLimit") == "perMessageGroupId"
     if by_group and attributes.get("DeduplicationScope") != "messageGroup":
         raise fault(
@@ -311,7 +312,7 @@ def _redrive_allow(host: Names, value: str) -> str:
 
 
 def _allows(host: Names, target: QueuePolicy, source: str) -> bool:
-    """Whether a queue takes the dead letters of another."""
+    """Whether a queue's redrive allow policy accepts dead letters of `source`."""
     stored = kept(target).get(REDRIVE_ALLOW)
     if not stored:
         return True

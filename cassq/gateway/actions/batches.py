@@ -1,4 +1,4 @@
-"""Batches of messages: each entry succeeds or fails by itself, in one answer."""
+"""Batches of messages: each entry succeeds or fails on its own, in one answer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Entry = Mapping[str, Any]
 
 
 def _entries(request: Request) -> Sequence[Entry]:
-    """The entries of a batch. Raises ActionError for one that is refused as a whole."""
+    """The entries of a batch. Raises ActionError for a batch that is refused as a whole."""
     entries: Sequence[Entry] = request.parameters.get("Entries") or ()
     if not entries:
         raise fault("EmptyBatchRequest", "There should be at least one entry in the request.")
@@ -58,7 +58,7 @@ def _entries(request: Request) -> Sequence[Entry]:
 
 
 class _Outcomes:
-    """What became of the entries of a batch."""
+    """The outcomes of the entries of a batch."""
 
     def __init__(self) -> None:
         self.done: list[dict[str, Any]] = []
@@ -112,12 +112,12 @@ async def send_message_batch(host: Host, request: Request) -> Answer:
     if not outcomes.done:
         for result in results:
             if isinstance(result, Exception):
-                raise result  # all of it failed, maybe because the store did
+                raise result  # all entries failed, perhaps because the store did
     return outcomes.answer
 
 
 def _failure(error: Exception) -> ActionError:
-    """Why an entry could not be sent, as its answer says it."""
+    """The SQS error for an entry that could not be sent. Raises an error that it does not know."""
     if isinstance(error, UsageError):
         return fault("InvalidParameterValue", str(error))
     if isinstance(error, QueueFullError):

@@ -1,7 +1,7 @@
 """Contents of messages: bodies and attributes of SQS as payloads and headers, and their checksums.
 
-A String attribute is a header of its name, so that native consumers see it as such. Types other
-than String, and what no header can hold, are in one more header, as JSON.
+A String attribute is a header with its name, so native consumers see it too. One more header holds
+other types, and values that no header can hold, as JSON.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from cassq.producer.dedup import DEDUP_HEADER
 SIZE_MAX = 1_048_576  # bytes of a message with its attributes, or of a batch
 ATTRIBUTES_MAX = 10
 NAME_LENGTH_MAX = 256
-HEADER = "cassq-sqs"  # holds what the headers cannot say
+HEADER = "cassq-sqs"  # holds, as JSON, what other headers cannot
 ENCODING = "cassq-encoding"  # the attribute of a payload that is not text
 TRACE = "AWSTraceHeader"
 DEDUPLICATION = "MessageDeduplicationId"
 
 _OWN = "cassq-"
-_CONTROLS = bytes(set(range(32)) - set(b"\t\n\r"))  # what ASCII has that XML has not
+_CONTROLS = bytes(set(range(32)) - set(b"\t\n\r"))  # characters of ASCII that XML does not allow
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 _RESERVED = re.compile(r"(aws|amazon)\.", re.IGNORECASE)
@@ -101,12 +101,12 @@ def _with_attributes(
 
 
 def _text(name: str, text: str) -> bytes:
-    """Text as bytes, if SQS takes all of its characters."""
+    """Text as bytes. Raises ActionError for characters that SQS does not allow."""
     if text.isascii():
         encoded = text.encode()
         if len(encoded.translate(None, _CONTROLS)) == len(encoded):
-            return encoded  # by far the most are such
-    wrong = None if text.isprintable() else _NOT_XML.search(text)  # what prints is XML
+            return encoded  # nearly all texts are plain ASCII
+    wrong = None if text.isprintable() else _NOT_XML.search(text)  # XML allows what is printable
     if wrong is not None:
         raise fault(
             "InvalidMessageContents",
@@ -126,7 +126,7 @@ def _check_name(name: str) -> None:
 
 
 def _size(name: str, value: Value) -> int:
-    """The size of a value with its type, in bytes. Raises ActionError for a wrong one."""
+    """The size of a value with its type, in bytes. Raises ActionError for an invalid one."""
     kind = value.get("DataType") or ""
     base = kind.partition(".")[0]
     if base not in ("String", "Number", "Binary") or len(kind) > NAME_LENGTH_MAX:
@@ -176,7 +176,7 @@ def _headers(attributes: Mapping[str, Value], system: Mapping[str, Value]) -> di
 
 
 def with_system(headers: Mapping[str, str] | None, name: str, value: str) -> dict[str, str]:
-    """The headers of a message that has one more system attribute."""
+    """A message's headers, with one more system attribute."""
     more = _parsed(headers[HEADER]) if headers and HEADER in headers else {}
     more["system"] = {**more.get("system", {}), name: value}
     packed = _compact(more)
@@ -206,9 +206,8 @@ def checksum(attributes: Mapping[str, Value]) -> str:
 
 
 class Received(NamedTuple):
-    """What the headers of a message say to SQS clients. system: system attributes that were sent
-    with it. death: its death record, if it is a dead letter. dedup_id: by which the queue knows
-    it."""
+    """What the headers of a message tell SQS clients. system: system attributes that were sent with
+    it. death: its death record, if it is a dead letter. dedup_id: the queue's dedup id of it."""
 
     attributes: dict[str, dict[str, Any]]
     system: dict[str, str]
@@ -217,8 +216,8 @@ class Received(NamedTuple):
 
 
 def received(headers: Mapping[str, str], *, is_text: bool) -> Received:
-    """What the headers say of a message, by whatever client it was pushed. is_text: of its
-    payload."""
+    """What the headers of a message say, whichever client pushed it. is_text: whether its payload
+    is text."""
     attributes: dict[str, dict[str, Any]] = {}
     more = _parsed(headers[HEADER]) if HEADER in headers else {}
     types = more.get("types", {})
@@ -241,18 +240,18 @@ def received(headers: Mapping[str, str], *, is_text: bool) -> Received:
 
 
 def body_of(payload: bytes) -> tuple[str, bool]:
-    """A payload as SQS can show it, in base64 if it is not such text; and whether it is."""
+    """A payload as a body of SQS, and whether it is text; what SQS cannot show is in base64."""
     try:
         text = payload.decode()
     except UnicodeDecodeError:
         return base64.b64encode(payload).decode(), False
-    if text.isprintable() or not _NOT_XML.search(text):  # what prints is XML, and usual
+    if text.isprintable() or not _NOT_XML.search(text):  # most texts are printable
         return text, True
     return base64.b64encode(payload).decode(), False
 
 
 def _parsed(text: str) -> dict[str, Any]:
-    """The JSON object in a header of ours; empty for anything else, such as a user's own."""
+    """The JSON object in `HEADER`; empty for anything else, such as a user's own header."""
     try:
         found = json.loads(text)
     except ValueError:
@@ -261,7 +260,7 @@ def _parsed(text: str) -> dict[str, Any]:
 
 
 def chosen(names: Sequence[str], attributes: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The attributes asked for: by name, by the beginning of names ("price.*"), or all."""
+    """The requested attributes: by name, by prefix ("price.*"), or all."""
     if not names or not attributes:
         return {}
     if any(name in ("All", ".*") for name in names):

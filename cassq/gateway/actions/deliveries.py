@@ -1,11 +1,9 @@
-"""Deliveries: two threads for each queue, one that receives messages and one that settles them, for
-all requests.
+"""Deliveries: each queue has two threads for all requests: one receives messages, one settles.
 
-What the requests of one turn of the loop ask for reaches a thread together: all that is deleted
-is written in one transaction, and what several wait for is claimed in one. Requests that wait stand
-in line, and never more is claimed than they ask for: a message that nobody gets would be hidden
-from everybody until its deadline. Nobody who waits for messages waits for the sync of what others
-delete.
+The requests of one turn of the loop reach a thread together: all deletions are written in one
+transaction, and the messages for several requests are claimed in one. Requests wait in line, and
+never more messages are claimed than they ask for: a message without a receiver would be hidden from
+all until its deadline. With two threads, receiving need not wait for the syncs of deletions.
 """
 
 from __future__ import annotations
@@ -33,8 +31,8 @@ logger: logging.Logger = logging.getLogger("cassq")
 
 
 class _Want:
-    """Messages that a request waits for. number: its place among all. ms: for how long they become
-    its own. until: when it has waited long enough, by the watch of its `Deliveries`."""
+    """A request that waits for messages. number: its place in line. ms: how long its messages are
+    hidden from others. until: when it has waited long enough, by the watch of its `Deliveries`."""
 
     __slots__ = ("future", "most", "ms", "number", "until")
 
@@ -49,14 +47,14 @@ class _Want:
 
 
 class _Leaving(NamedTuple):
-    """A request whose client left."""
+    """A request whose client disconnected."""
 
     want: _Want
 
 
 class _Line:
-    """Requests that wait for messages. Those that want them for equally long are one line; no step
-    looks at all of them, as ten thousand may wait. The thread's."""
+    """Requests that wait for messages: a line for each visibility timeout (`ms`). Ten thousand may
+    wait, so no method but `clear` goes over all of them. Used by the receiving thread only."""
 
     def __init__(self) -> None:
         self._alike: dict[int, OrderedDict[int, _Want]] = {}
@@ -72,7 +70,7 @@ class _Line:
         heapq.heappush(self._ends, (want.until, want.ms, want.number))
 
     def leave(self, ms: int, number: int) -> _Want | None:
-        """Take a request out; None if it is not there any more."""
+        """Remove a request; None if it is not in line any more."""
         line = self._alike.get(ms)
         want = None if line is None else line.pop(number, None)
         if line is None or want is None:
@@ -83,16 +81,17 @@ class _Line:
         return want
 
     def first(self) -> _Want:
-        """The one that has waited for longest."""
+        """The request that has waited for longest."""
         heads = (next(iter(line.values())) for line in self._alike.values())
         return min(heads, key=attrgetter("number"))
 
     def asked(self, ms: int) -> int:
-        """How many messages those ask for that want them for so long."""
+        """How many messages the requests with this visibility timeout ask for."""
         return self._asked[ms]
 
     def served(self, ms: int, found: list[Message]) -> list[tuple[_Want, list[Message]]]:
-        """Deal messages out to those that want them for so long, who leave."""
+        """Distribute messages to the first requests with this visibility timeout; these leave the
+        line."""
         dealt: list[tuple[_Want, list[Message]]] = []
         at = 0
         while at < len(found) and ms in self._alike:
@@ -103,7 +102,7 @@ class _Line:
         return dealt
 
     def over(self, now: float) -> list[_Want]:
-        """Those that have waited for long enough; they leave."""
+        """The requests that have waited for long enough; they leave the line."""
         found: list[_Want] = []
         while self._ends:
             until, ms, number = self._ends[0]
@@ -116,11 +115,11 @@ class _Line:
         return found
 
     def next_end(self) -> float:
-        """When the first of them has waited for long enough; after `over`."""
+        """When the next request will have waited for long enough. Call it after `over`."""
         return self._ends[0][0]
 
     def clear(self) -> list[_Want]:
-        """Those that wait; they leave."""
+        """All requests, in order; they leave the line."""
         found = [want for line in self._alike.values() for want in line.values()]
         self._alike.clear()
         self._asked.clear()
@@ -129,7 +128,7 @@ class _Line:
 
 
 class _Deletion(NamedTuple):
-    """Messages to be deleted, by their receipts."""
+    """A request to delete messages, by their receipts."""
 
     receipts: Sequence[str]
     future: asyncio.Future[frozenset[str]]
@@ -137,8 +136,8 @@ class _Deletion(NamedTuple):
 
 class Deliveries:
     """Receives and settles the messages of one group of a queue. open_receiver: opens a receiver;
-    called in the thread. in_time: only what is not past its deadline can be deleted. Methods are
-    called in the loop."""
+    called in the thread. in_time: whether messages past their deadline cannot be deleted. Methods
+    must be called in the loop."""
 
     def __init__(
         self,
@@ -167,8 +166,9 @@ class Deliveries:
     # --- the loop's side ------------------------------------------------------------------------
 
     async def receive(self, most: int, ms: int, seconds: float) -> list[Message]:
-        """At most `most` messages, which are nobody else's for `ms` milliseconds; empty if none
-        come within `seconds`. Cancelled, it gives back, uncounted, what was received for it."""
+        """At most `most` messages, hidden from others for `ms` milliseconds; empty if none come
+        within `seconds`. If it is cancelled, messages that were received for it are given back,
+        uncounted."""
         until = self._watch.seconds() + seconds
         want = _Want(next(self._numbers), most, ms, until, self._loop.create_future())
         self._receiving.send(want)
@@ -193,8 +193,8 @@ class Deliveries:
         return await future
 
     async def hide(self, receipts: Sequence[str], seconds: int) -> frozenset[str]:
-        """Move the deadlines of messages to `seconds` from now, durably. Returns the receipts of
-        messages that nobody has any more."""
+        """Move the deadlines of messages to `seconds` from now, durably. Returns the receipts that
+        are not valid any more."""
         settle = self._queue.settle
 
         def move() -> frozenset[str]:
@@ -209,7 +209,7 @@ class Deliveries:
         return await future
 
     async def release(self, receipts: Sequence[str]) -> None:
-        """Give messages back as if they had not been received, but for those that are settled."""
+        """Give messages back as if they had not been received; skips those that are settled."""
         future: asyncio.Future[None] = self._loop.create_future()
 
         def give_back() -> None:
@@ -225,7 +225,7 @@ class Deliveries:
             self._settling.send(LoopCall(self._queue.settle(receipts).release, _log_release))
 
     async def close(self) -> None:
-        """Do what was asked for, and end the threads; requests that wait get nothing.
+        """Carry out pending deletions, and end the threads; requests that wait get nothing.
         Repeatable."""
         self._receiving.send(LoopCall(self._close_now, lambda _result, _error: None))
         await self._receiving.end()
@@ -247,7 +247,7 @@ class Deliveries:
         return False
 
     def _delete(self, deletions: list[_Deletion]) -> None:
-        """Ack all that was asked for in one transaction."""
+        """Carry out all deletions in one transaction."""
         invalid: frozenset[str] = frozenset()
         error: CassqError | None = None
         receipts = [receipt for deletion in deletions for receipt in deletion.receipts]
@@ -264,7 +264,7 @@ class Deliveries:
         def report() -> None:
             for deletion in deletions:
                 if deletion.future.done():
-                    continue  # its task left
+                    continue  # its task was cancelled
                 if error is not None:
                     deletion.future.set_exception(error)
                 elif invalid:
@@ -302,7 +302,7 @@ class Deliveries:
         self._answer([(want, []) for want in self._line.clear()])
 
     def _serve(self) -> None:
-        """Receive for those in line, and wait a moment if there is nothing for some of them."""
+        """Receive for the requests in line; if some get nothing, wait a moment for messages."""
         line = self._line
         try:
             receiver = self._opened()
@@ -325,8 +325,8 @@ class Deliveries:
             raise
 
     def _receive(self, receiver: AnyReceiver) -> bool:
-        """Receive once for the first in line, and all others that want their messages for as long;
-        False if there was nothing."""
+        """Receive once for the first in line, and all others with its visibility timeout; False if
+        there was nothing."""
         ms = self._line.first().ms
         found = list(receiver.receive(min(RECEIVE_MAX, self._line.asked(ms)), ms))
         self._answer(self._line.served(ms, found))
@@ -343,7 +343,12 @@ class Deliveries:
 def _log_release(_result: object, error: BaseException | None) -> None:
     if isinstance(error, ReceiptError):
         logger.info(
-            "other clients have since received the messages of a client that left: %s", error
+            "other clients have since received the messages of a client that disconnected: %s",
+            error,
         )
     elif error is not None:
-        logger.warning("messages of a client that left come when their time is over: %s", error)
+        logger.warning(
+            "messages of a client that disconnected come again only after their visibility"
+            " timeout: %s",
+            error,
+        )

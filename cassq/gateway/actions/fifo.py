@@ -1,7 +1,7 @@
-"""What FIFO queues have beyond others: groups of messages, deduplication, and attempts to receive.
+"""What only FIFO queues have: message groups, deduplication, and receive attempts.
 
-A FIFO queue is a `cp` queue, so that all pushes have one order whichever gateway they come through,
-whose group `default` has the order of keys: a message's key is its MessageGroupId.
+A FIFO queue is a `cp` queue, so all pushes have one order, whichever gateway they come through. Its
+group `default` keeps the order of keys, and a message's key is its MessageGroupId.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def push_of(terms: MessageTerms, parameters: Mapping[str, Any], content: Content
             )
         dedup = sha256(content.payload).hexdigest()
     headers = content.headers
-    if terms.by_group:  # the queue keeps another id, so the sender's own is kept beside it
+    if terms.by_group:  # the queue gets another id, so a header keeps the sender's own
         headers = with_system(headers, DEDUPLICATION, dedup)
         dedup = sha256(f"{group}\0{dedup}".encode()).hexdigest()
     return Push(content.payload, headers, group.encode(), None, None, dedup)
@@ -72,8 +72,8 @@ def checked_id(name: str, value: str | None) -> str | None:
 
 
 def sequence_number(pipe_id: str, seq: int) -> str:
-    """The number of the message at a place of a FIFO queue: 20 digits. It rises from one pipe to
-    the next, as their ids do."""
+    """The SequenceNumber of a message of a FIFO queue: 20 digits. Numbers rise from pipe to pipe,
+    because the ids of pipes do."""
     return str(_first_number(pipe_id) + seq).zfill(20)
 
 
@@ -84,8 +84,8 @@ def _first_number(pipe_id: str) -> int:
 
 
 def all_expired(catalog: Catalog, handles: Iterable[str]) -> list[str]:
-    """Of receipts that are not valid, those whose messages are not settled: their time is over, or
-    others have them. Cost: a read for each pipe."""
+    """Of receipts that are not valid, those whose messages are not settled: they have expired, or
+    others have the messages. Cost: a read for each pipe."""
     by_pipe: dict[tuple[str, str], list[Receipt]] = {}
     for receipt in map(parsed, handles):
         by_pipe.setdefault((receipt.group_id, receipt.pipe_id), []).append(receipt)
@@ -99,7 +99,7 @@ def all_expired(catalog: Catalog, handles: Iterable[str]) -> list[str]:
 
 
 def expired(handle: str) -> ActionError:
-    """The visibility timeout of the message of a receipt handle is over."""
+    """The error for a receipt handle whose visibility timeout is over."""
     return fault(
         "InvalidParameterValue",
         f"Value {handle!r:.200} for parameter ReceiptHandle is invalid. Reason: The receipt handle"
@@ -115,7 +115,7 @@ class Attempts:
         self._by_handle: dict[str, str] = {}
 
     def note(self, attempt: str, handles: list[str], messages: list[Any]) -> None:
-        """Remember what was received; nothing is not remembered."""
+        """Remember what an attempt received."""
         while self._known:
             oldest, (watch, _, _) = next(iter(self._known.items()))
             if watch.seconds() < ATTEMPT_SECONDS and len(self._known) < ATTEMPTS_MAX:
@@ -133,7 +133,7 @@ class Attempts:
         return known[1], known[2]
 
     def changed(self, handles: list[str]) -> None:
-        """Forget the attempts that received these: they are not as they were."""
+        """Forget the attempts that received these messages, which were changed since."""
         for handle in handles if self._known else ():
             self._forget(self._by_handle.get(handle, ""))
 

@@ -1,4 +1,4 @@
-"""The host: the queues of a place under the names, URLs and ARNs by which SQS clients know them."""
+"""The host: the queues of one URL, under the names, URLs and ARNs that SQS clients use."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from cassq.model.queues import DEFAULT_GROUP, QueuePolicy
 
 ACCOUNT = "000000000000"
 REGION = "us-east-1"
-KNOWN_SECONDS = 1.0  # how long a row is taken for the present one while nothing watches it
+KNOWN_SECONDS = 1.0  # how long a row is used before it is read again, if nothing watches it
 COUNTED_SECONDS = 1.0
-CLOCKS_MS = 20  # two clocks that are read one after the other differ by less
-BETWEEN = "--"  # a queue's name and that of its group
-# What SQS clients can do with a group that is a queue for them.
+CLOCKS_MS = 20  # reading two clocks one after the other makes a smaller difference
+BETWEEN = "--"  # separates a queue's name from its group's
+# The actions for a group that SQS clients see as a queue.
 OF_GROUPS = (
     "ReceiveMessage",
     "DeleteMessage",
@@ -41,9 +41,9 @@ IDLE_SECONDS = 60.0  # after this, the threads of a queue that is not used end
 
 
 class HostedQueue:
-    """A queue that SQS clients use. name: by which they know it. group, group_id: for which they
-    consume, by its name and its id. used_at: when it was used last, by the loop's clock; read_at:
-    when its row was read. attempts: of a FIFO queue, through this gateway."""
+    """A queue that SQS clients use. name: the name that they use. group, group_id: name and id of
+    the group for which they consume. used_at: when it was last used, by the loop's clock. read_at:
+    when its row was read. attempts: receive attempts at a FIFO queue, through this gateway."""
 
     def __init__(
         self, client: Client, queue: Queue, group_id: str, group: str = DEFAULT_GROUP
@@ -56,7 +56,7 @@ class HostedQueue:
         self.read_at: float = 0.0
         self.attempts: Attempts = Attempts()
         self._client = client
-        self._known = queue.sync.watched.row().policy  # of which the terms are
+        self._known = queue.sync.watched.row().policy  # the policy of `_terms`
         self._terms = terms_of(self._known)
         self._pusher: Pusher | None = None
         self._deliveries: dict[str, Deliveries] = {}  # by the group's name
@@ -69,7 +69,7 @@ class HostedQueue:
 
     @property
     def terms(self) -> MessageTerms:
-        """The present terms. Raises, and costs, as `policy` does."""
+        """The present terms. Errors and cost: as for `policy`."""
         policy = self.policy
         if policy is not self._known:
             self._terms, self._known = terms_of(policy), policy
@@ -77,23 +77,23 @@ class HostedQueue:
 
     @property
     def is_watched(self) -> bool:
-        """Whether changes by others are taken over in the background."""
+        """Whether changes by others are noticed in the background."""
         return self._pusher is not None or bool(self._deliveries)
 
     @property
     def pusher(self) -> Pusher:
-        """Pushes for all requests, those of one turn of the loop together."""
+        """The pusher for all requests; those of one turn of the loop share an append."""
         if self._pusher is None or self._pusher.closed:
             self._pusher = self.queue.pusher()
         return self._pusher
 
     @property
     def deliveries(self) -> Deliveries:
-        """Receives for the group of SQS clients, and settles for all groups."""
+        """The deliveries to `group`. They also settle messages of any group."""
         return self._deliveries.get(self.group) or self._deliver(self.group)
 
     async def deliveries_to(self, group: str) -> Deliveries:
-        """Receives for a group. Raises GroupNotFoundError. Cost: a read, at first."""
+        """The deliveries to a group. Raises GroupNotFoundError. Cost: a read, the first time."""
         if group not in self._deliveries and group != self.group:
             listed = self._client.sync.ports.catalog.queues.groups
             rows = await self._client.call(listed, self.queue.id)
@@ -131,7 +131,7 @@ class HostedQueue:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits for messages of it."""
+        """Whether no request waits for its messages."""
         return not any(each.waiting for each in self._deliveries.values())
 
     async def close(self) -> None:
@@ -145,13 +145,13 @@ class HostedQueue:
 
 
 def shown_name(queue: str, group: str) -> str:
-    """The name by which SQS clients know a queue for one of its groups."""
+    """The name that SQS clients use for a queue with one of its groups."""
     return queue if group == DEFAULT_GROUP else f"{queue}{BETWEEN}{group}"
 
 
 class Host:
-    """The queues of a place, for SQS clients. groups: whether each group but the default one is a
-    queue for them, too."""
+    """The queues of one URL, for SQS clients. groups: whether they see each group, except the
+    default one, as another queue."""
 
     def __init__(
         self, client: Client, *, region: str = REGION, account: str = ACCOUNT, groups: bool = False
@@ -163,14 +163,14 @@ class Host:
         self._loop = asyncio.get_running_loop()
         self._hosted: dict[str, HostedQueue] = {}
         self._jobs: dict[asyncio.Future[None], Callable[[], None]] = {}  # how to stop each
-        self._ahead_ms = 0  # the wall clock, of the catalog's
+        self._ahead_ms = 0  # how far the wall clock is ahead of the catalog's time
         self._counts: dict[str, tuple[float, dict[str, str]]] = {}  # by group id
         self._tidying: asyncio.Task[None] | None = None
 
     # --- names ----------------------------------------------------------------------------------
 
     def url(self, request: Request, name: str) -> str:
-        """The URL of a queue, by the address at which the client reached the gateway."""
+        """The URL of a queue, with the address at which the client reached the gateway."""
         return f"{request.base_url}/{self.account}/{quote(name, safe='')}"
 
     def arn(self, name: str) -> str:
@@ -184,12 +184,12 @@ class Host:
         return parts[5]
 
     def named(self, request: Request) -> str:
-        """The name of the queue that a request is for, from its URL, of which only the last part
-        counts. Raises ActionError, also if the caller may not do this with it."""
+        """The name of the queue that a request is for: the last part of its QueueUrl. Raises
+        ActionError, also if the caller is not allowed this action on it."""
         url: str = request.parameters.get("QueueUrl") or ""
         try:
             name = unquote(urlsplit(url).path.rpartition("/")[2])
-        except ValueError:  # its host is not one
+        except ValueError:  # its host is not valid
             name = ""
         if not name:
             raise fault("InvalidAddress", f"{url!r:.200} is not the URL of a queue.")
@@ -197,12 +197,12 @@ class Host:
         return name
 
     def check(self, request: Request, name: str) -> None:
-        """Raise ActionError unless the caller may do this with a queue."""
+        """Raise ActionError unless the caller is allowed this action on a queue."""
         if not request.caller.may(request.action, name):
             raise fault("AccessDenied", f"Access to {request.action} on {name!r:.200} is denied.")
 
     def wall_ms(self, catalog_ms: int) -> int:
-        """A time of the catalog by the wall clock; the same one as long as the clocks agree."""
+        """Catalog time as wall time. Gives the same result as long as neither clock is changed."""
         ports = self.client.sync.ports
         ahead_ms = ports.clock.wall_ms() - ports.catalog.now_ms()
         if abs(ahead_ms - self._ahead_ms) > CLOCKS_MS:
@@ -244,37 +244,37 @@ class Host:
         return self._keep(queue, group_id, group)
 
     async def _with_group(self, name: str, group: str) -> Queue:
-        """The queue with this name, of which a group is asked for. Raises ActionError."""
+        """The queue with this name, for one of its groups. Raises ActionError."""
         try:
             return await self.client.queue(name)
         except QueueNotFoundError as exc:
             raise no_queue(shown_name(name, group)) from exc
 
     async def check_whole(self, request: Request) -> None:
-        """Raise ActionError if a request is for a group, as if it was a queue, and groups do not
-        have its action."""
+        """Raise ActionError if a request is for a group that SQS clients see as a queue, and its
+        action is only for whole queues."""
         if request.action in OF_GROUPS or not request.parameters.get("QueueUrl"):
             return
         name = self.named(request) if self.groups else ""
         if await self.is_group(name):
             raise fault(
                 "UnsupportedOperation",
-                f"{name} is a group, and {request.action} is for whole queues: ask for it with"
+                f"{name} is a group, and {request.action} is for whole queues: use"
                 f" {name.rpartition(BETWEEN)[0]}.",
             )
 
     async def is_group(self, name: str) -> bool:
-        """Whether SQS clients know a group by this name. Cost: none for a name without a group."""
+        """Whether a name stands for a group. Cost: none for a name without a group."""
         if not self.groups or BETWEEN not in name:
             return False
         try:
             return (await self.find(name)).group != DEFAULT_GROUP
-        except ActionError:  # there is nothing of this name
+        except ActionError:  # nothing has this name
             return False
 
     async def shown_names(self, prefix: str) -> list[str]:
-        """The names of queues that begin so, as SQS clients know them. Cost: one read; with groups,
-        one more for each queue."""
+        """The names with this prefix that SQS clients see. Cost: one read; with groups, one more
+        for each queue."""
         queues = self.client.sync.ports.catalog.queues
 
         def listed() -> list[str]:
@@ -302,7 +302,7 @@ class Host:
     async def counted(
         self, hosted: HostedQueue, count: Callable[[], dict[str, str]]
     ) -> dict[str, str]:
-        """How many messages a queue has, as `count` found it within the last second."""
+        """How many messages a queue has: the result of `count`, kept for a second."""
         now, group_id = self._loop.time(), hosted.group_id
         known = self._counts.get(group_id)
         if known is None or now - known[0] >= COUNTED_SECONDS:
@@ -325,7 +325,7 @@ class Host:
                     await self.forget(name)
 
     def start(self, run: Callable[[], None], stop: Callable[[], None]) -> None:
-        """Run a job in a thread of its own; `stop` has it end soon."""
+        """Run a job in its own thread. stop: makes it end soon."""
         job = self._loop.run_in_executor(None, run)
         self._jobs[job] = stop
         job.add_done_callback(self._jobs.pop)

@@ -1,4 +1,4 @@
-"""Messages: sending, receiving, deleting them and changing their visibility, one by one."""
+"""Single messages: sending, receiving and deleting them, and changing their visibility."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ATTEMPT, GROUP = "ReceiveRequestAttemptId", "MessageGroupId"
 
 
 def ranged(name: str, value: int, most: int, least: int = 0) -> int:
-    """A number within its limits, else raises ActionError."""
+    """A number, if it is within its limits. Raises ActionError otherwise."""
     if not least <= value <= most:
         raise wrong_value(name, value, f"must be between {least} and {most}, if provided")
     return value
@@ -67,7 +67,7 @@ def sent(terms: MessageTerms, content: Content, message_id: str) -> dict[str, An
 
 
 def check_size(terms: MessageTerms, size: int) -> None:
-    """Raise ActionError for a message that is larger than its queue takes."""
+    """Raise ActionError for a message that is too large for its queue."""
     if size > terms.size_max:
         raise fault(
             "InvalidParameterValue",
@@ -140,7 +140,8 @@ async def receive_message(host: Host, request: Request) -> Answer:
 
 
 async def _received_again(hosted: HostedQueue, attempt: str, visible: int) -> list[Any]:
-    """What this attempt received before, if none of it was changed since: hidden anew."""
+    """The messages that this attempt received before, hidden again; none if any of them was changed
+    since."""
     handles, messages = hosted.attempts.found(attempt) or ([], [])
     if handles and await hosted.deliveries.hide(handles, visible):
         hosted.attempts.changed(handles)
@@ -151,8 +152,8 @@ async def _received_again(hosted: HostedQueue, attempt: str, visible: int) -> li
 def _shown(
     host: Host, hosted: HostedQueue, message: Message, names: Set[str], wanted: Sequence[str]
 ) -> dict[str, Any]:
-    """A message of a queue as the answer holds it. names, wanted: the system attributes and the
-    attributes that it shows."""
+    """A message as it is in the answer. names, wanted: the system attributes and the attributes to
+    show."""
     payload = message.payload
     body, is_text = body_of(payload)
     members: dict[str, Any] = {
@@ -205,7 +206,7 @@ def _system(
 
 
 def receipt_of(hosted: HostedQueue, handle: str) -> str:
-    """A receipt handle, checked. Raises ActionError for what is not one of this queue."""
+    """A receipt handle, checked. Raises ActionError for anything but a handle of this queue."""
     try:
         is_ours = parsed(handle).group_id == hosted.group_id
     except UsageError:
@@ -226,8 +227,8 @@ async def delete_message(host: Host, request: Request) -> Answer:
 
 
 async def deleted_too_late(host: Host, hosted: HostedQueue, handles: list[str]) -> list[str]:
-    """Delete messages; returns the receipts that a FIFO queue takes no more, as their time is over.
-    To delete a message twice is allowed."""
+    """Delete messages. Returns the receipts that have expired, which a FIFO queue refuses. Deleting
+    a message twice is allowed."""
     invalid = await hosted.deliveries.delete(handles)
     hosted.attempts.changed(handles)
     if not (invalid and hosted.fifo):
@@ -249,7 +250,7 @@ async def change_message_visibility(host: Host, request: Request) -> Answer:
 
 
 def not_in_flight(handle: str) -> ActionError:
-    """Nobody has the message of a receipt handle any more, or another has it."""
+    """The error for a receipt handle whose message was given back, settled, or received again."""
     return fault(
         "MessageNotInflight",
         f"The message with the receipt handle {handle!r:.100} is not in flight.",

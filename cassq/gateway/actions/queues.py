@@ -24,8 +24,8 @@ from cassq.settings import QueueSettings
 
 LISTED_MAX = 1000
 LANE_SECONDS = 5.0
-FAIR_TAG = "cassq:fair"  # of a queue that should be fair among groups of messages: "true"
-SOURCES = "queueUrls"  # of an answer that always has this member
+FAIR_TAG = "cassq:fair"  # "true": the queue is fair among groups of messages
+SOURCES = "queueUrls"  # a member that is in its answer even if it is empty
 TAGS_MAX = 50
 TAG_KEY_MAX, TAG_VALUE_MAX = 128, 256
 STATEMENTS_MAX = 20
@@ -82,9 +82,9 @@ async def create_queue(host: Host, request: Request) -> Answer:
 
 
 def _group_of(tags: Mapping[str, str], *, fifo: bool) -> GroupPolicy | None:
-    """The policy of the group that SQS clients consume for; None for the usual one. What they
-    receive has a deadline of its own: its claim timeout is how long the lane of a dead gateway
-    stays."""
+    """The policy of the group for which SQS clients consume; None for the default policy. Messages
+    that they receive have their own deadlines: the group's claim timeout only says how long a dead
+    gateway keeps the lane."""
     if fifo:
         return GroupPolicy(order="key", claim_timeout=LANE_SECONDS)
     if tags.get(FAIR_TAG) == "true":
@@ -93,7 +93,7 @@ def _group_of(tags: Mapping[str, str], *, fifo: bool) -> GroupPolicy | None:
 
 
 def _check_kind(name: str, wanted: Mapping[str, str], *, fifo: bool) -> None:
-    """Raise ActionError unless a queue to be made has a name of its kind."""
+    """Raise ActionError unless the name of a new queue fits its kind."""
     kind = wanted.get(attrs.FIFO)
     if kind is not None and kind.lower() != "true":
         raise fault("InvalidAttributeName", "Unknown Attribute FifoQueue.")
@@ -110,7 +110,7 @@ def _check_kind(name: str, wanted: Mapping[str, str], *, fifo: bool) -> None:
 
 
 def _check_same(policy: QueuePolicy, change: Callable[[QueuePolicy], QueueSettings]) -> None:
-    """Raise ActionError unless an existing queue has the attributes that one is created with."""
+    """Raise ActionError unless an existing queue has the attributes of a request to create it."""
     found = changed(policy, change(policy))
     for name in attrs.SETTABLE:
         if attrs.shown(found, name) != attrs.shown(policy, name):
@@ -160,7 +160,7 @@ def _page(host: Host, request: Request, names: Sequence[str], member: str) -> An
 
 
 def _after(token: str | None) -> str:
-    """The name after which the next page begins."""
+    """The name after which the next page begins. Raises ActionError for an invalid token."""
     try:
         return base64.b64decode((token or "").encode(), altchars=b"-_", validate=True).decode()
     except (binascii.Error, ValueError) as exc:
@@ -219,7 +219,7 @@ async def get_queue_attributes(host: Host, request: Request) -> Answer:
 
 
 def _counts(ports: Ports, row: QueueRow, name: str) -> dict[str, str]:
-    """How many messages are in which state for a group."""
+    """How many messages a group has in each state."""
     groups = ports.catalog.queues.groups(row.id)
     group = next((each for each in groups if each.name == name), None)
     if group is None:
@@ -246,7 +246,7 @@ async def set_queue_attributes(host: Host, request: Request) -> Answer:
 
 
 async def _change(host: Host, name: str, change: Callable[[QueuePolicy], QueueSettings]) -> None:
-    """Change what a queue has, and note when."""
+    """Change a queue's settings, and note when."""
     queue = (await host.find(name)).queue
     now_ms = host.client.sync.ports.catalog.now_ms()
 
@@ -358,7 +358,7 @@ async def remove_permission(host: Host, request: Request) -> Answer:
 
 
 def _document(host: Host, name: str, policy: QueuePolicy) -> dict[str, Any]:
-    """The access policy of a queue, or one without statements."""
+    """The access policy of a queue; one without statements if it has none."""
     stored = attrs.kept(policy).get("Policy")
     if stored:
         found: dict[str, Any] = json.loads(stored)

@@ -1,8 +1,8 @@
 """Redriving: tasks that move dead letters back to the queues that they came from, or to another.
 
 A task runs in a thread of the gateway that started it. Its record is kept with the queue of dead
-letters, and written every second: so any gateway lists and cancels it, and one whose gateway ended
-is seen to have failed. What it had moved by then stays moved; to start it again goes on.
+letters, and written every second. So any gateway can list and cancel it, and sees that a task has
+failed because its gateway ended. What the task had moved stays moved; a new task moves the rest.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ RATE_MAX = 500
 LISTED_MAX = 10
 KEPT = 10  # records of tasks that a queue keeps
 WRITE_SECONDS = 1.0
-# How long a task asks for the lane of a FIFO queue, how often, and for how long it has it.
+# How long a task asks for the lane of a FIFO queue, how often, and how long it keeps it.
 LANE_SECONDS = 10.0
 ASK_SECONDS = 0.05
 LANE_MS = 60_000
-GONE_MS = 15_000  # a task that was not written for so long has ended with its gateway
+GONE_MS = 15_000  # a task whose record was not written for this long has ended with its gateway
 RUNNING, COMPLETED, CANCELLING, CANCELLED, FAILED = (
     *("RUNNING", "COMPLETED", "CANCELLING", "CANCELLED", "FAILED"),
 )
@@ -70,11 +70,11 @@ class _Task:
     lanes: list[Lock] = field(default_factory=list)
 
     def stop(self) -> None:
-        """Have it end soon, as its gateway does."""
+        """Make it end soon, because its gateway ends."""
         self.stopping = True
 
     def run(self) -> None:
-        """Move the letters, and write how it ended."""
+        """Move the letters, and record how that ended."""
         status, reason = COMPLETED, ""
         try:
             self._take_lane()
@@ -95,9 +95,9 @@ class _Task:
             logger.warning("the end of a move from %s is not recorded: %s", self.source.name, exc)
 
     def _take_lane(self) -> None:
-        """Take the lane of a keyed group, whose holder has claimed all that waits: it gives that
-        back, and what is past its deadline is given back as well. If it does not, as it has
-        consumers that wait, what it leaves is moved."""
+        """Take the lane of a keyed group. Its holder has claimed all waiting messages, and gives
+        them back with the lane, also those past their deadlines. If the holder keeps the lane,
+        because consumers wait there, only the messages that it leaves are moved."""
         ports, watch = self.client.ports, Stopwatch()
         group = _default_group(self.client, self.source)
         if not group.policy.keyed:
@@ -116,7 +116,7 @@ class _Task:
         ports.catalog.leases.drop(request, owner)
 
     def _moves(self) -> Iterator[bool]:
-        """Move the letters for each destination; whether each came to its end."""
+        """Move the letters for each destination; yields for each whether it was completed."""
         letters = _default_group(self.client, self.source)
         if self.target is not None:
             yield self._move(letters, Filter(), None, self.target)
@@ -160,7 +160,8 @@ class _Task:
         return outcome.complete
 
     def _write(self, status: str, reason: str = "") -> str:
-        """Write the record; the status that it has then, as another gateway may have cancelled."""
+        """Write the record. Returns the status that it has then: another gateway may have cancelled
+        the task."""
         now_ms = self.client.ports.clock.wall_ms()
 
         def change(record: Record) -> Record:
@@ -179,8 +180,8 @@ class _Task:
 
 
 def _seal_open(client: Client, queue: Queue) -> None:
-    """Have pushers go on in other pipes: in the one order of a queue, what was moved to it comes
-    after the pipes that were open, however long nothing is pushed to them."""
+    """Seal a queue's open pipes, so that pushers go on in other pipes. In a strict order, moved
+    messages come after the pipes that were open, however long nothing is pushed to those."""
     catalog, store = client.ports.catalog, client.ports.store
     for pipe in catalog.pipes.live(queue.id):
         if pipe.end is None:
@@ -196,7 +197,7 @@ def _default_group(client: Client, queue: Queue) -> GroupRow:
 def _changing(
     task_id: str, change: Callable[[Record], Record]
 ) -> Callable[[QueuePolicy], QueueSettings]:
-    """Changes the record of one task, if it is kept."""
+    """A change of a policy that changes the record of one task, if it is kept."""
 
     def changed(policy: QueuePolicy) -> QueueSettings:
         records = [change(r) if r["id"] == task_id else r for r in attrs.moves(policy)]
@@ -227,7 +228,7 @@ async def start_message_move_task(host: Host, request: Request) -> Answer:
 
 
 def _begun(host: Host, arn: str, name: str, target_name: str | None, rate: int | None) -> _Task:
-    """A task whose record is written. Raises ActionError."""
+    """Write the record of a new task, and return the task. Raises ActionError."""
     client = host.client.sync
     source = _queue(client, "SourceArn", name)
     if not any(queue.policy.dead_letters == name for queue in client.queues()):
@@ -284,7 +285,7 @@ def _handle(task_id: str, arn: str) -> str:
 
 
 def _status(record: Record, now_ms: int) -> tuple[str, str]:
-    """The status of a task, and why it failed, if it did."""
+    """The status of a task, and why it failed, or ""."""
     status: str = record["status"]
     if status in _ACTIVE and now_ms - record["beat_ms"] > GONE_MS:
         return FAILED, "the gateway that ran it has ended"

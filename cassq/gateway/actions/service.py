@@ -1,4 +1,4 @@
-"""The service: answers the requests of SQS clients, on the queues of one place."""
+"""The service: answers the requests of SQS clients, on the queues of one URL."""
 
 from __future__ import annotations
 

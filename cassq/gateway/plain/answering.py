@@ -1,7 +1,7 @@
-"""Answering plain HTTP: from a request as it was read to its answer, and who asks.
+"""Answering plain HTTP: from a request as it was read to its answer, including its caller.
 
-A caller signs with its access key, as SQS clients do, or names it with its secret (`curl -u
-KEY:SECRET`). The latter is for TLS, or a network that one trusts.
+A caller signs with its access key, as SQS clients do, or sends the key with its secret (`curl -u
+KEY:SECRET`). Send secrets only over TLS, or in a trusted network.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _NAMES = {
 
 
 class PlainAnswering:
-    """Answers requests below /v1/. verifier: None takes all callers. log: says why stores cannot be
-    used."""
+    """Answers requests below /v1/. verifier: None accepts all callers. log: logs why stores cannot
+    be used."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class PlainAnswering:
         self._log = log or RareLog()
 
     async def __call__(self, request: HttpRequest) -> Reply:
-        """The answer. Raises CancelledError alone."""
+        """The answer. Raises nothing but CancelledError."""
         method = "GET" if request.method == b"HEAD" else request.method.decode("latin-1")
         path = tuple(map(unquote, request.path.decode("latin-1").split("/")[2:]))
         name = _NAMES.get((method, path[-1]), PLAIN_OTHER)
@@ -109,7 +109,7 @@ class PlainAnswering:
             return refused(PlainError(500, "failed", "the request failed; the log has more"))
 
     def _caller(self, request: HttpRequest) -> Caller:
-        """Who asks. Raises PlainError."""
+        """The caller of a request. Raises PlainError."""
         header = request.headers.get(b"authorization", b"")
         kind, _, given = header.partition(b" ")
         if self._verifier is None:
@@ -127,13 +127,13 @@ def _unauthorized(message: str) -> PlainError:
 
 
 def _named(credentials: Credentials, given: bytes) -> Caller:
-    """Who has the access key and the secret of `Authorization: Basic`."""
+    """The caller with the access key and secret of `Authorization: Basic`. Raises PlainError."""
     try:
         name, _, secret = base64.b64decode(given, validate=True).partition(b":")
     except (ValueError, binascii.Error) as exc:
         raise _unauthorized("the header Authorization is not valid") from exc
     key = credentials.keys.get(name.decode("utf-8", "replace"))
-    # Compared also for a key that is not known, so that time tells nothing.
+    # An unknown key is compared too, so that the time taken tells nothing.
     right = b"AWS4" + secret if key is None else key.secret
     if not hmac.compare_digest(right, b"AWS4" + secret) or key is None:
         raise _unauthorized("the access key or its secret is wrong")

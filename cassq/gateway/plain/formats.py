@@ -2,7 +2,7 @@
 
 A message to push is its payload alone, or an object: `payload` (text; in msgpack also bytes), or
 `payload_base64`; and `headers`, `key` or `key_base64`, `priority`, `delay` in seconds, `dedup_id`.
-A body is understood as a whole before anything is done.
+The whole body is checked before anything is done.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
 
 
 def bad(message: str, hint: str = "") -> PlainError:
-    """A request that is wrong."""
+    """The error for a wrong request."""
     return PlainError(400, "bad_request", message, hint)
 
 
@@ -61,7 +61,7 @@ def kind_of(media_type: str, otherwise: str) -> str:
 
 
 def items_of(body: bytes, kind: str) -> list[Any]:
-    """What a body holds: the lines that are not empty, or the items of the array."""
+    """The items of a body: of each line that is not empty, or of the array. Raises PlainError."""
     if kind == MSGPACK:
         try:
             found = msgspec.msgpack.decode(body)
@@ -83,7 +83,7 @@ def items_of(body: bytes, kind: str) -> list[Any]:
 
 
 def pushes_of(items: Sequence[Any]) -> list[bytes] | list[Push]:
-    """Messages to push; payloads alone if none of them has anything else."""
+    """Messages to push; only payloads if no message has another field. Raises PlainError."""
     if len(items) > PUSHED_MAX:
         raise bad(
             f"the body has {counted(len(items), 'message')}, and may have {PUSHED_MAX:,}",
@@ -128,7 +128,7 @@ def _typed(at: int, item: Mapping[str, Any], name: str, types: tuple[type, ...])
 
 
 def _either(at: int, item: Mapping[str, Any], name: str) -> bytes | None:
-    """A field of bytes, given as it is, or in base64."""
+    """A field of bytes, plain or in base64; None if it is missing. Raises PlainError."""
     plain, encoded = item.get(name), item.get(f"{name}_base64")
     if encoded is None:
         return None if plain is None else _bytes(at, name, plain)
@@ -211,8 +211,8 @@ class Act(NamedTuple):
 
 
 def acts_of(items: Sequence[Any]) -> list[Act]:
-    """The acts of a body; each item has one verb, with a receipt or several. Items that follow one
-    another and ask for the same are one act: each act is a write."""
+    """The acts of a body; each item has one verb, with one receipt or several. Adjacent items that
+    ask for the same are joined, because each act is a write. Raises PlainError."""
     acts: list[Act] = []
     for number, item in enumerate(items, 1):
         act = _act(number, item)
@@ -243,7 +243,7 @@ def _act(number: int, item: object) -> Act:
         if type(value) not in types:
             raise bad(f"{name} of act {number} must be {'a text' if str in types else 'a number'}")
     if verb == "extend" and not options:
-        raise bad(f"act {number} has no seconds", "say for how long to extend")
+        raise bad(f"act {number} has no seconds", "say how long to extend")
     try:
         milliseconds(f"delay of act {number}", options.get("delay"))
         check_seconds(f"seconds of act {number}", options.get("seconds", 0), DEADLINE_MAX_SECONDS)

@@ -1,4 +1,4 @@
-"""The OpenAPI document of plain HTTP: what it takes, and what it answers."""
+"""The OpenAPI document of plain HTTP: its requests and answers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _VISIBLE: Schema = {"type": "number", "minimum": 0, "maximum": VISIBILITY_SECOND
 
 
 def _or_null(schema: Schema) -> Schema:
-    """A field that may be null, which is as if it was not there."""
+    """A field that may be null, which means the same as a missing field."""
     return {"oneOf": [schema, _NULL]}
 
 

@@ -15,8 +15,8 @@ RECEIVED = 100
 
 
 class PlainError(Exception):
-    """A request that is refused, or cannot be done now. code: for programs, as "queue_not_found".
-    hint: what to do."""
+    """A request that is refused, or cannot be carried out now. code: for programs, such as
+    "queue_not_found". hint: what to do."""
 
     def __init__(self, status: int, code: str, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -46,8 +46,8 @@ class PlainRequest:
 
 @dataclass(slots=True)
 class PlainAnswer:
-    """An answer. undelivered: as of `cassq.gateway.request.Answer`. error: what the body says of
-    one."""
+    """An answer. undelivered: see `cassq.gateway.request.Answer`. error: the error in the body, if
+    it is one."""
 
     status: int
     body: bytes

@@ -1,10 +1,10 @@
 """The service of plain HTTP: pushes, receives and settles batches, on the queues of a host.
 
 GET   /v1/queues                  the names of queues
-PUT   /v1/queues/QUEUE            create a queue; one that is there stays as it is
+PUT   /v1/queues/QUEUE            create a queue; an existing one stays as it is
 GET   /v1/queues/QUEUE            a queue's statistics
-POST  /v1/queues/QUEUE/messages   push messages; durable when it is answered
-GET   /v1/queues/QUEUE/messages   receive messages; each is nobody else's until its deadline
+POST  /v1/queues/QUEUE/messages   push messages; they are durable when the answer comes
+GET   /v1/queues/QUEUE/messages   receive messages, hidden from others until their deadlines
 POST  /v1/queues/QUEUE/settle     settle deliveries by their receipts, or move their deadlines
 GET   /v1/openapi.json            this, as an OpenAPI document
 """
@@ -62,7 +62,7 @@ class PlainService:
         self.host: Host = host
 
     async def answer(self, request: PlainRequest) -> PlainAnswer:
-        """Do what is asked. Errors are answers too; what is raised is a defect."""
+        """Carry out a request. Errors are answers too; an exception is a defect."""
         try:
             return await _handler(request)(self.host, request)
         except PlainError as exc:
@@ -74,13 +74,13 @@ class PlainService:
         return answer
 
     def nothing(self, request: PlainRequest) -> PlainAnswer:
-        """The answer to a wait for messages that is ended."""
+        """The answer to a request whose wait for messages was ended."""
         kind = _accepted(request)
         return PlainAnswer(200, shown((), kind), kind)
 
 
 def refused(error: PlainError, **more: object) -> PlainAnswer:
-    """The answer that says so. more: what else it says."""
+    """The answer with an error. more: further fields."""
     found = error.as_dict()
     return PlainAnswer(error.status, orjson.dumps({"error": found, **more}), error=found)
 
@@ -136,14 +136,14 @@ def _number(request: PlainRequest, name: str, otherwise: float, least: float, mo
 
 
 def _known(request: PlainRequest, *names: str) -> None:
-    """Refuse parameters that are not among these: one that is ignored may be a mistake."""
+    """Refuse parameters other than these: an unknown one may be a mistake."""
     unknown = request.query.keys() - {*names}
     if unknown:
         raise bad(f"there is no parameter {min(unknown)!r:.100}", _SEE)
 
 
 async def _hosted(host: Host, request: PlainRequest, *actions: str) -> HostedQueue:
-    """The queue in the path, if the caller may do these actions with it."""
+    """The queue in the path. Raises PlainError unless the caller is allowed these actions on it."""
     name = request.path[1]
     for action in actions:
         _permit(request, action, name)
@@ -216,8 +216,8 @@ async def push_messages(host: Host, request: PlainRequest) -> PlainAnswer:
 
 
 def _pushed(outcomes: Sequence[str | Exception]) -> PlainAnswer:
-    """What became of messages. If some failed, the status is that of the first of them, as a client
-    that looks at nothing else must not take them for pushed."""
+    """The answer to a push. If some messages failed, the status is that of the first failure, so
+    that a client which checks nothing else does not think that all were pushed."""
     ids = [None if isinstance(each, Exception) else str(each) for each in outcomes]
     errors: list[dict[str, Any]] = []
     first: PlainError | None = None
@@ -263,7 +263,7 @@ async def settle_messages(host: Host, request: PlainRequest) -> PlainAnswer:
     verbs = {_PERMISSIONS.get(act.verb, "ChangeMessageVisibility") for act in acts}
     hosted = await _hosted(host, request, *sorted(verbs))
     for act in acts:
-        parsed_all(act.receipts)  # before anything is done
+        parsed_all(act.receipts)  # checks all before anything is done
     invalid: list[str] = []
     for act in acts:
         if not act.receipts:
@@ -276,7 +276,7 @@ async def settle_messages(host: Host, request: PlainRequest) -> PlainAnswer:
 
 
 def _settle(queue: Queue, act: Act) -> Sequence[str]:
-    """Do an act; returns the receipts that are not valid."""
+    """Carry out an act; returns the receipts that are not valid."""
     settlement, options = queue.settle(act.receipts), act.options
     try:
         match act.verb:

@@ -1,6 +1,7 @@
 """The wire: from bytes to requests, and from answers to bytes.
 
-`connection` and `listening` are HTTP; `answering` finds out what is asked, by whom, and writes what
-the service answers; `json_codec` and `query_codec` are the two encodings, over the tables in `sqs`,
-which `checking` holds requests to; `signatures` and `credentials` say who asks; `counts` counts.
+`http` and `listening` are HTTP; `answering` finds the action and the caller of a request, and
+writes what the service answers; `json_codec` and `query_codec` are the two encodings, by the tables
+in `sqs`; `checking` checks requests against these; `signatures` and `credentials` identify callers;
+`counts` counts requests.
 """

@@ -1,8 +1,8 @@
-"""Answering: what an HTTP request asks, by whom, and what it gets.
+"""Answering: finds the action and the caller of an HTTP request, and writes its answer.
 
-A request is understood in this order: what is not an action, such as /health; the action, in one of
-the two encodings; its caller; its parameters. Errors have the encoding of the request. What fails
-in the stores is 503, which SDKs try again; a defect of ours is 500, and is logged with all it has.
+A request is read in this order: pages that are not actions, such as /health; the action, in one of
+the two encodings; its caller; its parameters. Errors have the encoding of the request. A failure of
+the stores is 503, which SDKs try again; a defect of cassq is 500, and is logged in full.
 """
 
 from __future__ import annotations
@@ -52,15 +52,16 @@ class ActionCall:
 
 
 class Health(NamedTuple):
-    """What /health says. well: whether it serves."""
+    """What /health says. well: whether the gateway serves."""
 
     well: bool
     facts: Mapping[str, Any]
 
 
 class Answering:
-    """Answers requests. plain: answers those below /v1/. verifier: None takes all callers. scheme:
-    by which clients reach this. health: see `Health`. log: says why stores cannot be used."""
+    """Answers requests. plain: answers those below /v1/. verifier: None accepts all callers.
+    scheme: "http" or "https", by which clients reach this. health: see `Health`. log: logs why
+    stores cannot be used."""
 
     def __init__(
         self,
@@ -90,7 +91,7 @@ class Answering:
         self._numbers = itertools.count(int.from_bytes(os.urandom(4)))
 
     async def __call__(self, request: HttpRequest) -> Reply:
-        """The answer. Raises CancelledError alone."""
+        """The answer. Raises nothing but CancelledError."""
         if self._plain is not None and request.path.startswith(PLAIN_PREFIX):
             return await self._plain(request)
         method = request.method
@@ -123,13 +124,13 @@ class Answering:
         return reply
 
     def flush(self) -> None:
-        """Report what was left out of the log; called about once in a second."""
+        """Report what was left out of the log; called about once per second."""
         self._log.flush()
 
     # --- what is not an action --------------------------------------------------------------------
 
     def _page(self, request: HttpRequest) -> Reply | None:
-        """The answer to what is not an action; None if it may be one."""
+        """The answer to a request for a page; None if the request may be an action."""
         match request.method, request.path:
             case b"GET" | b"HEAD", b"/health":
                 well, facts = self._health()
@@ -150,7 +151,7 @@ class Answering:
     # --- actions ----------------------------------------------------------------------------------
 
     def _caller(self, request: HttpRequest) -> Caller:
-        """Who asks. Raises ActionError."""
+        """The caller of a request. Raises ActionError."""
         if self._verifier is not None:
             return self._verifier.key_of(request, self._clock.wall_ms() / 1000).caller
         access_key = access_key_of(request)
@@ -184,7 +185,8 @@ class Answering:
         return _reply(200, body, call, b"", answer.undelivered)
 
     def _base_url(self, request: HttpRequest) -> str:
-        """By which the client reached the gateway. Raises ActionError for a strange Host."""
+        """Scheme, host and port by which the client reached the gateway. Raises ActionError if the
+        header Host is not valid."""
         host = request.headers.get(b"host", b"")
         proto = request.headers.get(b"x-forwarded-proto")
         if proto is not None:
@@ -198,7 +200,7 @@ class Answering:
         return found
 
     def _failure(self, request: HttpRequest, call: ActionCall, exc: Exception) -> ActionError:
-        """What the client gets for an error of the service or of ours; the log gets all of it."""
+        """The client's error for a failed store or a defect of cassq; the log gets the details."""
         match exc:
             case QueueFullError():
                 return ActionError("OverLimit", exc.message)

@@ -1,6 +1,6 @@
-"""Requests are held to the tables of SQS: types, required members, and names.
+"""Checks requests against the tables of SQS: types, required members, and names.
 
-What is checked is the JSON encoding's form. Each shape is made into one function, once.
+Checks the form that the JSON encoding has. Each shape is compiled into one function, once.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 from cassq.gateway.errors import ActionError
 from cassq.gateway.wire.sqs import ACTIONS, LISTS, MAPS, SCALARS, STRUCTURES
 
-# A place in a request: the action, or where it is and its name or number there. It becomes a text
-# for an error alone.
+# A place in a request: the action; or the place around it, and its name or number there. Only an
+# error makes a text of it.
 Place = tuple["Place", str | int] | str
 # Takes a value and its place; returns it, with bytes for base64.
 Check = Callable[[Any, Place], Any]
@@ -22,12 +22,12 @@ INTEGERS = {"integer": 2**31, "long": 2**63}
 
 
 def missing(name: str) -> ActionError:
-    """A required parameter is missing."""
+    """The error for a missing parameter."""
     return ActionError("MissingParameter", f"The request must contain the parameter {name}.")
 
 
 def unknown(name: str, where: Place) -> ActionError:
-    """A parameter that the action, or a part of it, does not have."""
+    """The error for a parameter that the action, or a part of it, does not have."""
     action, _, parameter = _path((where, name)).partition(".")
     return ActionError(
         "InvalidParameterValue",

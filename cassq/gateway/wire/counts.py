@@ -1,8 +1,8 @@
 """Counts: what the processes of a gateway did, in memory that all of them share.
 
-Each process has a slot in one file, which it alone writes, so nobody waits. A process that replaces
-another goes on in its slot: counts never go back. Any of them can tell what all of them did, as
-Prometheus cannot choose which one it asks.
+Each process has a slot in one file, which only it writes, so no process waits. A process that
+replaces another goes on in its slot, so counts never decrease. Any process can report the counts of
+all, because Prometheus cannot choose which one answers it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ PLAIN_PUSH, PLAIN_RECEIVE, PLAIN_SETTLE, PLAIN_OTHER = "v1 push", "v1 receive", 
 _PLAIN = (PLAIN_PUSH, PLAIN_RECEIVE, PLAIN_SETTLE, PLAIN_OTHER)
 NAMES: Sequence[str] = (*ACTIONS, IDENTITY, OTHER, *_PLAIN)
 PLACES = {name: at for at, name in enumerate(NAMES)}
-# How a request ended: done, refused for what it asked, failed for what the gateway could not do, or
-# its client went away.
+# How a request ended: done; refused, because it was wrong; failed, because the gateway could not
+# carry it out; or gone, because its client went away.
 OUTCOMES: Sequence[str] = ("done", "refused", "failed", "gone")
 DONE, REFUSED, FAILED, GONE = range(4)
 # Upper bounds of the buckets by which durations are counted, in seconds.
 BOUNDS: Sequence[float] = (0.001, 0.002, 0.005, 0.01, 0.025, 0.1, 0.5, 2.0, 10.0, 20.0)
-_SECONDS = len(OUTCOMES)  # microseconds of all that ended, then the buckets
+_SECONDS = len(OUTCOMES)  # here: total microseconds of ended requests, then the buckets
 _EACH = _SECONDS + 1 + len(BOUNDS) + 1
 _CONNECTIONS = len(NAMES) * _EACH
 _REFUSED_CONNECTIONS = _CONNECTIONS + 1
@@ -42,7 +42,7 @@ def counts_bytes(processes: int) -> int:
 
 class Counts:
     """The counts of one process among others. fd: of a file of `counts_bytes`; it can be closed
-    afterwards. slot: this process' number, from 0."""
+    afterwards. slot: this process's number, from 0."""
 
     def __init__(self, fd: int, slot: int) -> None:
         size = os.fstat(fd).st_size
@@ -59,12 +59,12 @@ class Counts:
             cells[at + _SECONDS + 1 + bisect_left(BOUNDS, seconds)] += 1
 
     def connections(self, now: int, refused: int) -> None:
-        """How many there are now, and how many more were refused."""
+        """Set how many connections there are, and add how many more were refused."""
         self._cells[self._base + _CONNECTIONS] = now
         self._cells[self._base + _REFUSED_CONNECTIONS] += refused
 
     def metrics(self) -> list[Metric | Histogram]:
-        """Those of all processes."""
+        """The metrics of all processes."""
         total = [sum(self._cells[cell::_CELLS]) for cell in range(_CELLS)]
         requests, seconds = [], []
         for name, place in PLACES.items():

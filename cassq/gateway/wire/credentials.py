@@ -1,13 +1,13 @@
-"""Credentials: whose signatures are taken, and what each of them may do.
+"""Credentials: the access keys that are accepted, and what each of them may do.
 
-A file of TOML; without `queues` or `actions`, a key may use all. Both are patterns, as of a shell::
+A TOML file. `queues` and `actions` are patterns as in a shell; without them, a key may use all::
 
     [keys.AKIDWORKER]
     secret = "wJalrXUtnFEMI"
     queues = ["orders-*"]
     actions = ["ReceiveMessage", "DeleteMessage", "ChangeMessageVisibility"]
 
-Permission for an action is also permission for its batches, as in policies of SQS.
+Permission for an action includes its batches, as in policies of SQS.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class Credentials:
             logger.warning("any user of this machine can read the secrets in %s", path)
 
     def refresh(self, *, anyway: bool = False) -> None:
-        """Read the file again if it has changed, or `anyway`; a file that cannot be used changes
-        nothing. Cost: a look at the file's times."""
+        """Read the file again if it has changed. anyway: even if not. If it cannot be used, the
+        former keys stay. Cost: one `stat` of the file."""
         state = _state(self._path)
         if state == self._state and not anyway:
             return
@@ -109,7 +109,7 @@ def read_keys(path: Path) -> dict[str, Key]:
     except OSError as exc:
         raise ConfigError(f"{path} cannot be read: {exc.strerror or exc}", hint=_HINT) from exc
     except (tomllib.TOMLDecodeError, UnicodeError) as exc:
-        # Its text may quote the line, and so a secret.
+        # The error's text may quote the line, and so a secret.
         where = re.search(r"\(at (.*)\)$", str(exc))
         at = f", at {where[1]}" if where else ""
         raise ConfigError(f"{path} is not valid TOML{at}", hint=_HINT) from None

@@ -7,10 +7,10 @@
 Invariants:
 
 1. At most one request of a connection is answered at a time. Reading pauses while others wait, so a
-   connection holds what it answers, one chunk that was read, and one body.
-2. A client that goes away ends the task of its request. An answer that the system did not take
-   before the client went is undelivered.
-3. No connection has a timer: `sweep` is called for all of them about once in a second.
+   connection holds the request being answered, one chunk that was read, and one body.
+2. If a client goes away, the task of its request is cancelled. An answer that the operating system
+   had not taken by then counts as undelivered.
+3. No connection has a timer: `sweep` is called for each about once per second.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from typing import Protocol, TypeVar, cast
 import httptools
 
 BODY_BYTES_MAX = 1_153_433  # 1.1 MiB
-PLAIN_BODY_BYTES_MAX = 16 * 1024 * 1024  # of batches
+PLAIN_BODY_BYTES_MAX = 16 * 1024 * 1024  # of plain HTTP, whose batches are larger
 PLAIN_PREFIX = b"/v1/"
 HEAD_BYTES_MAX = 32 * 1024
 HEADERS_MAX = 100
 BODIES_BYTES_MAX = 256 * 1024 * 1024  # of all connections, from the first byte to the answer
-SMALL_BODY_BYTES = 64 * 1024  # up to this size one is read however much there is already
-CHUNKED_FACTOR_MAX = 4  # a request, with all that is around its chunks, by its greatest body
+SMALL_BODY_BYTES = 64 * 1024  # bodies up to this size are read even beyond `BODIES_BYTES_MAX`
+CHUNKED_FACTOR_MAX = 4  # a chunked request has at most this times the bytes of the largest body
 SLOW_SECONDS = 10.0
 BODY_BYTES_PER_SECOND_MIN = 16 * 1024
 IDLE_SECONDS = 120.0
-CROWDED_SECONDS = 10.0  # how long a connection may be idle while there is little room for others
+CROWDED_SECONDS = 10.0  # how long a connection may be idle when few more can be accepted
 REASONS = {
     200: "OK",
     204: "No Content",
@@ -61,9 +61,9 @@ T = TypeVar("T")
 
 
 class HttpRequest:
-    """A request. path, query: as they were sent, still encoded. headers: by their names in lower
-    case. can_end: whether its task may be cancelled at the end of the gateway, as it then has an
-    answer. ending: that was done."""
+    """A request. path, query: as they were sent, still encoded. headers: by name in lower case.
+    can_end: whether its task may be cancelled when the gateway ends, because it has an answer for
+    that. ending: whether that was done."""
 
     __slots__ = ("body", "can_end", "ending", "headers", "keep_alive", "method", "path", "query")
 
@@ -79,7 +79,8 @@ class HttpRequest:
         self.ending: bool = False
 
     async def unless_ended(self, answer: Awaitable[T], *, waits: bool) -> T | None:
-        """The answer, or None if the end of the gateway came first. waits: whether that may be."""
+        """The answer, or None if the gateway ended first. waits: whether the gateway's end may cut
+        it off."""
         self.can_end = waits
         try:
             return await answer
@@ -95,8 +96,8 @@ class HttpRequest:
 
 
 class Reply:
-    """An answer. headers: lines, each with its end. undelivered: what to do if the client does not
-    get it."""
+    """An answer. headers: lines, each with its line end. undelivered: what to do if the client does
+    not get it."""
 
     __slots__ = ("body", "headers", "status", "undelivered")
 
@@ -114,9 +115,9 @@ class Reply:
 
 
 class ConnectionHost(Protocol):
-    """What all connections share. date: the header's line. closing: whether no more requests are
-    taken. body_bytes: of all bodies that are read or being answered; body_bytes_max: beyond it,
-    large ones are refused."""
+    """What all connections share. date: the line of that header. closing: whether no more requests
+    are accepted. body_bytes: the size of all bodies that are being read or answered.
+    body_bytes_max: beyond it, large bodies are refused."""
 
     date: bytes
     closing: bool
@@ -124,11 +125,11 @@ class ConnectionHost(Protocol):
     body_bytes_max: int
 
     async def answer(self, request: HttpRequest) -> Reply:
-        """Answer a request. Raises CancelledError alone."""
+        """Answer a request. Raises nothing but CancelledError."""
         ...
 
     def opened(self, connection: HttpConnection) -> None:
-        """A connection is there."""
+        """A connection was opened."""
         ...
 
     def lost(self, connection: HttpConnection) -> None:
@@ -136,16 +137,16 @@ class ConnectionHost(Protocol):
         ...
 
     def undelivered(self, give_back: Undelivered) -> None:
-        """The client of an answer has gone."""
+        """The client went away before it got an answer: undo what the answer promised."""
         ...
 
     def too_much(self) -> None:
-        """A body was refused, as there are too many bytes of others."""
+        """A body was refused, because other bodies have too many bytes."""
         ...
 
 
 class HttpConnection(asyncio.Protocol):
-    """One connection. refusing: answer 503, and close: there are too many."""
+    """One connection. refusing: whether to answer 503 and close, because there are too many."""
 
     def __init__(self, house: ConnectionHost, *, refusing: bool = False) -> None:
         self._house = house
@@ -183,7 +184,7 @@ class HttpConnection(asyncio.Protocol):
         """See `asyncio.Protocol`."""
         self._transport = cast("asyncio.Transport", transport)
         self.was_made = True
-        # With 0, "paused" means that something was not taken, and "resumed" that all was.
+        # With 0, "paused" means that the system has not taken all bytes, "resumed" that it has.
         self._transport.set_write_buffer_limits(high=0)
         self._house.opened(self)
 
@@ -192,7 +193,7 @@ class HttpConnection(asyncio.Protocol):
         self._lost = True
         self._waiting.clear()
         self._hold(-self._held)
-        # What was read of a request goes at once: a parser and its connection hold each other.
+        # Frees a partly read request at once: a parser and its connection refer to each other.
         del self._parser
         self._headers, self._chunks = {}, []
         if self._task is not None:
@@ -312,13 +313,13 @@ class HttpConnection(asyncio.Protocol):
         self._refuse(413, f"a body has at most {self._body_bytes_max} bytes")
 
     def _refuse(self, status: int, why: str) -> None:
-        """Answer this after what was asked before, and close."""
+        """After the answers to earlier requests, answer this error, and close."""
         if self._refusal is None:
             self._refusal = Reply(status, why.encode("utf-8", "replace") + b"\n")
             self._chunks = []
 
     def _advance(self) -> None:
-        """Begin what is next, if nothing is in hand."""
+        """Begin the next request, if none is being answered."""
         if self._task is None and not self._blocked and not self._lost:
             if self._waiting:
                 if self._refusing:
@@ -362,7 +363,7 @@ class HttpConnection(asyncio.Protocol):
         head = _head(reply, self._house.date, keep=keep)
         if request.method == b"HEAD":
             body = b""
-        # Before the write, which may find that the system does not take all of it.
+        # Set before the write, because the system may not take all bytes.
         self._unsent = reply.undelivered
         if len(body) <= _COPIED_BYTES_MAX:
             self._transport.write(head + body)
@@ -375,7 +376,7 @@ class HttpConnection(asyncio.Protocol):
             self._transport.close()
 
     def _finish(self, reply: Reply) -> None:
-        """Write the last answer, and close. What the client still sends is not read."""
+        """Write the last answer, and close. Reads nothing more from the client."""
         head = _head(reply, self._house.date, keep=False)
         self._waiting.clear()
         self._transport.write(head + reply.body)
@@ -383,14 +384,14 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def is_answering(self) -> bool:
-        """Whether a request is in hand."""
+        """Whether a request is being answered."""
         return self._task is not None
 
     # --- what the house asks for ------------------------------------------------------------------
 
     def sweep(self, now: float, *, crowded: bool) -> None:
-        """End a client that is too slow, or idle for too long. now: by the loop's clock. crowded:
-        there is little room for others."""
+        """Close the connection if its client is too slow, or idle for too long. now: by the loop's
+        clock. crowded: whether few more connections can be accepted."""
         if self._blocked:
             if now - self._blocked_since > SLOW_SECONDS:
                 self._transport.abort()
@@ -405,7 +406,7 @@ class HttpConnection(asyncio.Protocol):
             self._transport.close()
 
     def drain(self) -> None:
-        """Close after what is in hand. A request that waits for messages answers now."""
+        """Close after the present request. If that waits for messages, it is answered now."""
         request = self._current
         if request is not None and request.can_end and self._task is not None:
             request.ending = True

@@ -1,4 +1,4 @@
-"""The JSON 1.0 encoding: a header names the action, and the Query encoding's code of an error."""
+"""The JSON 1.0 encoding: headers name the action, and the code that an error has in XML."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Listening: accepts connections, sweeps through them, and ends them.
 
-Each is counted when it is accepted, before TLS. Those beyond the limit get 503, a few of them at a
-time, so that a client learns why; more than these are closed.
+A connection is counted when it is accepted, before TLS. Connections beyond the limit get 503, a few
+at a time, so that a client learns why; further ones are closed at once.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ REFUSALS_MAX = 64
 BACKLOG = 1024
 SWEEP_SECONDS = 1.0
 PAUSE_SECONDS = 0.05
-CROWDED = 0.75  # of the connections that there may be
+CROWDED = 0.75  # the share of the maximum of connections above which the listener is crowded
 
 
 class Listener:
-    """Connections at some sockets, which listen. answer: answers requests. tls: for connections
-    from now on; None: without. body_bytes_max: see `ConnectionHost`. each_second: what else to do
-    about once in a second."""
+    """Accepts connections at listening sockets. answer: answers requests. tls: for new connections;
+    None: no TLS. body_bytes_max: see `ConnectionHost`. each_second: called about once per
+    second."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Listener:
         self._clock = clock
         self._most = connections_max
         self._each_second = each_second
-        self._count = 0  # accepted, with those in the handshake of TLS
+        self._count = 0  # accepted, including those in the TLS handshake
         self._open: set[HttpConnection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._accepting: list[asyncio.Task[None]] = []
@@ -71,12 +71,12 @@ class Listener:
 
     @property
     def connections(self) -> int:
-        """How many there are now."""
+        """How many connections there are now."""
         return self._count
 
     @property
     def requests(self) -> int:
-        """How many are in hand. Cost: a look at each connection."""
+        """How many requests are being answered. Cost: checks each connection."""
         return sum(each.is_answering for each in self._open)
 
     # --- for connections --------------------------------------------------------------------------
@@ -120,7 +120,7 @@ class Listener:
     # --- accepting --------------------------------------------------------------------------------
 
     def open(self, sockets: Sequence[socket.socket]) -> None:
-        """Begin to accept. sockets: they listen already; they are closed in the end."""
+        """Begin to accept. sockets: listening already; `stop` closes them."""
         self._sockets = sockets
         self._sweep()
         for each in sockets:
@@ -146,7 +146,7 @@ class Listener:
             else:
                 self._count += 1
                 self._begin(self._establish(opened, _peer(place), refusing=refusing))
-            await asyncio.sleep(0)  # one that is accepted at once would let nothing else run
+            await asyncio.sleep(0)  # else a series of waiting connections lets nothing else run
 
     async def _establish(self, opened: socket.socket, peer: str, *, refusing: bool) -> None:
         made: list[HttpConnection] = []
@@ -187,8 +187,8 @@ class Listener:
     # --- the end ----------------------------------------------------------------------------------
 
     async def stop(self, grace: float) -> bool:
-        """Accept nothing more, answer what was asked, and close all connections. grace: how long
-        that may take, in seconds. Returns whether all was answered."""
+        """Accept no more connections, answer the present requests, and close all connections.
+        grace: how many seconds that may take. Returns whether all requests were answered."""
         self.closing = True
         for task in self._accepting:
             task.cancel()

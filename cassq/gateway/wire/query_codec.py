@@ -1,4 +1,4 @@
-"""The Query encoding: parameters of a form or of a URL, answers of XML. Older SDKs use it."""
+"""The Query encoding: parameters in a form or a URL, answers in XML. Older SDKs use it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ IDENTITY = "GetCallerIdentity"  # the one action of STS that is served
 PARAMETERS_MAX = 2048  # ten messages with ten attributes each have 430
 SQS_SPACE = "http://queue.amazonaws.com/doc/2012-11-05/"
 STS_SPACE = "https://sts.amazonaws.com/doc/2011-06-15/"
-# What a request has beside the action's own parameters.
+# Parameters that are not the action's own.
 _COMMON = frozenset(
     {
         "Action",
@@ -36,8 +36,8 @@ Tree = dict[str, Any]
 
 
 def pairs_of(raw: bytes) -> dict[str, str]:
-    """The parameters of a form, or of a URL's query. Raises ActionError if they are too many, twice
-    there, or no UTF-8."""
+    """The parameters of a form, or of a URL's query. Raises ActionError for too many parameters,
+    one that is given twice, or text that is not UTF-8."""
     found: dict[str, str] = {}
     if not raw:
         return found
@@ -64,7 +64,7 @@ def _malformed(why: str) -> ActionError:
 
 
 def action_of(pairs: Mapping[str, str]) -> str:
-    """The action that is asked for. Raises ActionError if there is none, or it is unknown."""
+    """The requested action. Raises ActionError if it is missing or unknown."""
     action = pairs.get("Action")
     if action is None:
         raise ActionError("MissingAction", "The request must contain the parameter Action.")
@@ -89,7 +89,7 @@ def decoded(action: str, pairs: Mapping[str, str], queue_url: str) -> dict[str, 
 
 
 def _plant(tree: Tree, name: str, value: str) -> None:
-    """Put a value where its name says: that of `Tag.1.Key` in {"Tag": {"1": {"Key": ...}}}."""
+    """Put a value where its name says: `Tag.1.Key` into {"Tag": {"1": {"Key": ...}}}."""
     *way, last = name.split(".", 8)
     for step in way:
         tree = tree.setdefault(step, {})
@@ -109,7 +109,7 @@ def _structure(shape: str, tree: Any, where: str) -> Any:
         if name in tree:
             found[member] = _value(its_shape, tree.pop(name), f"{where}.{member}")
         elif required and its_shape in LISTS:
-            found[member] = []  # how a list is encoded that has no items
+            found[member] = []  # the encoding of an empty list
         elif required and its_shape in MAPS:
             found[member] = {}
     if tree:
@@ -143,7 +143,7 @@ def _numbered(tree: Any, where: str) -> list[Any]:
 
 
 def _scalar(kind: str, text: Any) -> Any:
-    """A value of its type; if it cannot be that, what it is, which `checked` then refuses."""
+    """A value converted to its type; if that fails, the value itself, which `checked` refuses."""
     if not isinstance(text, str):
         return text
     match kind:
@@ -196,7 +196,7 @@ def error(failure: ActionError, request_id: str) -> bytes:
 
 
 def escaped(text: str) -> str:
-    """A text as XML's; a carriage return would be read as a line feed."""
+    """A text escaped for XML; also carriage returns, which XML would read as line feeds."""
     for character, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("\r", "&#13;")):
         if character in text:
             text = text.replace(character, entity)
@@ -204,7 +204,7 @@ def escaped(text: str) -> str:
 
 
 def _printable(text: str) -> str:
-    """Without control characters, which XML does not have."""
+    """A text without control characters, which XML does not allow."""
     return "".join(each if each >= " " or each in "\t\n" else "?" for each in text)
 
 

@@ -1,7 +1,7 @@
 """Signatures: AWS Signature Version 4, in a header or in the query of a URL.
 
-What is signed is a text of the request, its canonical form: method, path, query, some headers, and
-the hash of the body. The key is made from the secret, the day, the region and the service. Source:
+What is signed is the canonical form of the request, as a text: method, path, query, some headers,
+and the hash of the body. The key is made from the secret, day, region and service. Source:
 "Signature Version 4 for API requests", AWS Identity and Access Management.
 """
 
@@ -25,13 +25,13 @@ CACHED_MAX = 1024
 SERVICES = (b"sqs", b"sts")
 _ALGORITHM = b"AWS4-HMAC-SHA256"
 _UNSIGNED = b"UNSIGNED-PAYLOAD"
-# These decide what a request does, so a signature without them is not taken.
+# These decide what a request does, so a signature without them is refused.
 _NEEDED = (b"host", b"x-amz-target", b"x-amz-date", b"x-amz-content-sha256")
 
 
 class _Claim(NamedTuple):
-    """What a signature says of itself. scope: day, region, service and a fixed word. signed, names:
-    the headers that are signed, as a tuple and as one text."""
+    """The parts of a signature. scope: day, region, service and a fixed word. signed, names: the
+    signed headers, as a tuple and as one text."""
 
     access_key: str
     scope: bytes
@@ -56,7 +56,7 @@ def _mismatch() -> ActionError:
 
 
 class Verifier:
-    """Finds out who signed a request. Cost: about six microseconds, and the hash of the body."""
+    """Verifies who signed a request. Cost: about six microseconds, and the hash of the body."""
 
     def __init__(self, credentials: Credentials) -> None:
         self.credentials: Credentials = credentials
@@ -253,8 +253,7 @@ def _quoted(text: bytes) -> str:
 
 
 def _canonical_path(path: bytes) -> bytes:
-    """The path, encoded once more, without dots and double slashes, as all services but S3 have
-    it."""
+    """The path, encoded once more, without dots and double slashes, as for all services but S3."""
     if path == b"/":
         return path
     steps: list[bytes] = []

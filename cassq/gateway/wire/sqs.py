@@ -5,7 +5,7 @@ Lists and maps are flattened in the Query encoding: each item has the list's own
 
 from __future__ import annotations
 
-# The shapes of what an action takes, and of what it answers; "" if that is nothing.
+# The shapes of an action's input and output; "" if it has none.
 ACTIONS: dict[str, tuple[str, str]] = {
     "AddPermission": ("AddPermissionRequest", ""),
     "CancelMessageMoveTask": ("CancelMessageMoveTaskRequest", "CancelMessageMoveTaskResult"),

@@ -64,7 +64,7 @@ def test_schedules_are_shared_until_they_are_removed(url: str, client: cassq.Cli
         assert found[often.schedule_id].kwargs == {"number": 2}
         await cron.unschedule()
         assert [each.schedule_id for each in await other.get_schedules()] == [often.schedule_id]
-        with pytest.raises(UsageError, match="cannot be JSON"):
+        with pytest.raises(UsageError, match="cannot be written as JSON"):
             await task.schedule_by_cron(source, "0 9 * * *", object())
 
     scheduling(url, act)
