@@ -1,1 +1,1 @@
-"""The `cassq` command; one file a noun."""
+"""The `cassq` command; one file for each noun."""

@@ -1,7 +1,7 @@
-"""Ctrl-C while the command starts: one line and exit code 130, also in the middle of an import.
+"""Ctrl-C while the command starts: one line and exit code 130, even in the middle of an import.
 
-Until a verb begins nothing is open, so the process may end at any instruction. An exception would
-come with a traceback, or be lost where the import system ignores what is raised in a callback.
+Nothing is open until a verb begins, so the process may end at any instruction. An exception would
+show a traceback, or be lost where the import system ignores exceptions of callbacks.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _AS_JSON = '{"error": "interrupted", "hint": "", "kind": "KeyboardInterrupt"}'
 
 
 def arm() -> None:
-    """From now on Ctrl-C ends the process at once, unless the parent has it ignored."""
+    """From now on Ctrl-C ends the process at once, unless the parent made it ignored."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end)
 
 
 def disarm() -> None:
-    """From now on Ctrl-C raises KeyboardInterrupt again: something may be open that is to close."""
+    """From now on Ctrl-C raises KeyboardInterrupt again: open things may have to be closed."""
     if signal.getsignal(signal.SIGINT) is _end:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

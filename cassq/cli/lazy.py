@@ -1,4 +1,4 @@
-"""A group whose commands are loaded when they are called, not when the group is."""
+"""A group that loads each of its commands only when that is called."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from click.shell_completion import CompletionItem
 
 
 class LazyGroup(click.Group):
-    """commands_later: name → (the module below `cassq.cli` that defines it by that name, its
-    line in a list of commands)."""
+    """commands_later: name → (the module below `cassq.cli` that defines the command under this
+    name, its line in a list of commands)."""
 
     def __init__(
         self, *args: Any, commands_later: Mapping[str, tuple[str, str]], **attributes: Any
@@ -42,7 +42,7 @@ class LazyGroup(click.Group):
         return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def _lines(self, ctx: click.Context) -> list[tuple[str, str]]:
-        """The commands by name, and what they do, without loading any."""
+        """The names of the commands, and what each does, without loading any."""
         lines: list[tuple[str, str]] = []
         for name in self.list_commands(ctx):
             if name in self.commands_later:

@@ -17,8 +17,8 @@ from cassq.version import __version__
 
 NAME = "cassq"
 
-# A command is one line here: its name, the file of this folder that defines it by that name, and
-# its line in the list of commands.
+# Each command has one line here: its name, the file of this folder that defines it under this name,
+# and its line in the list of commands.
 COMMANDS = {
     "audit": ("ops.audit", "Prove that no message is lost or was invented."),
     "cancel": ("queues.cancel", "Take a delayed message back before it is delivered."),
@@ -46,7 +46,7 @@ COMMANDS = {
     "version": ("version", "Show the versions of cassq and of Python."),
 }
 
-# What click raises for a group without a verb; before 8.2 it showed the help by itself.
+# What click raises for a group without a verb; before 8.2 it showed the help itself.
 _NO_VERB: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
 
 
@@ -90,7 +90,7 @@ def _end_of_options(arguments: Sequence[str]) -> int:
 
 
 def _log_to_stderr() -> None:
-    """What cassq logs goes where errors go, in one form."""
+    """Send cassq's logs to standard error, in the form of errors."""
     import logging
 
     if logging.lastResort is not None:

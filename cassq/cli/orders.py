@@ -1,7 +1,7 @@
-"""Orders: what a process that a command has started is to do, and its end.
+"""Orders: what a process that a command has started must do, and its end.
 
-The first line of its standard input says it, as JSON. The input stays open as long as the command
-lives: when it ends, so should the process.
+The orders are the first line of its standard input, as JSON. The input stays open as long as the
+command lives; when it is closed, the process must end too.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 
 
 def read_orders() -> tuple[dict[str, Any], int]:
-    """The orders, and a descriptor that ends with the command. Standard input is empty from now
-    on. If the command is gone already, the process ends."""
+    """The orders, and a descriptor that is closed when the command ends. Standard input is empty
+    from now on. If the command is gone already, this ends the process."""
     line = b""
     while not line.endswith(b"\n"):
         more = os.read(0, 65_536)
@@ -29,10 +29,10 @@ def read_orders() -> tuple[dict[str, Any], int]:
 
 
 def end_process(code: int) -> NoReturn:
-    """End at once, whatever threads still run."""
+    """End the process at once, even if threads still run."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except (OSError, ValueError):
-            continue  # nobody reads it, or it was closed
+            continue  # it has no reader, or was closed
     os._exit(code)

@@ -1,4 +1,4 @@
-"""The beginning of the `cassq` process: what happens before click, or anything else, is loaded."""
+"""The start of the `cassq` process, before click, or anything else, is loaded."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from cassq.cli import interrupts
 from cassq.version import __version__
 
-# How many new objects cause a search for garbage; Python's own threshold is 700.
+# How many new objects start a garbage collection; Python's own threshold is 700.
 GARBAGE_OBJECTS = 50_000
 
 
@@ -18,7 +18,7 @@ def main() -> None:
     if sys.argv[1:] == ["--version"]:
         print(f"cassq {__version__}")  # noqa: T201 - click would cost more than all the rest
         return
-    # A command loads some 500 modules and keeps them: looking for garbage among them costs a tenth.
+    # A command loads some 500 modules and keeps them: collecting garbage would take a tenth longer.
     gc.set_threshold(GARBAGE_OBJECTS)
     from cassq.cli.main import main as command
 

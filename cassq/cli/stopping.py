@@ -1,11 +1,11 @@
-"""Stopping: SIGINT and SIGTERM as a request, checked where nothing is half done.
+"""Stopping: SIGINT and SIGTERM are a request, which is checked where nothing is half done.
 
-An exception raised by a signal at any instruction could fall between a claim and the popper's note
-of it. So the handler only takes note, and raises `Stopped` where the command says that it may:
-while it waits for its input. A second signal ends the process at once, as if nothing was installed.
+A signal handler that raised at any instruction could do so between a claim and the popper's note of
+it. So the handler only sets a flag, and raises `Stopped` only where the command allows it: while it
+waits for its input. A second signal ends the process at once, as without a handler.
 
-A signal that comes just before a system call does not end it: Python runs the handler afterwards.
-So what may take long waits for the signals' own descriptor as well, in which Python writes at once.
+A signal that comes just before a system call does not end the call, and Python runs the handler
+only afterwards. So long waits also wait on a descriptor, to which Python writes at once.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class StopSignal:
 
     @property
     def exit_code(self) -> int:
-        """What a shell reports for a process that a signal ended."""
+        """The exit code that a shell reports for a process that a signal ended."""
         return 128 + self.signum
 
     def wait(self, seconds: float) -> bool:
@@ -66,7 +66,7 @@ class StopSignal:
                 continue
 
     def _select(self, fds: list[int], seconds: float | None) -> list[int]:
-        """Those that are ready to be read; it ends early when a signal comes."""
+        """The descriptors that can be read; a signal ends the wait."""
         signalled = [] if self._signalled is None else [self._signalled]
         ready, _, _ = select.select([*fds, *signalled], [], [], seconds)
         if self._signalled in ready:
@@ -95,7 +95,7 @@ class StopSignal:
             raise Stopped
 
     def __enter__(self) -> StopSignal:
-        # Only the main thread may handle signals; in others their handlers stay.
+        # Only the main thread may set signal handlers; in other threads they stay as they are.
         if threading.current_thread() is threading.main_thread():
             self._signalled, write_end = self._ends = list(os.pipe())
             for end in self._ends:

@@ -34,13 +34,13 @@ class Invocation:
         self.as_json = False
 
     def connect(self) -> Client:
-        """A client of the existing place of the queues."""
+        """A client of the queues' existing directory or keyspace."""
         from cassq.client.connecting import connect
 
         return connect(self.url, create=False)
 
     def connect_or_create(self) -> Client:
-        """A client of the place of the queues, which is created if it does not exist."""
+        """A client of the queues' directory or keyspace, created if it does not exist."""
         from cassq.client.connecting import connect
 
         return connect(self.url)
@@ -106,7 +106,7 @@ class Verb(click.Command):
 
 
 def seconds(value: str) -> float:
-    """A length of time: seconds, or with a unit as in 500ms, 10s, 5m, 1h, 7d."""
+    """A length of time in seconds. value: seconds, or with a unit, as in 500ms, 10s, 5m, 1h, 7d."""
     match = _SECONDS.fullmatch(value.strip())
     if match is None or match[2] not in _UNITS:
         raise click.BadParameter(
@@ -142,7 +142,8 @@ def queue_argument(name: str = "name", **attributes: Any) -> Callable[[F], F]:
 
 
 def sure_to(question: str, *, yes: bool, as_json: bool, doing: str = "deleting") -> bool:
-    """Ask the user to confirm, unless --yes was given; UsageError if there is nobody to ask."""
+    """Ask the user to confirm, unless --yes was given. Raises UsageError if there is no terminal to
+    ask on."""
     if yes:
         return True
     if as_json or not sys.stdin.isatty():

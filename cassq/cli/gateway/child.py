@@ -26,8 +26,8 @@ from cassq.worker.reports import BEAT, ENDED, READY, Reporter
 
 
 def main() -> NoReturn:
-    """Do what standard input says."""
-    # What is loaded stays, and a request makes a hundred objects, of which no garbage is left.
+    """Carry out the orders on standard input."""
+    # Loaded objects stay, and the hundred that a request makes leave no garbage cycles.
     gc.freeze()
     gc.set_threshold(GARBAGE_OBJECTS)
     orders, lifeline = read_orders()

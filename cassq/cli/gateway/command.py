@@ -176,5 +176,5 @@ def _show(call: Invocation, facts: Mapping[str, Any], *, any_key: bool) -> None:
     output.say(f"export AWS_REGION={region} AWS_DEFAULT_REGION={region}")
     if any_key:
         output.say("export AWS_ACCESS_KEY_ID=any AWS_SECRET_ACCESS_KEY=any")
-        output.note("any access key is taken, from every program that can connect")
+        output.note("any access key is accepted, from any program that can connect")
     output.note(f"health at {facts['endpoint']}/health, until SIGTERM or Ctrl-C")

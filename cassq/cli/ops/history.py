@@ -29,7 +29,7 @@ def look_back(
 
 
 def document(queue: Queue, step: str, found: Mapping[str, Sequence[Point]]) -> dict[str, Any]:
-    """The history as JSON shows it."""
+    """The history, for JSON."""
     groups = {name: [point.as_dict() for point in points] for name, points in found.items()}
     return {"name": queue.name, "step": step, "groups": groups}
 

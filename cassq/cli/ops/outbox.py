@@ -101,7 +101,7 @@ def relay(ctx: click.Context, dsn: str, once: bool, every: float) -> None:
         else:
             output.say(f"forwarded {counted(done.forwarded, 'message')}")
     if once and not done.leads:
-        output.note("note: another relay of this outbox works")
+        output.note("note: another relay of this outbox is at work")
     if once and stop.wanted:
         ctx.exit(stop.exit_code)
     if once and done.stuck:

@@ -28,7 +28,7 @@ from cassq.reaper.actions import Scope
 
 LOOK_SECONDS = 0.25
 EVERY_SECONDS_MIN = 0.1
-# For rollup and alert, which look at every queue, so that a whole pass takes 2 seconds at most.
+# How long rollup and alert, which look at every queue, may take: a pass takes 2 seconds at most.
 PATIENCE_SECONDS = 0.8
 
 # How long repairs continue after one pass, and how long they rest in between.
@@ -38,7 +38,7 @@ REPAIR_PAUSE_SECONDS = 0.05
 # The passes that watch leases, and groups without poppers.
 WATCHING = ("seal", "unstage", "disband")
 
-# Runs the passes over these queues, or over all.
+# Runs the passes over these queues; None: over all.
 Pass = Callable[[Reaper, list[QueueRow] | None], list[Action]]
 
 _with_options = options(
@@ -217,7 +217,7 @@ def _go_on(
     stop: StopSignal,
     health: ReapHealth,
 ) -> None:
-    """The daemon: passes until the command must end; it reports failures and tries again."""
+    """The daemon: runs passes until the command must end; reports failures, and tries again."""
     log_as_daemon(as_json=call.as_json)
     output.note(f"a pass every {pause:g} s, until SIGTERM or Ctrl-C")
     while True:
@@ -242,7 +242,7 @@ def _tell_ended(call: Invocation, client: Client, actions: list[Action]) -> None
 
 
 def _report(call: Invocation, actions: list[Action]) -> None:
-    """Write what was done, as the daemon shows it; nothing if nothing was done."""
+    """Write what a pass of the daemon did; nothing if it did nothing."""
     now = datetime.fromtimestamp(SystemClock().wall_ms() / 1000, UTC)
     if actions and call.as_json:
         at = now.isoformat(timespec="milliseconds")
@@ -280,7 +280,7 @@ def _roll_back_once(stop: StopSignal) -> Pass:
 
 
 def _reap_once(stop: StopSignal) -> Pass:
-    """All passes, after watching the pipes that one look cannot decide on."""
+    """All passes, after watching the pipes that cannot be decided on at one look."""
 
     def work(reaper: Reaper, rows: list[QueueRow] | None) -> list[Action]:
         actions = _seal_after_watching(reaper, rows, stop)
@@ -293,7 +293,7 @@ def _reap_once(stop: StopSignal) -> Pass:
 def _each(
     reaper: Reaper, rows: list[QueueRow] | None, names: Sequence[str], stop: StopSignal
 ) -> list[Action]:
-    """These passes once each; if another reaper is running one, that one waits for it."""
+    """Run each of these passes once; wait for a pass that another reaper is running."""
     actions: list[Action] = []
     for name in names:
         scope = Scope(reaper.ports, rows)
@@ -308,10 +308,10 @@ def _each(
 def _seal_after_watching(
     reaper: Reaper, rows: list[QueueRow] | None, stop: StopSignal
 ) -> list[Action]:
-    """Seal pipes, abort writes, and remove groups, until every other one has shown life.
+    """Seal pipes, abort writes, and remove groups, until all that are left have shown life.
 
     The reaper notes each lease at every look, and ends those that were not renewed for their whole
-    length; so this ends after one lease length at the latest.
+    length; so this takes one lease length at most.
     """
     beats = {each.id: each.beat for each in reaper.candidates(rows)}
     announced = False

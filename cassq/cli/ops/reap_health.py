@@ -1,4 +1,4 @@
-"""What the /health of the reaper's daemon says: whether its passes have succeeded lately."""
+"""What /health of the reaper's daemon says: whether its passes have succeeded lately."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SECONDS_MIN = 30.0
 
 
 class ReapHealth:
-    """Remembers how the passes went. every: the seconds between two. Thread-safe.
+    """Remembers the outcomes of passes. every: the seconds between two passes. Thread-safe.
 
     A pass succeeded if it ran to its end, even if some of its actions could not be done; those are
     counted. A pass that hangs is as bad as one that fails.
@@ -25,7 +25,7 @@ class ReapHealth:
         self._limit_ms = round(1000 * max(PAUSES_MAX * every, SECONDS_MIN))
         self._clock = clock
         self._lock = threading.Lock()
-        self._well_ms = clock.boot_ms()  # it gets the same time at its start
+        self._well_ms = clock.boot_ms()  # the first pass has as much time as later ones
         self._succeeded_at: datetime | None = None
         self._passes = 0
         self._failures = 0

@@ -188,7 +188,7 @@ def change(
 
 
 def _change_replication(call: Invocation, desired: str, *, repaired: bool) -> list[str]:
-    """What was done, and what is due."""
+    """Change the replication; returns lines about what was done, and what must be done next."""
     with _session(call) as cql:
         from cassq.catalog.cassandra import replication
         from cassq.catalog.cassandra.schema import tables_of
@@ -203,7 +203,7 @@ def _change_replication(call: Invocation, desired: str, *, repaired: bool) -> li
 
 
 def _change_agreement(call: Invocation, locks: str | None, store: str | None) -> list[str]:
-    """What was done, and what is left to do."""
+    """Change the locks or the store; returns lines about what was done, and what is left to do."""
     with extras.wanted(*extras.CASSANDRA):
         from cassq.client.backends.cluster import opened_agreement
     clock = SystemClock()
@@ -238,7 +238,7 @@ def _directory_status(ctx: click.Context, call: Invocation, directory: Path) -> 
 
 
 def described(found: Status) -> dict[str, Any]:
-    """A status as JSON shows it; replicas that all data centres share are under `*`."""
+    """A status, for JSON; if all data centres have equally many replicas, under `*`."""
     return {
         "keyspace": found.keyspace,
         "exists": found.exists,

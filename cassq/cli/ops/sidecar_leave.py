@@ -91,14 +91,15 @@ def _warn(fleet: Fleet, name: str, left: list[Placement]) -> None:
     if len(others) < wanted:
         output.note(
             f"note: extents have up to {wanted} replicas, and only {len(others)} other sidecars"
-            " take any: an extent with a replica on each of them stays here until there is one more"
+            " take any: an extent with a replica on each of them stays here until you add one"
         )
 
 
 def _copied(
     client: Client, name: str, left: list[Placement], stop: StopSignal
 ) -> tuple[list[Placement], str]:
-    """Repair until nothing is left, or nothing moves for a minute; what is left, and why."""
+    """Repair until nothing is left, or nothing was copied for a minute; returns what is left, and
+    why."""
     reaper, scope = client.reaper, Scope(client.ports)
     reaper.patience = PATIENCE_SECONDS
     total, moved, looked, rest, why = len(left), Stopwatch(), Stopwatch(), LOOK_SECONDS, ""
@@ -181,7 +182,7 @@ def forget(call: Invocation, name: str, force: bool) -> None:
 
 
 def _refuse(fleet: Fleet, name: str, left: list[Placement]) -> None:
-    """Raises UsageError while it cannot be forgotten."""
+    """Raise UsageError unless the sidecar can be forgotten."""
     row = fleet.sidecars[name]
     if left:
         raise UsageError(

@@ -31,7 +31,7 @@ _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 def upkeep_of(client: Client) -> Upkeep:
-    """The client's upkeep of replicas; ConfigError where there are none."""
+    """The client's upkeep of replicas. Raises ConfigError if sidecars do not keep its messages."""
     upkeep = client.ports.upkeep
     if upkeep is None:
         raise ConfigError(
@@ -42,7 +42,7 @@ def upkeep_of(client: Client) -> Upkeep:
 
 
 def row_of(fleet: Fleet, name: str) -> SidecarRow:
-    """A sidecar by its name."""
+    """A sidecar by its name. Raises UsageError if it does not exist."""
     row = fleet.sidecars.get(name)
     if row is None:
         known = ", ".join(fleet.sidecars) or "none"
@@ -51,7 +51,7 @@ def row_of(fleet: Fleet, name: str) -> SidecarRow:
 
 
 def size(count: float) -> str:
-    """Bytes for people."""
+    """A number of bytes, for people."""
     unit = 0
     while count >= 1000 and unit < len(_UNITS) - 1:
         count, unit = count / 1000, unit + 1
@@ -59,7 +59,7 @@ def size(count: float) -> str:
 
 
 def alive(fleet: Fleet, row: SidecarRow, error: str) -> str:
-    """Whether a sidecar shows signs of life, for people, or since when not. error: as in
+    """Whether a sidecar is alive, or how long it has not been, for people. error: as in
     `described`."""
     if row.alive(fleet.now_ms):
         return "no answer" if error else "yes"
@@ -70,7 +70,7 @@ def alive(fleet: Fleet, row: SidecarRow, error: str) -> str:
 
 
 def described(fleet: Fleet, row: SidecarRow, left: Mapping[str, int], error: str) -> dict[str, Any]:
-    """A sidecar as JSON shows it. error: why it did not answer, though its lease lasts; "" if it
+    """A sidecar, for JSON. error: why it did not answer although its lease is valid; "" if it
     did."""
     return {
         **asdict(row),

@@ -37,7 +37,7 @@ SELDOM = ("expired", "purged", "merged", "lost", "skipped")
 
 
 class Watching(Verb):
-    """The verb whose --watch may come without a value before the name of a queue."""
+    """The verb. Its --watch may stand without a value before the name of a queue."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         pairs = pairwise([*args, ""])
@@ -237,7 +237,7 @@ def _shown(windows: Windows) -> list[object]:
 
 
 def _priority_lines(stats: QueueStats) -> list[str]:
-    """How many messages of each priority are waiting, where there are some besides 0."""
+    """How many messages of each priority are waiting, if there are priorities other than 0."""
     rows = [
         (name, priority, count)
         for name, group in stats.groups.items()
@@ -281,7 +281,8 @@ def _limit_lines(stats: QueueStats) -> list[str]:
 
 
 def _held_lines(stats: QueueStats) -> list[str]:
-    """How many keys of its groups dead letters hold, or messages that go on failing, or in hand."""
+    """How many keys of its groups are held: by dead letters, by messages that keep failing, or by
+    messages that have been in hand for long."""
     lines: list[str] = []
     for name, group in stats.groups.items():
         listed = f"`cassq group keys {stats.name} {name}` lists them"
@@ -302,7 +303,7 @@ def _held_lines(stats: QueueStats) -> list[str]:
 
 
 def _expired_lines(stats: QueueStats) -> list[str]:
-    """How many groups were removed, and with what."""
+    """How many groups expired, and how many uncommitted messages they had."""
     gone = stats.expired_groups
     if not gone:
         return []

@@ -82,7 +82,7 @@ _PACE = [
 
 
 def _pace(settings: dict[str, Any]) -> dict[str, Any]:
-    """The options of `_PACE`, taken out."""
+    """The options of `_PACE`, removed from `settings`."""
     return {name: settings.pop(name) for name in ("limit", "rate", "dry_run")}
 
 
@@ -139,8 +139,8 @@ def list_(call: Invocation, prefix: str) -> None:
 
 
 def _in_named_queues(client: Client, queues: Sequence[Queue]) -> list[dict[str, Any]]:
-    """The groups of these queues that have dead letters in a queue that the setting `dead_letters`
-    names, as far as its pipes can be read. Cost: reads every letter there."""
+    """The groups of these queues with dead letters in the queue that their setting `dead_letters`
+    names. Leaves out pipes that cannot be read. Cost: reads every letter there."""
     sources = {queue.name for queue in queues}
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for name in sorted({queue.policy.dead_letters for queue in queues} - {""}):
@@ -276,7 +276,7 @@ def _letters(count: int) -> str:
 
 @contextmanager
 def _watching(stop: StopSignal, done: str) -> Iterator[Watch]:
-    """Ends the work on a signal; on a terminal, a line shows how far it is."""
+    """Ends the work on a signal; shows the progress in a line on a terminal."""
     with output.passing_line() as show:
 
         def look(outcome: BulkOutcome) -> bool:

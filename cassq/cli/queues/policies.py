@@ -24,10 +24,10 @@ from cassq.model.queues import (
 F = TypeVar("F", bound=Callable[..., Any])
 Kind = type[QueuePolicy] | type[GroupPolicy]
 
-AT_ONCE = "none"  # an empty schedule
-INHERIT = "queue"  # what a group's setting is set to for the queue's value to hold
-NEVER = "never"  # what group_expires is set to for the group to stay
-NO_LIMIT = "none"  # what a queue's setting is set to for there to be no limit
+AT_ONCE = "none"  # for an empty schedule
+INHERIT = "queue"  # for a group's setting that should follow the queue's
+NEVER = "never"  # for the `group_expires` of a group that should stay
+NO_LIMIT = "none"  # for a setting that should have no limit
 _CLEARED = object()  # stands for None, as an option that was given
 
 
@@ -49,7 +49,7 @@ def _times(value: str) -> tuple[float, ...]:
     return () if value == AT_ONCE else tuple(seconds(part) for part in value.split(","))
 
 
-# How a setting of each type is read, and what it is called in the help.
+# For each type of setting, how to read it, and its placeholder in the help.
 _CONVERT: dict[Any, tuple[Callable[[str], Any], str]] = {
     float: (seconds, "SECONDS"),
     int: (_count, "COUNT"),
@@ -65,7 +65,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "on_dead": ON_DEADS,
 }
 
-# Settings of groups that no value of the queue stands behind: what clears them.
+# Settings of groups that have no default in the queue, and the word that clears each.
 OWN_WORDS = {"group_expires": NEVER, "limit_per_key": NO_LIMIT, "rate_per_key": NO_LIMIT}
 
 # Options that are not named like their setting.
@@ -168,7 +168,7 @@ def given(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def given_at_least_one(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings to be changed; UsageError when there is none."""
+    """The settings to change. Raises UsageError if there are none."""
     changes = given(settings)
     if not changes:
         raise UsageError("there is nothing to change", hint="name a setting; see --help")
@@ -228,5 +228,5 @@ def _shown(default: Any, absent: str) -> str:
 
 
 def _or_absent(convert: Callable[[str], Any], absent: str) -> Callable[[str], Any]:
-    """A value, or the word that stands for there being none."""
+    """Reads a value, or the word `absent`, which stands for no value."""
     return lambda value: _CLEARED if value == absent else convert(value)

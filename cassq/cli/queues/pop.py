@@ -1,4 +1,4 @@
-"""`cassq pop`: write messages to standard output, and ack them when they are out."""
+"""`cassq pop`: write messages to standard output, and ack them once they are written."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from cassq.extents.port import ExtentMissingError
 from cassq.popper import Popper
 
 BATCH = 1_000
-# No more than this share of what the reader of a pipe has taken is written ahead of it: it may
-# read a few lines and leave.
+# At most one message for each of these that the reader of a pipe has taken is written ahead of the
+# reader, because it may read a few lines and stop.
 AHEAD_OF_READER = 10
 # What a shell reports for a process that a broken pipe ended.
 BROKEN_PIPE = 128 + signal.SIGPIPE
@@ -132,8 +132,8 @@ def pop(
 class Popping:
     """One run of the command. given_back: how many messages were popped and not acked.
 
-    failed: something could not be read or acked, and standard error says so. ran_dry: it ended
-    because there was nothing more to pop.
+    failed: whether something could not be read or acked; standard error says what. ran_dry: whether
+    it ended because there was nothing more to pop.
     """
 
     def __init__(
@@ -169,14 +169,14 @@ class Popping:
             self._give_back(self._held)
 
     def _pop(self, count: int, wait: float, follow: bool) -> Messages:
-        """The next messages; none when it has waited long enough, or must end."""
+        """The next messages; none if it has waited long enough, or must end."""
         watch = Stopwatch()
         while not self._stop.wanted:
             left = LOOK_SECONDS if follow else max(0.0, wait - watch.seconds())
             try:
                 messages = self._popper.pop(count, wait=min(left, LOOK_SECONDS))
             except (CorruptionError, ExtentMissingError) as exc:
-                # It is raised once for each such pipe; the others can be read.
+                # Raised once for each damaged pipe; other pipes can be read.
                 self._report(exc)
                 continue
             if messages or left == 0:
@@ -197,12 +197,12 @@ class Popping:
             self._sink.flush()
             self._sink.await_taken()
         except (OSError, Stopped):
-            # Whether others were read is unknown.
+            # It is unknown whether further messages were read.
             count = _whole(texts, self._sink.taken())
             self._written += count
             self._settle(messages[:count])
             if count == len(messages):
-                return  # whether there is a reader matters to the next one, if there is any
+                return  # a missing reader matters only if another message comes
             self._give_back(messages[count:])
             raise
         self._written += len(messages)

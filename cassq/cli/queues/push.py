@@ -53,7 +53,7 @@ header_option = click.option(
 
 
 class PushProgress:
-    """What was pushed so far."""
+    """Pushes chunks, and counts what was pushed so far."""
 
     def __init__(
         self, pusher: Pusher, headers: dict[str, str], key: bytes | None, priority: int
@@ -66,7 +66,8 @@ class PushProgress:
         self._priority = priority
 
     def push(self, chunk: InputChunk) -> MessageIds:
-        """Push a chunk; it is durable on return. An error says in `pushed` how many are."""
+        """Push a chunk; it is durable on return. The field `pushed` of an error says how many of
+        its messages are."""
         count = len(chunk.payloads)
         headers = [self._headers] * count if self._headers else None
         keys = None if self._key is None else [self._key] * count
@@ -241,9 +242,10 @@ def _whole(read: Read, source: str) -> InputChunk:
 
 @contextmanager
 def _opened(source: str, stop: StopSignal) -> Iterator[Read]:
-    """How to read a source: returns input as soon as there is some; a signal ends the wait.
+    """A function that reads a source: it returns input as soon as some is there; a signal ends the
+    wait.
 
-    Nothing was read from it before, so its buffer is empty.
+    Nothing was read from the source before, so its buffer is empty.
     """
     if source == STDIN:
         if sys.stdin is None:
@@ -272,7 +274,7 @@ def _in_the_way(sources: tuple[str, ...], ids: bool) -> bool:
 
 
 def _total_bytes(sources: tuple[str, ...]) -> int | None:
-    """The size of all sources; None when that of any of them is unknown."""
+    """The size of all sources; None if the size of any is unknown."""
     total = 0
     for source in sources:
         try:

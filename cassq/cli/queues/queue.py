@@ -247,7 +247,7 @@ def _question(queue: Queue, schedules: int) -> str:
 
 
 def described(queue: Queue) -> dict[str, Any]:
-    """A queue as JSON shows it."""
+    """A queue, for JSON."""
     return {
         "name": queue.name,
         "policy": as_dict(queue.policy),
@@ -261,7 +261,7 @@ def _show(call: Invocation, queue: Queue) -> None:
         output.document(shown)
         return
     settings = {**shown["policy"], "groups": ", ".join(g["name"] for g in shown["groups"])}
-    # The values are texts, so that none is aligned to the right.
+    # The values are strings, so that none is aligned to the right.
     output.table(("queue", queue.name), [(k, _plain(k, v)) for k, v in settings.items()])
 
 

@@ -62,8 +62,8 @@ _next = click.option(
 
 
 def _settings(*, defaults: bool) -> Callable[[F], F]:
-    """Options for what `create` and `update` have in common. defaults: without them, an option that
-    is not given says nothing."""
+    """The options that `create` and `update` share. defaults: whether an option that is not given
+    has its default; otherwise it is left out."""
 
     def chosen(default: object) -> dict[str, Any]:
         return {"default": default, "show_default": True} if defaults else {}
@@ -374,7 +374,7 @@ def _iso(when: datetime | None) -> str | None:
 
 
 def _described(info: ScheduleInfo, ticks: Iterable[datetime] | None = None) -> dict[str, Any]:
-    """A schedule as JSON shows it."""
+    """A schedule, for JSON."""
     return {
         "name": info.name,
         "queue": info.queue,
@@ -434,8 +434,8 @@ def _lines(info: ScheduleInfo) -> list[tuple[str, str]]:
         lines.append(("being pushed", f"{_time(info.pushing.at)} as {info.pushing.message_id}"))
     if info.skipped_at is not None:
         why = {
-            "missed": "nobody pushed it in time",
-            "overlap": "the message before it was not done",
+            "missed": "it was not pushed in time",
+            "overlap": "the previous message was not done",
         }[info.skipped_why]
         lines.append(("last skipped", f"{_time(info.skipped_at)}: {why}"))
     return lines

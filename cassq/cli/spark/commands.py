@@ -1,4 +1,4 @@
-"""`cassq spark`: Spark jobs on whole queues. What needs Spark is loaded when a job begins."""
+"""`cassq spark`: Spark jobs on whole queues. Spark is loaded only when a job begins."""
 
 from __future__ import annotations
 

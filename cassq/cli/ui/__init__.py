@@ -1,1 +1,1 @@
-"""How commands show what they found: text, tables, JSON, charts."""
+"""How commands show results: text, tables, JSON, charts."""

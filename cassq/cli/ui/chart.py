@@ -13,7 +13,7 @@ _SCALE_PLACES = 8
 
 
 class Series(NamedTuple):
-    """What is drawn: a value for each time at which there is one."""
+    """The values of a chart, each with its time; there may be gaps."""
 
     title: str
     values: Sequence[tuple[datetime, float]]
@@ -22,8 +22,8 @@ class Series(NamedTuple):
 def chart_lines(
     series: Series, start: datetime, end: datetime, step: timedelta, width: int = WIDTH
 ) -> list[str]:
-    """A chart from `start` to `end`, which is left out. A column shows the largest value of its
-    time; where nothing is known it is empty, and a value of 0 is a line at the bottom.
+    """A chart from `start` up to, but without, `end`. A column shows the largest value of its time;
+    it is empty if no value is known, and has a line at the bottom for a value of 0.
     """
     columns = _columns(series.values, start, end, step, width)
     top = max((value for value in columns if value is not None), default=0.0)
@@ -63,7 +63,7 @@ def _columns(
 
 
 def _cell(value: float | None, top: float, row: int) -> str:
-    """What a column shows in a row, counted from below."""
+    """The character of a column in a row; rows are counted from below."""
     if value is None:
         return " "
     eighths = round(value / top * HEIGHT * 8) if top else 0

@@ -1,7 +1,7 @@
-"""What a command that runs for long logs on standard error: a line for each, with its time, as text
+"""The log of a long-running command on standard error: one line per record, with its time, as text
 or as JSON.
 
-Messages may quote others: what could begin a line of its own, or move a cursor, is escaped.
+Messages may quote input: characters that could begin a new line, or move the cursor, are escaped.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ _IDLE_SECONDS = 3600.0
 
 
 def log_as_daemon(*, as_json: bool, waits: bool = True) -> None:
-    """Write logs so from now on. waits: for the reader of standard error, if that is a pipe that is
-    full; otherwise what it does not read in time is dropped, and counted in the log."""
+    """Log in this form from now on. waits: whether to wait for the reader of standard error if that
+    is a full pipe; if not, lines that it does not read in time are dropped, and the log counts
+    them."""
     handler = logging.lastResort
     if handler is None:
         return
@@ -42,8 +43,8 @@ def _write_error(line: str) -> None:
 
 
 class DroppingHandler(logging.Handler):
-    """Writes records in a thread of its own, so that no thread that logs ever waits. Of the records
-    that wait, the newest are dropped when there are too many. write: writes a line, and may wait.
+    """Writes records in its own thread, so that a thread that logs never waits. If too many records
+    wait, new ones are dropped. write: writes a line, and may wait.
     """
 
     def __init__(self, write: Callable[[str], object], level: int) -> None:
@@ -90,8 +91,8 @@ class DroppingHandler(logging.Handler):
 
 
 class DaemonFormatter(logging.Formatter):
-    """As text, a traceback follows in lines that are indented; as JSON it is a field, as is what
-    the record has in `fields`."""
+    """As text, indented lines with a traceback follow a record; as JSON the traceback is a field,
+    and each entry of the record's `fields` is one too."""
 
     def __init__(self, *, as_json: bool) -> None:
         super().__init__()

@@ -19,8 +19,8 @@ _INCHES = (9.0, 2.6)  # of one panel
 def draw(path: Path, title: str, panels: Sequence[Sequence[Series]], *, step: timedelta) -> None:
     """Write an image with a panel for each group of series; its format is the file's suffix.
 
-    step: the line is broken where a step is missing. Raises ConfigError for
-    a suffix that is not an image's, and OSError.
+    step: between two points; the line is broken where one is missing. Raises ConfigError for a
+    suffix that is not an image's, and OSError.
     """
     figure = Figure(figsize=(_INCHES[0], _INCHES[1] * len(panels)), layout="constrained")
     figure.suptitle(title)

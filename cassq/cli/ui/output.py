@@ -47,7 +47,7 @@ def say(*lines: str) -> None:
 
 
 def note(line: str) -> None:
-    """A line on standard error: about what is done, not part of it."""
+    """A line on standard error: about the results, not part of them."""
     click.echo(line, err=True)
 
 
@@ -90,7 +90,7 @@ def _is_number(cell: str) -> bool:
 
 
 def width(text: str) -> int:
-    """How many places a terminal gives to a text."""
+    """How many columns of a terminal a text takes."""
     if text.isascii():
         return len(text)
     return sum(
@@ -141,7 +141,7 @@ def json_line(value: object) -> None:
 
 
 def message_fields(message: Message | Peeked) -> dict[str, Any]:
-    """A message as JSON shows it; bytes that are not UTF-8 are base64, under another name."""
+    """A message, for JSON; bytes that are not UTF-8 are in base64, under another name."""
     return {
         "id": message.id,
         "attempts": message.attempts,
@@ -154,27 +154,27 @@ def message_fields(message: Message | Peeked) -> dict[str, Any]:
 
 
 def message_lines(found: Sequence[Message | Peeked], *, as_json: bool) -> bytes:
-    """Messages as they are written: the payload's bytes as they are, or JSON; a newline each."""
+    """Messages as they are written: the payload's bytes, or JSON; each with a newline."""
     return b"\n".join([*message_texts(found, as_json=as_json), b""])
 
 
 def message_texts(found: Sequence[Message | Peeked], *, as_json: bool) -> list[bytes]:
-    """What is written for each message, without the newline."""
+    """As `message_lines`, for each message, without the newline."""
     if as_json:
         return [json.dumps(message_fields(m), ensure_ascii=False).encode() for m in found]
     return [message.payload for message in found]
 
 
 class Sink:
-    """Standard output, written so that it is known what its reader has taken.
+    """Standard output, written so that it is known how much its reader has taken.
 
-    piecemeal: a pipe holds no more unread than one write, so that `await_taken` can tell when the
-    reader has taken all of it. (On Linux: the pipe is made as small
-    as one page until `close`, and has room again when it is empty.)
+    piecemeal: whether a pipe holds at most one unread write, so that `await_taken` can tell when
+    the reader has taken all of it. (On Linux: until `close`, the pipe is made as small as one page,
+    and has room again only when it is empty.)
 
-    Nothing is kept in between: what `write` returned for is in the pipe or the file, and after
-    `flush` a file is on disk. When the command shall end, a reader that takes nothing any more is
-    not waited for.
+    Nothing is buffered here: when `write` returns, its data is in the pipe or the file, and after
+    `flush` a file is on disk. When the command must end, a reader that has stopped reading is not
+    waited for.
     """
 
     def __init__(self, stop: StopSignal, *, piecemeal: bool = False) -> None:
@@ -195,7 +195,8 @@ class Sink:
                 self._room = _narrow(self._fd)
 
     def write(self, data: bytes) -> None:
-        """Raises BrokenPipeError when the reader is gone, Stopped when it is stuck."""
+        """Write all data. Raises BrokenPipeError if the reader is gone, Stopped if the command must
+        end and the reader does not read."""
         self._written = 0
         if self._fd < 0:
             sys.stdout.buffer.write(data)
@@ -213,7 +214,7 @@ class Sink:
             rest = rest[count:]
 
     def flush(self) -> None:
-        """All is out. Raises BrokenPipeError when it is known by now that nobody reads it."""
+        """Sync a file. Raises BrokenPipeError if the reader of a pipe is known to be gone."""
         if self._fd < 0:
             sys.stdout.buffer.flush()
         elif self._is_file:
@@ -227,8 +228,8 @@ class Sink:
             self._await_room()
 
     def taken(self) -> int:
-        """How many bytes of the last write the reader of a pipe has taken, as far as is known; 0
-        for anything but a pipe."""
+        """How many bytes of the last write the reader of a pipe has certainly taken; 0 for anything
+        but a pipe."""
         if not self.is_pipe:
             return 0
         unread = bytearray(4)
@@ -239,13 +240,13 @@ class Sink:
         return max(0, self._written - int.from_bytes(unread, sys.byteorder))
 
     def close(self) -> None:
-        """Give a pipe that was made smaller its room back: others may write to it."""
+        """Restore the size of a pipe that was made smaller: others may write to it."""
         if self._room:
-            with suppress(OSError):  # it is only an improvement: without it, output works as well
+            with suppress(OSError):  # this only improves speed: output works without it
                 fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, self._room)
 
     def check(self) -> None:
-        """Raise BrokenPipeError when the reader is gone. Cost: a system call."""
+        """Raise BrokenPipeError if the reader is gone. Cost: a system call."""
         _raise_if_broken(self._poll.poll(0))
 
     def _await_room(self) -> None:
@@ -256,14 +257,14 @@ class Sink:
 
 
 def _narrow(fd: int) -> int:
-    """Make a pipe as small as can be; how large it was, 0 if it cannot be made smaller."""
+    """Make a pipe as small as possible; returns its former size, 0 if that cannot be changed."""
     if not hasattr(fcntl, "F_SETPIPE_SZ"):
         return 0
     try:
         room: int = fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ)
         fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, 1)
     except OSError:
-        return 0  # more than a page of it is unread, or it is not ours to change
+        return 0  # more than a page is unread, or changing it is not permitted
     return room
 
 
@@ -273,7 +274,7 @@ def _raise_if_broken(events: list[tuple[int, int]]) -> None:
 
 
 def _stdout_fd() -> int:
-    """The descriptor; -1 when standard output has none, as in tests."""
+    """The descriptor; -1 if standard output has none, as in tests."""
     try:
         return sys.stdout.fileno()
     except (OSError, ValueError):
@@ -333,9 +334,9 @@ def passing_line(*, quiet: bool = False) -> Iterator[Show]:
 
 @contextmanager
 def progress(total_bytes: int | None, *, quiet: bool = False) -> Iterator[Advance]:
-    """A passing line of how far an input is read.
+    """A passing line that shows how much of an input is read.
 
-    total_bytes: None where it is not known, which leaves no bar but the counts.
+    total_bytes: None: unknown, so the line has counts, but no bar.
     """
     with passing_line(quiet=quiet) as show:
         yield lambda done, pushed: show(

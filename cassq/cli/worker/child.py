@@ -31,13 +31,13 @@ BEAT_SECONDS = 1.0
 
 
 def main() -> NoReturn:
-    """Do what standard input says."""
+    """Carry out the orders on standard input."""
     orders, lifeline = read_orders()
     reporter = Reporter(orders["report_fd"])
     describe = orders.get("describe", False)
     if not describe:
         log_tasks(orders["log"])
-        # Python takes byte code for current if its source has the same size and the same second.
+        # Python uses old byte code if the source has the same size, and a time in the same second.
         sys.dont_write_bytecode = sys.dont_write_bytecode or orders["reload"]
     try:
         handler = load_handler(orders["handler"])
@@ -58,7 +58,7 @@ def main() -> NoReturn:
 
 
 def _describe(handler: AnyHandler, url: str | None, reporter: Reporter) -> None:
-    """Report what the handler is. If it is an app, its queues are there from now on."""
+    """Report what the handler is. If it is an app, create its missing queues first."""
     if not isinstance(handler, App):
         reporter.send(DESCRIBED, groups=None)
         return
@@ -83,7 +83,8 @@ def _work(handler: AnyHandler, orders: dict[str, Any], reporter: Reporter, lifel
         worker.settings = worker.settings._replace(stuck_max=0)
         sent: dict[str, State] = {}
         began: list[str] = []
-        # Outside of the worker's run: nothing is lost before it; after it the end must be finished.
+        # For the time outside of the worker's run: before it nothing can be lost, so the process
+        # ends; after it the worker must finish its end.
         signal.signal(signal.SIGTERM, lambda *_: None if began else end_process(0))
 
         def sources() -> dict[str, State]:
@@ -108,7 +109,7 @@ def _work(handler: AnyHandler, orders: dict[str, Any], reporter: Reporter, lifel
                 if worker.is_responsive():
                     reporter.send(BEAT, facts=worker.facts(), files=sources())
 
-        # They end with the process. That one of them reports shows that threads can run at all.
+        # They end with the process. The reports of one of them show that threads can run at all.
         for name, work in (
             ("lifeline", partial(_stop_when_alone, worker, lifeline)),
             ("beat", beat),
@@ -124,9 +125,9 @@ def _work(handler: AnyHandler, orders: dict[str, Any], reporter: Reporter, lifel
 
 
 def _prepare(app: App, client: Client, url: str) -> None:
-    """Have the app push to where its worker takes from, as a task may push others."""
+    """Make the app use the worker's client, because a task may push further calls."""
     if app.url is not None and app.url != url:
-        logger.warning("the app is made with %s, and this worker uses %s", app.url, url)
+        logger.warning("the app was made with %s, but this worker uses %s", app.url, url)
     app.use(client)
     app.prepare()
 
@@ -136,12 +137,12 @@ def _concurrency(handler: AnyHandler, orders: dict[str, Any]) -> int | None:
     threads, tasks = orders["threads"], orders["tasks"]
     if is_async(handler) and threads is not None:
         raise UsageError(
-            f"{orders['handler']!r} is an async function, for which there is no --threads",
+            f"{orders['handler']!r} is an async function, which cannot have --threads",
             hint="--async says how many of its tasks run at the same time",
         )
     if not is_async(handler) and tasks is not None:
         raise UsageError(
-            f"{orders['handler']!r} is not an async function: --async",
+            f"{orders['handler']!r} is not an async function, so it cannot have --async",
             hint="--threads says how many of its tasks run at the same time",
         )
     most: int | None = threads or tasks

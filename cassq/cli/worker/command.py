@@ -34,13 +34,13 @@ CHILD = "cassq.cli.worker.child"
 
 
 class SourcePlace(NamedTuple):
-    """Where messages are taken from. groups: for each queue, the group to work for."""
+    """Where messages are taken from. groups: the group to work for, by queue."""
 
     url: str
     groups: Mapping[str, str]
 
     def orders(self) -> list[dict[str, Any]]:
-        """What the processes of each queue must know of it."""
+        """The part of the orders that depends on the queue, for each queue."""
         return [
             {"url": self.url, "queue": queue, "group": group}
             for queue, group in self.groups.items()
@@ -199,8 +199,8 @@ def _address(listen: str) -> tuple[str, int]:
 def _placed(
     call: Invocation, handler: str, names: Sequence[str], group: str | None
 ) -> Iterator[tuple[Client, SourcePlace]]:
-    """Where to take from, with a client of it. What the call leaves open, the handler says if it is
-    an app; so then it is loaded, in a process of its own."""
+    """Where to take messages from, and a client for that. If the call does not say, the handler may
+    be an app that does; then a separate process loads it to find out."""
     url = call.url or os.environ.get("CASSQ_URL")
     if url and names:
         with connect(url, create=False) as client:
@@ -212,8 +212,8 @@ def _placed(
         missing = [name for name in names if name not in app.groups]
         if missing:
             raise UsageError(
-                f"no task of {handler} is in queue {missing[0]!r}",
-                hint=f"they are in {', '.join(app.groups)}",
+                f"no task of {handler} uses queue {missing[0]!r}",
+                hint=f"its tasks use {', '.join(app.groups)}",
             )
         url = app.url
     url = url or DEFAULT_URL
@@ -231,7 +231,7 @@ def _place_of(url: str, queues: Iterable[Queue], group: str | None) -> SourcePla
 
 
 def _only_queue(client: Client) -> Queue:
-    """The only queue there is, not counting those of dead letters."""
+    """The only queue, not counting those of dead letters. Raises UsageError unless it is alone."""
     names = [each.name for each in client.queues() if not is_dead_letter_name(each.name)]
     if len(names) != 1:
         shown = ", ".join(names[:10]) if names else "none"
@@ -240,7 +240,7 @@ def _only_queue(client: Client) -> Queue:
 
 
 def _group(queue: Queue, group: str | None) -> str:
-    """The group to work for. Raises GroupNotFoundError, before anything is started."""
+    """The group to work for. Raises GroupNotFoundError if it does not exist."""
     from cassq.tasks.groups import group_of  # it loads asyncio, which other commands do without
 
     group = group or group_of(queue)
@@ -249,7 +249,7 @@ def _group(queue: Queue, group: str | None) -> str:
 
 
 def _free(client: Client, orders: Mapping[str, Any], popper: str) -> None:
-    """Free what a process that crashed had claimed; if that fails, it comes when it expires."""
+    """Free the claims of a process that crashed. If that fails, they expire."""
     try:
         row = client.queue(orders["queue"]).row
         rows = client.ports.catalog.queues.groups(row.id)

@@ -1,4 +1,4 @@
-"""Asking a process what a handler is, and whether it is an app that has queues of its own."""
+"""Finds out in a separate process what a handler is, and the queues of an app."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Described(NamedTuple):
 
 
 def described(handler: str, url: str | None, command: Sequence[str]) -> Described | None:
-    """The app that a handler is, whose queues are there from now on; None for a plain function. It
-    is loaded in a process of its own, which ends then. url: where its queues must be; None: as the
-    app says. Raises what keeps it from being loaded.
+    """The app that a handler is, after creating its missing queues; None for a plain function. A
+    separate process loads the handler, and ends then. url: where the queues must be; None: as the
+    app says. Raises the error that keeps the handler from being loaded.
     """
     child = Child(command, {"handler": handler, "url": url, "describe": True}, 0)
     try:
@@ -44,8 +44,8 @@ def described(handler: str, url: str | None, command: Sequence[str]) -> Describe
 
 
 def run_until_stopped(supervisor: Supervisor) -> int:
-    """Run processes until they are stopped. Returns the exit code; raises what kept them from
-    starting."""
+    """Run processes until they are stopped. Returns the exit code; raises the error that kept them
+    from starting."""
     code = supervisor.run()
     if supervisor.failed is not None:
         raise failure(supervisor.failed)

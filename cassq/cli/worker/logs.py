@@ -1,4 +1,4 @@
-"""What `cassq worker` and its processes log on standard error, in one form."""
+"""The logs of `cassq worker` and its processes on standard error, in one form."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FORMS = (TEXT, JSON, QUIET)
 
 def log_tasks(form: str) -> None:
     """Log in this form from now on; `quiet` leaves out tasks that were done. If the handler's
-    module sets up logging itself, its ways are used instead."""
+    module configures logging itself, that is used instead."""
     log_as_daemon(as_json=form == JSON)
     level = logging.WARNING if form == QUIET else logging.INFO
     logging.getLogger("cassq.worker").setLevel(level)

@@ -144,7 +144,7 @@ def signal(ctx: click.Context, task_id: str, name: str, value: str) -> None:
         read: Any = json.loads(value)
     except ValueError as exc:
         raise UsageError(
-            f"the value of a signal must be JSON: {exc}", hint="a text needs quotes: '\"yes\"'"
+            f"the value of a signal must be JSON: {exc}", hint="a string needs quotes: '\"yes\"'"
         ) from exc
     from cassq.tasks.steps import listing
 

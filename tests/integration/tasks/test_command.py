@@ -75,7 +75,7 @@ def test_a_queue_may_be_chosen(home: Home, app: App) -> None:
         assert worker.terminate() == 0
     with WorkerProcess(home, "--queue", "none", handler="jobs:app") as worker:
         assert worker.wait() == 2
-    assert "no task of jobs:app is in queue 'none'\nhint: they are in more, tasks" in worker.errors
+    assert "no task of jobs:app uses queue 'none'\nhint: its tasks use more, tasks" in worker.errors
 
 
 def test_what_a_killed_process_ran_is_run_again_at_once(home: Home, app: App) -> None:
@@ -113,4 +113,4 @@ def test_an_app_of_another_place_is_warned_of(home: Home, app: App) -> None:
     with WorkerProcess(home, "--queue", "more", handler="jobs:app") as worker:
         eventually("it ran", lambda: bool(home.noted("more")))
         assert worker.terminate() == 0
-    assert f"the app is made with {other}, and this worker uses {home.url}" in worker.errors
+    assert f"the app was made with {other}, but this worker uses {home.url}" in worker.errors

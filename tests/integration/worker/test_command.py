@@ -350,8 +350,8 @@ def test_an_async_function_that_blocks_its_loop_past_the_limit_is_killed(
 @pytest.mark.parametrize(
     ("handler", "option", "says"),
     [
-        ("tasks:handle_async", "--threads", "an async function, for which there is no --threads"),
-        ("tasks:handle", "--async", "is not an async function: --async"),
+        ("tasks:handle_async", "--threads", "an async function, which cannot have --threads"),
+        ("tasks:handle", "--async", "is not an async function, so it cannot have --async"),
     ],
 )
 def test_an_option_for_the_other_kind_of_function_is_refused(
