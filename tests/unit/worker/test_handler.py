@@ -87,7 +87,7 @@ def test_what_could_not_do_its_work_is_refused(handler: object, says: str) -> No
 
 def test_a_result_still_to_be_run_is_refused() -> None:
     for result in (later(None), lazy(None)):
-        with pytest.raises(TypeError, match="did not run it"):
+        with pytest.raises(TypeError, match="instead of running it"):
             check_result(result)
     check_result(None)
     check_result([1, 2])
