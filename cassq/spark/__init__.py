@@ -1,9 +1,9 @@
-"""Spark: queues read and written by data pipelines, through PySpark.
+"""Spark: data pipelines read and write queues through PySpark.
 
-`pusher` pushes the contents of an RDD's partitions, and `publish` makes those of a pusher with a
-write id visible at once; `is_published` says whether a write is there. `register` adds the data
-source `cassq`, for batches and streams, to a session. `docs/spark.md` describes its options and
-guarantees.
+`pusher` pushes the rows of an RDD's partitions. With a write id they stay invisible until `publish`
+makes all of them visible at once; `is_published` says whether that has happened. `register` adds
+the data source `cassq`, for batches and streams, to a session. `docs/spark.md` describes its
+options and guarantees.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if not TYPE_CHECKING:  # a type checker would conclude that every name exists
     def __getattr__(name: str) -> object:
         if name not in __all__:
             raise AttributeError(f"module 'cassq.spark' has no attribute {name!r}")
-        from cassq.spark import pushing  # every Python of Spark imports this package, few push
+        from cassq.spark import pushing  # all of Spark's Python processes import this; few push
 
         return getattr(pushing, name)
 
@@ -33,9 +33,11 @@ if not TYPE_CHECKING:  # a type checker would conclude that every name exists
 def register(spark: SparkSession) -> None:
     """Add the data source `cassq` to a session: `spark.read.format("cassq")` and so on.
 
-    From then on this process shows, for as long as it lives, that it leads the writes begun in the
-    session. Batch reads use the filters of queries if the session's setting
-    `spark.sql.python.filterPushdown.enabled` is true by now. Registering again is not an error.
+    From then on, for as long as it lives, this process renews the lease under which it leads the
+    writes begun in the session. Batch reads use the filters of queries if the session's setting
+    `spark.sql.python.filterPushdown.enabled` is true when this is called. Registering again is not
+    an error.
+
     Raises MissingExtraError without PySpark or PyArrow, and ConfigError for a PySpark that is too
     old.
     """
@@ -49,8 +51,8 @@ def register(spark: SparkSession) -> None:
 def json_rows(
     frame: DataFrame, *, payload: str = "payload", keep: tuple[str, ...] = ()
 ) -> DataFrame:
-    """A frame with each row as JSON in a column `payload`, and beside it the columns in `keep`,
-    such as headers and key, which the JSON leaves out. Runs in Spark's own code.
+    """Put each row of a frame as JSON into the column `payload`. The columns named in `keep`, such
+    as headers and key, stay columns and are left out of the JSON. No Python runs per row.
     """
     with extras.wanted("Spark's data source needs", "pyspark and pyarrow", "spark"):
         from pyspark.sql import functions

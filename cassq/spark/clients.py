@@ -1,7 +1,7 @@
 """Places of Spark's Python workers: one per process and URL, kept from task to task.
 
-A worker is forked before it gets its first task; it does not use what its parent opened. A place is
-opened without a client, whose modules would take a worker as long to load as Spark's own.
+A worker is forked before it gets its first task, and does not use what its parent opened. A place
+is opened without a client: to load the client's modules takes a worker as long as to load Spark's.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _of_the_parent: list[object] = []
 
 
 class SparkPlace:
-    """What is at a URL, opened. Thread-safe."""
+    """The catalog and the extent store at a URL, opened. Thread-safe."""
 
     def __init__(self, url: str) -> None:
         self._opened = open_place(url, SystemClock())
@@ -52,7 +52,7 @@ class SparkPlace:
         self._bells[queue_id].ring()
 
     def close(self) -> None:
-        """Close it; an error is logged, as nothing depends on it."""
+        """Close it. An error is only logged: nothing depends on it."""
         try:
             for bell in self._bells.values():
                 bell.close()
@@ -61,13 +61,14 @@ class SparkPlace:
             logger.warning("queues could not be closed: %s", exc)
 
     def abandon(self) -> object:
-        """What a forked child must keep, untouched."""
+        """The objects that a forked child must keep alive and never use."""
         return self, self._opened.abandon()
 
 
 class Location(NamedTuple):
-    """Where the driver found the queues. identity: the catalog's. machine: that of a directory,
-    which works on one machine only; empty for a keyspace. host: the driver's, for people."""
+    """Where the driver found the queues. identity: the catalog's. machine: the driver's boot ID if
+    they are in a directory, which works on one machine only; empty for a keyspace. host: the
+    driver's host name, for messages."""
 
     url: str
     identity: str
@@ -85,8 +86,8 @@ def located(url: str) -> Location:
 
 def place_at(location: Location) -> SparkPlace:
     """This process's place at the location that the driver found. Raises as `cassq.connect`, and
-    ConfigError if other queues are here under the same URL: those of another machine, or others
-    that took their place."""
+    ConfigError if the URL names other queues here than on the driver: those of another machine, or
+    queues that replaced the driver's."""
     here = located(location.url)
     if (here.identity, here.machine) == (location.identity, location.machine):
         return place_of(location.url)
@@ -125,7 +126,7 @@ def _after_fork() -> None:
     _lock = threading.Lock()
     _of_the_parent.extend(place.abandon() for place in _places.values())
     _places.clear()
-    _clients.clear()  # which look after themselves
+    _clients.clear()  # clients handle the fork themselves
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -144,9 +145,10 @@ def client_of(url: str) -> Client:
 
 
 def absolute(url: str | None) -> str:
-    """A URL that means the same in every process: relative directories start from this one's.
+    """A URL that means the same in every process: a relative directory is made absolute, from this
+    process's working directory.
 
-    None: `CASSQ_URL`. Raises ConfigError without either.
+    url: None or empty for `CASSQ_URL`. Raises ConfigError without either.
     """
     url = url or os.environ.get("CASSQ_URL")
     if not url:

@@ -1,7 +1,7 @@
 """From frames to Arrow: messages as record batches of the requested columns.
 
-Values of Python are made Arrow's without `pa.array` and `pa.scalar`, except for headers and keys:
-these load pandas if it is installed, which takes half a second, once per process.
+Except for headers, keys and stored ids, Python's values are converted without `pa.array` and
+`pa.scalar`: those load pandas if it is installed, which takes half a second, once per process.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def record_batch(
     priority: int = 0,
     queue: str = "",
 ) -> pa.RecordBatch:
-    """Some messages of a frame. priority, queue: of their pipe."""
+    """Some messages of a frame as a record batch. priority, queue: those of their pipe."""
     makers: dict[str, Callable[[], pa.Array]] = {
         "payload": lambda: _payloads(piece),
         "headers": lambda: _headers(piece),
@@ -75,8 +75,8 @@ def within(batch: pa.RecordBatch, piece: Slice, since_ms: int, until_ms: int) ->
 
 
 def is_outside(piece: Slice, since_ms: int, until_ms: int) -> bool:
-    """Whether a frame has a single push time, and that is before `since_ms`, or at `until_ms` or
-    later. Cost: none."""
+    """Whether all messages of a frame have the same push time, and it is before `since_ms`, or not
+    before `until_ms`. Cost: none."""
     times = piece.frame.times_ms()
     return isinstance(times, int) and not since_ms <= times < until_ms
 
@@ -95,13 +95,13 @@ def _payloads(piece: Slice) -> pa.Array:
 
 
 def _numbers(count: int) -> pa.Array:
-    """The numbers from 0 below `count`."""
+    """The numbers from 0 to `count` - 1."""
     return _many_numbers(1 << count.bit_length()).slice(0, count)
 
 
 @cache
 def _many_numbers(count: int) -> pa.Array:
-    """As Python makes each of them, they are made once for all frames."""
+    """Cached for all frames: Python makes the numbers one by one."""
     return _int64s(array("q", range(count)))
 
 

@@ -32,12 +32,12 @@ WHOLE_NUMBERS = ("bigint", "int", "smallint", "tinyint")
 SECONDS = ("double", "float", *WHOLE_NUMBERS)
 AT_ONCE = -1  # the lane of messages that are not delayed
 APPEND_BYTES = 8 * 1024 * 1024
-# Columns of a frame that was read from a queue, which a write does not use.
+# Columns of frames read from a queue that a write ignores.
 _READ_ONLY = {"id", "pipe", "seq", "pushed_at", "attempts"}
 
 
 class Columns(NamedTuple):
-    """The names of the columns to push; None where there is none."""
+    """The names of the columns to push; None for those that the frame does not have."""
 
     payload: str
     headers: str | None
@@ -49,7 +49,7 @@ class Columns(NamedTuple):
 
 
 def chosen(options: WriteOptions, types: dict[str, str]) -> Columns:
-    """The columns to push, of a frame with these columns and Spark types.
+    """The columns to push. types: the frame's columns with their Spark types.
 
     Raises ConfigError for a column that is missing, has a wrong type, or would not be used.
     """
@@ -98,15 +98,16 @@ def chosen(options: WriteOptions, types: dict[str, str]) -> Columns:
 
 
 def _queue_column(options: WriteOptions, types: dict[str, str], found: Columns) -> str | None:
-    """The column of queues, if that names them; either it or the option must."""
+    """The column that names each row's queue; None if the option `queue` names one for all rows.
+    Raises ConfigError if neither or both do."""
     name = options.queue_column
     if options.queue and (name not in types or name in found):
         return None
     if not options.queue and name not in types:
         raise ConfigError(
             f"the option `queue` is missing, and there is no column {options.queue_column!r}",
-            hint='name the queue: .option("queue", "jobs"), or give each row its own in that'
-            " column; the option queueColumn names another",
+            hint='name the queue: .option("queue", "jobs"), or name each row\'s queue in that'
+            " column; with the option queueColumn the column can have another name",
         )
     if options.queue:
         raise ConfigError(
@@ -124,8 +125,8 @@ class Now(NamedTuple):
 
 
 class EncodedRun(NamedTuple):
-    """Messages to append together. lane, level: as for `Stage.append`. queue: what their rows name;
-    empty without such a column."""
+    """Messages to append together. lane, level: as for `Stage.append`. queue: the one that their
+    rows name; empty without such a column."""
 
     messages: ColumnBatch
     lane: int | None
@@ -140,13 +141,13 @@ def runs(
     where: str,
     key_lanes: Callable[[str], int] = lambda _queue: 1,
 ) -> Iterator[EncodedRun]:
-    """The messages of record batches, of about `APPEND_BYTES` at a time, and apart by queue, lane
-    and level.
+    """The messages of record batches, about `APPEND_BYTES` at a time, in a run for each queue, lane
+    and level among them.
 
-    now: called for each of these. key_lanes: how many a queue has, which is named as in
-    `EncodedRun`. where: what rows are counted in, for errors. Raises InvalidPayloadError and
-    MessageTooLargeError, which name the row. Cost: memory for two runs, and a copy of messages
-    that are due at different times.
+    now: called each time. key_lanes: returns how many key lanes a queue has, by the name that
+    `EncodedRun` has. where: says in errors what the rows are counted in, such as a partition.
+    Raises InvalidPayloadError and MessageTooLargeError, which name the row. Cost: memory for two
+    runs, and a copy of the messages if they differ in queue, lane or level.
     """
     row, size, some = 0, 0, list[pa.RecordBatch]()
     for batch in batches:
@@ -169,7 +170,7 @@ def _by_lane(
     first: int,
     key_lanes: Callable[[str], int],
 ) -> Iterator[EncodedRun]:
-    """The messages of some record batches, checked, for each queue, lane and level."""
+    """The messages of some record batches, checked, in a run for each queue, lane and level."""
     whole = run_of(batches, columns, now.wall_ms, where, first)
     plain = (columns.delay, columns.due, columns.priority, columns.queue) == (None,) * 4
     if plain and key_lanes("") == 1:
@@ -201,8 +202,8 @@ def _by_lane(
 def key_lanes_of(
     table: pa.Table, columns: Columns, queues: pa.Array, key_lanes: list[int], where: str
 ) -> pa.Array:
-    """The key lane of each message; without a key, that of its partition. key_lanes: how many each
-    of the queues has."""
+    """The key lane of each message; the messages of a partition that have no key share one.
+    key_lanes: how many each of the queues has."""
     if max(key_lanes) == 1:
         return pa.repeat(pa.scalar(0, pa.int64()), table.num_rows)
     none = where.encode()
@@ -217,8 +218,8 @@ def key_lanes_of(
 def queues_of(
     table: pa.Table, columns: Columns, where: str, first: int
 ) -> tuple[list[str], pa.Array]:
-    """The names of queues, and for each row which of them it names. Raises InvalidPayloadError for
-    null."""
+    """The names of queues, and for each row the index of the name that it has. Raises
+    InvalidPayloadError for null."""
     if columns.queue is None:
         return [""], pa.repeat(pa.scalar(0, pa.int64()), table.num_rows)
     found = _whole(table.column(columns.queue))
@@ -231,7 +232,7 @@ def queues_of(
 
 def priorities_of(table: pa.Table, columns: Columns, where: str, first: int) -> pa.Array:
     """The priority of each message; 0 for null. Raises InvalidPayloadError for a number that is
-    not one."""
+    not a priority."""
     if columns.priority is None:
         return pa.repeat(pa.scalar(0, pa.int64()), table.num_rows)
     found = pc.fill_null(_whole(table.column(columns.priority)).cast(pa.int64()), 0)
@@ -254,8 +255,8 @@ def lanes_of(delays_ms: pa.Array) -> pa.Array:
 
 
 def delays_of(table: pa.Table, columns: Columns, wall_ms: int, where: str, first: int) -> pa.Array:
-    """How long each message is delayed, in milliseconds. Raises InvalidPayloadError for a time that
-    a push would not take, and for two in one row."""
+    """How long each message is delayed, in milliseconds. Raises InvalidPayloadError for a delay or
+    due time that a push would not accept, and for a row that has both."""
     nothing = pa.nulls(table.num_rows, pa.int64())
     delays = dues = nothing
 
@@ -278,7 +279,9 @@ def delays_of(table: pa.Table, columns: Columns, wall_ms: int, where: str, first
         wait_us = pc.subtract(found, 1000 * wall_ms)
         dues = pc.ceil(pc.divide(pc.max_element_wise(wait_us, 0, skip_nulls=False), 1e3))
         dues = dues.cast(pa.int64())
-        check(pc.greater(dues, round(DELAY_MAX_SECONDS * 1000)), "due is over ten years away")
+        check(
+            pc.greater(dues, round(DELAY_MAX_SECONDS * 1000)), "the due time is over ten years away"
+        )
     check(pc.and_(delays.is_valid(), dues.is_valid()), "it has both a delay and a due time")
     return pc.fill_null(pc.coalesce(delays, dues), 0)
 
@@ -307,14 +310,15 @@ def run_of(
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
-    """A column in one piece. It is never over 2 GiB, which would not fit."""
+    """A column in one chunk. It never has over 2 GiB, which one chunk could not hold."""
     return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
 
 
 def strings_of(
     array: pa.Array, most: int, what: str, where: str, first: int
 ) -> tuple[Strings, int, int]:
-    """A column's memory, and the shortest and longest length in it."""
+    """A column's memory, and the shortest and longest length in it. Raises MessageTooLargeError for
+    more than `most` bytes."""
     lengths = pc.binary_length(array).cast(pa.uint32())
     extremes = pc.min_max(lengths).as_py()
     shortest, longest = extremes["min"] or 0, extremes["max"] or 0
@@ -346,7 +350,8 @@ def _is_text(array: pa.Array) -> bool:
 
 
 def headers_of(array: pa.MapArray, where: str, first: int) -> pa.Array:
-    """The headers of rows as frames store them: compact JSON, null for none."""
+    """The headers of rows as frames store them: compact JSON, null for none. Raises
+    InvalidPayloadError for a header that is null."""
     if array.null_count:
         array = pc.if_else(array.is_valid(), array, pa.scalar([], array.type))
     starts = array.offsets

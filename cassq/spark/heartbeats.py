@@ -1,8 +1,8 @@
 """The keeper: renews a Spark driver's lease in each place where it leads writes.
 
-It is a thread of the process that registered the data source, because Spark plans and commits in
-short-lived processes beside it. These request heartbeats by a file per place in the keeper's
-directory: the file holds the driver's ID there, under which its writes are begun.
+It is a thread of the process that registered the data source. Spark plans and commits in other,
+short-lived processes, which request heartbeats by putting a file for each place into the keeper's
+directory. The file holds the driver's ID at that place, under which its writes are begun.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Heartbeats:
     """The heartbeats of this process, for every file in its directory."""
 
     def __init__(self) -> None:
-        self.directory: str = tempfile.mkdtemp(prefix="cassq-spark-")  # for this user's eyes only
+        self.directory: str = tempfile.mkdtemp(prefix="cassq-spark-")  # only this user can read it
         self._ended = threading.Event()
         self._places: dict[str, SparkPlace] = {}
         self._pid = os.getpid()
@@ -48,7 +48,8 @@ class Heartbeats:
                 known = {name for name in names if self._beat(Path(self.directory, name))}
 
     def _beat(self, path: Path) -> bool:
-        """Beat; returns whether that succeeded. If not, it is retried soon."""
+        """Renew the lease that a file requests; returns whether that succeeded. If not, it is
+        retried soon."""
         try:
             request = json.loads(path.read_text())
             place = self._places.get(request["url"])
@@ -61,7 +62,7 @@ class Heartbeats:
         return True
 
     def close(self) -> None:
-        """Stop; writes led by this process may be aborted after its lease."""
+        """Stop. When its lease has expired, writes led by this process may be aborted."""
         if os.getpid() != self._pid:
             return
         self._ended.set()
@@ -86,9 +87,9 @@ def keeper() -> Heartbeats:
 
 
 def driver_id(directory: str, url: str) -> str:
-    """The ID of the keeper's driver at a place, from any process on its machine. The first caller
-    generates it: later IDs are greater. Raises ConfigError if the keeper is on another machine, or
-    gone.
+    """The ID of the driver at a place, for any process on the keeper's machine. directory: the
+    keeper's. The first caller generates the ID; those of later drivers are greater. Raises
+    ConfigError if the keeper is on another machine, or gone.
     """
     path = Path(directory, sha256(url.encode()).hexdigest()[:32] + ".json")
     for _ in range(2):
@@ -103,7 +104,7 @@ def _ask(path: Path, url: str) -> None:
     if not path.parent.is_dir():
         raise ConfigError(
             "the process that called cassq.spark.register is gone, or on another machine",
-            hint="register in the driver's own process; through Spark Connect, write to a server on"
+            hint="register in the driver's own process; with Spark Connect, write to a server on"
             " the client's machine",
         )
     ports = place_of(url).ports
@@ -113,8 +114,8 @@ def _ask(path: Path, url: str) -> None:
     with os.fdopen(handle, "w") as file:
         json.dump({"url": url, "driver": driver}, file)
     try:
-        os.link(draft, path)  # fails if another was faster: then use that one
+        os.link(draft, path)  # fails if another process was faster: its ID is used
     except FileExistsError:
-        logger.info("another process of this driver chose its id at the same moment")
+        logger.info("another process of this driver generated its ID at the same moment")
     finally:
         os.unlink(draft)

@@ -28,7 +28,7 @@ _STARTS = {"group": GROUP, "earliest": "beginning", "latest": "now"}
 
 
 class WriteOptions(NamedTuple):
-    """The options of a write, in a batch or a stream. queue: empty if rows name theirs."""
+    """The options of a write, in a batch or a stream. queue: empty if each row names its queue."""
 
     url: str
     queue: str
@@ -43,9 +43,9 @@ class WriteOptions(NamedTuple):
 
 
 class ReadOptions(NamedTuple):
-    """The options of a batch read. since_ms, until_ms: by push time, in wall milliseconds. queues,
-    pattern: which queues to read, if queue is empty. only: of these, if not None; by a filter of
-    the query."""
+    """The options of a batch read. since_ms, until_ms: the range of push times to read, in wall
+    milliseconds. queues, pattern: which queues to read, if queue is empty. only: None, or the names
+    to which a filter of the query limits these."""
 
     url: str
     queue: str
@@ -77,7 +77,7 @@ class StreamOptions(NamedTuple):
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
-    """Raises ConfigError for an option that is unknown, missing or wrong."""
+    """Parse the options. Raises ConfigError for one that is unknown, missing or wrong."""
     columns = ("payload", "headers", "key", "delay", "due", "priority")
     _check(options, {"writeid", "queuecolumn", *(f"{name}column" for name in columns)})
     return WriteOptions(
@@ -90,7 +90,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
-    """Raises ConfigError for an option that is unknown, missing or wrong."""
+    """Parse the options. Raises ConfigError for one that is unknown, missing or wrong."""
     _check(options, _READS | _SEVERAL | {"state", "since", "until"})
     queue, queues, pattern = _queues(options)
     state = options.get("state", STORED)
@@ -112,7 +112,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
 
 
 def stream_options(options: Mapping[str, str]) -> StreamOptions:
-    """Raises ConfigError for an option that is unknown, missing or wrong."""
+    """Parse the options. Raises ConfigError for one that is unknown, missing or wrong."""
     _check(options, _READS | _SEVERAL | {"maxmessagespertrigger", "startingposition"})
     queue, queues, pattern = _queues(options)
     return StreamOptions(
@@ -146,12 +146,12 @@ def _check(options: Mapping[str, str], known: set[str]) -> None:
 
 
 def reads_several(options: Mapping[str, str]) -> bool:
-    """Whether these options are for a read of several queues, whose rows say which."""
+    """Whether these options read several queues; each row then has a column `queue`."""
     return any(name.lower() in _SEVERAL for name in options)
 
 
 def _queues(options: Mapping[str, str]) -> tuple[str, tuple[str, ...], str]:
-    """The queue, queues or pattern to read, the others being empty."""
+    """The queue, the queues and the pattern to read; only one of the three is not empty."""
     if not reads_several(options):
         return _place(options)[1], (), ""
     given = [name for name in ("queue", "path", "queues", "queuePattern") if name in options]
@@ -204,8 +204,8 @@ def _time(options: Mapping[str, str], name: str) -> int | None:
 
 
 def time_ms(name: str, text: str, choices: str = "a time") -> int:
-    """A time in wall milliseconds; ConfigError for anything else. name: of its option. choices:
-    what that may be."""
+    """A time in wall milliseconds. Raises ConfigError if `text` is not one. name: the option.
+    choices: the values that it accepts."""
     try:
         at = datetime.fromisoformat(text)
     except ValueError as exc:

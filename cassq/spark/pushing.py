@@ -1,10 +1,9 @@
 """The pusher for `mapPartitions` and `foreachPartition`: pushes a partition in frames, in bounded
-memory, and returns where it went. Executors need only cassq and the driver of the URL.
+memory, and returns receipts. Executors need only cassq and the client library that the URL needs.
 
 Without a write id it simply pushes: a task that Spark runs again pushes again. With one, each task
-attempt fills staged pipes of its own, which poppers do not see, and `publish` makes those visible
-whose receipts it gets, all in one step: those of the attempts that Spark counts. All other pipes
-are removed.
+attempt fills staged pipes of its own, which poppers do not see. `publish` gets the receipts of the
+attempts that Spark counts, and makes their pipes visible in one step. All other pipes are removed.
 """
 
 from __future__ import annotations
@@ -53,10 +52,12 @@ class PushReceipt:
 
 @dataclass(frozen=True, slots=True)
 class StagedReceipt(PushReceipt):
-    """Where a run of messages waits to be published. A partition without rows has one, of no pipe.
+    """Where a run of messages waits to be published. A partition without rows has one receipt, with
+    an empty `pipe`.
 
-    queue_id, epoch: what the write was begun as; epoch 0: it had been published before. task: the
-    attempt at the partition. call: one call of the pusher in it, which has `receipts` receipts.
+    queue_id, epoch: of the write, as the attempt began it; epoch 0: it had been published before.
+    task: the attempt at the partition. call: one call of the pusher in that attempt; it returned
+    `receipts` receipts.
     """
 
     write: StagedWrite
@@ -80,7 +81,7 @@ class PartitionPusher:
         self._write = write
 
     def __call__(self, rows: Iterable[Any]) -> Iterator[PushReceipt]:
-        """Push the rows, and yield their receipts; all rows are durable when the iterator ends."""
+        """Push the rows; returns their receipts. All rows are durable when this returns."""
         # At once, not at the first `next`: foreachPartition asks for nothing.
         if self._write is not None:
             return iter(_stage(self._write, rows, self._batch))
@@ -101,15 +102,15 @@ def pusher(
 
     url: as for `cassq.connect`; None: `CASSQ_URL` of this process. A row is a payload (bytes or
     str), or a Row, dict or object with `payload` and optionally `headers`, `key` and `priority`.
-    batch: the most messages to push together; fewer if they are large, about 8 MiB, or have several
-    priorities. write_id: push nothing
-    before `publish` gets the receipts, and once under this id, however often the job is started;
-    call this in the driver's own process, which from then on shows that it leads the write.
+    batch: the most messages to push together; fewer if they have more than about 8 MiB, or several
+    priorities. write_id: poppers see the messages only when `publish` gets the receipts, and only
+    once under this id, however often the job is started. Call this in the driver's own process,
+    which from then on renews the lease under which it leads the write.
 
-    Raises as `cassq.connect`, as this process reads which queues the URL names; QueueNotFoundError,
-    ConfigError for a cp queue and QueuePausedError with a write id; and in the task what
-    `push_many` raises, and ConfigError where the URL names other queues, such as a directory of
-    another machine.
+    Raises UsageError, and as `cassq.connect`, because this process reads which queues the URL
+    names; with a write id also QueueNotFoundError, QueuePausedError, and ConfigError for a cp
+    queue. The tasks raise what `push_many` raises, and ConfigError where the URL names other
+    queues, such as a directory of another machine.
     """
     if not isinstance(batch, int) or batch < 1:
         raise UsageError(f"batch must be a number of messages, at least 1, not {batch!r}")
@@ -122,7 +123,7 @@ def pusher(
 
     staging.check_queue(queue_of(place_of(location.url).ports, queue))
     driver = driver_id(keeper().directory, location.url)
-    # The data source's writes of an id are the same writes.
+    # This is the same write as one by the data source with this id.
     write = StagedWrite(location, queue, batch_id(write_id), driver)
     return PartitionPusher(location, queue, batch, write)
 
@@ -161,13 +162,14 @@ def publish(receipts: Iterable[PushReceipt], *, partitions: int | None = None) -
     driver. Returns how many: 0 if a write of that id was published before.
 
     receipts: all that an RDD of a pusher with a `write_id` yielded, as `collect` returns them.
-    partitions: of that RDD, to check that there is a receipt of each.
+    partitions: how many the RDD has, to check that each has a receipt.
 
-    Raises UsageError for receipts that are not complete, come from two attempts, from two writes or
-    from a pusher without a write id; FencedError if the write was begun again since, by a later run
-    of the job, or its driver showed no sign of life for a minute; QueueFullError if a queue that
-    rejects excess messages has no room; QueueNotFoundError if the queue was deleted. Nothing is
-    published then. If a BackendError leaves the outcome unknown, call it again: it publishes once.
+    Raises UsageError for receipts that are incomplete, or come from two attempts at a partition,
+    from two writes or from a pusher without a write id; FencedError if a later run of the job began
+    the write again, or its driver did not renew its lease for a minute; QueueFullError if a queue
+    that rejects excess messages has no room; QueueNotFoundError if the queue was deleted. Nothing
+    is published then. If a BackendError leaves the outcome unknown, call it again: it publishes
+    only once.
     Cost: a conditional write, and one for each pipe in a keyspace.
     """
     found = _checked(list(dict.fromkeys(receipts)), partitions)
@@ -186,7 +188,7 @@ def publish(receipts: Iterable[PushReceipt], *, partitions: int | None = None) -
 def is_published(url: str | None, queue: str, write_id: str) -> bool:
     """Whether a write of this id, by `publish` or by a frame's `writeId`, is in the queue.
 
-    url: as for `pusher`. False: it was never begun, was aborted, or goes on. Raises as
+    url: as for `pusher`. False: it was never begun, was aborted, or is not finished. Raises as
     `cassq.connect`, and QueueNotFoundError. Cost: a read or two.
     """
     ports = place_of(absolute(url)).ports
@@ -195,7 +197,7 @@ def is_published(url: str | None, queue: str, write_id: str) -> bool:
 
 
 def _checked(found: list[PushReceipt], partitions: int | None) -> list[StagedReceipt]:
-    """The receipts, after a check that they are all of one write, and of one action."""
+    """Check that these are all receipts of one action, and of one write; returns them."""
     ours = [each for each in found if isinstance(each, StagedReceipt)]
     if len(ours) < len(found):
         raise UsageError(
@@ -214,8 +216,8 @@ def _checked(found: list[PushReceipt], partitions: int | None) -> list[StagedRec
     twice = sorted(partition for partition, of in tasks.items() if len(of) > 1)
     if twice:
         raise UsageError(
-            f"there are receipts of several attempts at partition {twice[0]}: these would publish"
-            " its rows more than once, or only some of them",
+            f"there are receipts of several attempts at partition {twice[0]}: together they would"
+            " publish its rows more than once, or only some of them",
             hint="pass the result of one action, such as collect()",
         )
     count = max(tasks, default=-1) + 1 if partitions is None else partitions
@@ -229,7 +231,7 @@ def _checked(found: list[PushReceipt], partitions: int | None) -> list[StagedRec
         )
     if len(tasks) > count:
         raise UsageError(
-            f"there are receipts of {len(tasks)} partitions, and partitions={partitions}"
+            f"there are receipts of {len(tasks)} partitions, but partitions={partitions}"
         )
     return ours
 
@@ -238,7 +240,7 @@ Runs = Iterable[tuple[str, int, int]]  # pipe, seq of the first, and number of m
 
 
 class PushColumns(NamedTuple):
-    """Payloads, and headers and keys if any message has some; and the priority of all of them."""
+    """The columns of messages with one priority. headers, keys: None if no message has any."""
 
     payloads: list[bytes]
     headers: list[Mapping[str, str] | None] | None
@@ -247,7 +249,7 @@ class PushColumns(NamedTuple):
 
 
 def columns(rows: Iterable[Any], most: int) -> Iterator[PushColumns]:
-    """The batches of rows, by column, apart by priority."""
+    """The batches of rows, by column; one for each priority in a batch."""
     for batch in batches(iter(rows), most):
         for priority, which in by_priority([fields.priority for fields in batch]).items():
             some = [batch[index] for index in which]
@@ -286,8 +288,8 @@ def batches(rows: Iterator[Any], most: int) -> Iterator[list[Fields]]:
 
 
 def fields_of(row: Any) -> Fields:
-    """The payload, headers, key and priority of a row. Raises InvalidPayloadError for anything
-    else, UsageError for what is not a priority."""
+    """The payload, headers, key and priority of a row. Raises InvalidPayloadError for a row without
+    a payload or with one of another type, UsageError for an invalid priority."""
     if isinstance(row, (bytes, bytearray, str)):
         return Fields(_bytes(row))
     if isinstance(row, Mapping):

@@ -1,11 +1,12 @@
-"""Batch reads: a snapshot of a queue, planned on the driver, read from frames by executors, without
-effect on the queue.
+"""Batch reads: the driver plans a snapshot of a queue, and executors read it from frames. The queue
+is not changed.
 
-A reader of several queues takes their snapshots one after another. Filters of a query, where Spark
-gives them to the reader, narrow its options: by queue, whose pipes are then not planned, and by
-push time. A pipe that was sealed, or last written, before `since` is not planned, where the
-catalog or the store knows that time. Nothing follows from when a pipe was created: messages that
-were merged, carried over or staged keep the time of their first push.
+A reader of several queues takes their snapshots one after another. If Spark gives the reader the
+filters of a query, these narrow its options: to some of the queues, so that the pipes of the others
+are not planned, and to a range of push times. A pipe that was sealed, or last written, before
+`since` is not planned, if the catalog or the store knows that time. The time when a pipe was
+created does not help: messages that were merged, carried over or staged keep the time of their
+first push.
 """
 
 from __future__ import annotations
@@ -49,13 +50,13 @@ logger: logging.Logger = logging.getLogger("cassq")
 READ_MESSAGES = 65_536
 READ_BYTES = 8 * 1024 * 1024
 ALWAYS_MS = 1 << 62
-CLOCK_STEP_MS = 600_000  # by how much a clock that is wrong may deceive about the last write
+CLOCK_STEP_MS = 600_000  # how wrong the clock may be that dates the last write
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 class PipeRange(NamedTuple):
-    """Messages `start .. end_seq` of a pipe. attempts: how often they were delivered. queue: its
-    name, in a read of several."""
+    """Messages `start .. end_seq` (excluded) of a pipe. attempts: how often they were delivered.
+    queue: its name, in a read of several queues."""
 
     pipe_id: str
     start: Place
@@ -83,7 +84,7 @@ class BatchReader(DataSourceReader):
         self._options = options
         self._location = located(options.url)
         self._columns = schema
-        # What is wrong with it is said on the driver.
+        # Checks the schema here, on the driver, and not only in each task.
         arrow_schema(schema, several=not options.queue)
 
     @in_spark()
@@ -109,11 +110,12 @@ class BatchReader(DataSourceReader):
 
 
 class FilteredReader(BatchReader):
-    """A reader that Spark gives the filters of the query. Spark refuses it in sessions that do not
-    push filters down."""
+    """A reader to which Spark gives the filters of the query. Spark refuses it in sessions that do
+    not push filters down."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Leave out what a filter excludes; Spark evaluates all of them again."""
+        """Narrow the read by the filters that allow it. Returns all of them, because Spark must
+        still apply them to each row."""
         for each in filters:
             self._options = narrowed(self._options, each)
         return filters
@@ -123,7 +125,7 @@ class FilteredReader(BatchReader):
 
 
 def narrowed(options: ReadOptions, condition: Filter) -> ReadOptions:
-    """The options of a read that needs only rows that meet a condition. Pure."""
+    """The options, narrowed to what may hold rows that meet a condition. Pure."""
     since_ms = -1 if options.since_ms is None else options.since_ms
     until_ms = ALWAYS_MS if options.until_ms is None else options.until_ms
     match condition:
@@ -162,9 +164,9 @@ def _us(at: datetime) -> int:
 
 
 def snapshot(ports: Ports, options: ReadOptions) -> list[PipeRange]:
-    """The ranges that can be read now, of each queue oldest pipe first. Raises QueueNotFoundError
+    """The ranges that can be read now, for each queue oldest pipe first. Raises QueueNotFoundError
     and GroupNotFoundError. Cost: a read of each live pipe's row; for a group, its cursors and open
-    claims; for a pattern, the queues that begin as it does."""
+    claims; for a pattern, the queues whose names begin with its literal prefix."""
     if options.queue:
         return _snapshot(ports, queue_of(ports, options.queue), options)
     return [
@@ -176,9 +178,9 @@ def snapshot(ports: Ports, options: ReadOptions) -> list[PipeRange]:
 
 
 def several(ports: Ports, names: Iterable[str], pattern: str) -> list[QueueRow]:
-    """The queues of these names or, with a pattern, those that match it, without queues of dead
+    """The queues of these names or, with a pattern, those that match it, except queues of dead
     letters. Raises QueueNotFoundError for a name. Cost: a read of each; for a pattern, of the
-    queues that begin as it does."""
+    queues whose names begin with its literal prefix."""
     if not pattern:
         return [queue_of(ports, name) for name in names]
     prefix = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
@@ -215,8 +217,8 @@ def _snapshot(ports: Ports, row: QueueRow, options: ReadOptions) -> list[PipeRan
 
 
 def _not_before(ports: Ports, pipes: list[PipeRow], since_ms: int | None) -> list[PipeRow]:
-    """These pipes, without those all of whose messages are known to have been pushed before a time:
-    a message is written after its push, and a pipe sealed after its last message."""
+    """The pipes, except those known to have only messages pushed before a time. A message is
+    written after its push, and a pipe is sealed after its last message is written."""
     if since_ms is None:
         return pipes
     ids = [pipe.id for pipe in pipes if pipe.state is PipeState.SEALED]
@@ -230,7 +232,7 @@ def _not_before(ports: Ports, pipes: list[PipeRow], since_ms: int | None) -> lis
 
 
 def group_of(ports: Ports, queue_id: str, queue: str, name: str) -> GroupRow:
-    """A group by its name; GroupNotFoundError when there is none."""
+    """A group by its name. Raises GroupNotFoundError."""
     for group in ports.catalog.queues.groups(queue_id):
         if group.name == name:
             return group
@@ -244,8 +246,8 @@ def _for(ports: Ports, group: GroupRow) -> list[PipeRow]:
 def _left(
     ports: Ports, group: GroupRow, pipe: PipeRow, cursor: Cursor | None, states: Iterable[str]
 ) -> list[PipeRange]:
-    """The messages of a pipe that a group has in these states. Messages with due times of their own
-    count as delayed until a popper of the group has looked at them."""
+    """The messages of a pipe that are in these states for a group. Messages with due times of their
+    own count as delayed until a popper of the group has looked at them."""
     catalog = ports.catalog
     rows = catalog.claims.rows(group.id, pipe.id) if cursor else []
     end_seq = seen_end(ports.store, pipe)
@@ -259,14 +261,14 @@ def _left(
 
 
 def cut(pieces: Sequence[PipeRange], most: int, least_parts: int) -> Iterator[ScanTask]:
-    """Pieces in parts of at most `most` messages, and in `least_parts` parts or more if there are
-    as many messages. Pure."""
+    """Cut pieces into parts of at most `most` messages, and into at least `least_parts` parts if
+    there are that many messages. Pure."""
     messages = sum(piece.messages for piece in pieces)
     return parts(pieces, min(most, max(1, messages // least_parts)))
 
 
 def parts(pieces: Iterable[PipeRange], most: int) -> Iterator[ScanTask]:
-    """Pieces in parts of at most `most` messages, in order. Pure."""
+    """Cut pieces into parts of at most `most` messages, in order. Pure."""
     some: list[PipeRange] = []
     left = most
     for piece in pieces:
@@ -294,9 +296,10 @@ def read_pieces(
     fail_on_data_loss: bool,
     between: tuple[int, int] | None = None,
 ) -> Iterator[Any]:
-    """The messages as record batches, one for each frame. between: the push times that are
-    wanted, in wall milliseconds. Raises ExtentMissingError for what is gone, and as `place_at`.
-    Cost: the frames; where priorities are wanted a read of each pipe's row."""
+    """The messages as record batches, one for each frame. between: the range of push times to
+    read, in wall milliseconds. Raises ExtentMissingError for messages that are gone, unless
+    `fail_on_data_loss` is false, and as `place_at`. Cost: reads the frames and, for the column
+    `priority`, each pipe's row."""
     schema = arrow_schema(columns, several=True)
     ports = place_at(location).ports
     for piece in pieces:

@@ -1,6 +1,7 @@
 """The data source `cassq`, which gives Spark its readers and writers.
 
-Each is imported by what asks for it: a task that reads loads nothing that only writes need.
+Each reader and writer is imported when Spark asks for it, so that a task that reads does not load
+what only writes need.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
 
 
 class CassqSource(DataSource):
-    """Created by Spark, in processes on the driver's machine. keeper: the directory of its
-    keeper. filters: whether Spark may give its readers the filters of queries."""
+    """Created by Spark, in processes on the driver's machine. keeper: the directory of the
+    driver's keeper. filters: whether Spark may give its readers the filters of queries."""
 
     keeper: ClassVar[str] = ""
     filters: ClassVar[bool] = False
@@ -96,8 +97,8 @@ class CassqSource(DataSource):
 
 
 def source_class(*, filters: bool = False) -> type[CassqSource]:
-    """The data source class of this process. A class of its own is pickled to Spark by value, and
-    takes along where the keeper is, and `filters`."""
+    """A new class of the data source, for this process. Such a class is pickled by value, so the
+    keeper's directory and `filters` reach Spark's other processes with it."""
     from cassq.spark.heartbeats import keeper
 
     fields = {"keeper": keeper().directory, "filters": filters}

@@ -1,9 +1,9 @@
-"""Writes that tasks fill pipes for, and the driver publishes: those of `pusher` with a write id and
-of the data source.
+"""Staged writes: tasks fill pipes, and the driver publishes them. The data source, and `pusher`
+with a write id, write like this.
 
-A write to several queues is one write in each of them, all with one id. Each of these is published
-in one step, one after another: a driver that dies meanwhile has published some of them, and when it
-is started again under the same id, the others.
+A write to several queues is one write in each of them, all with one id. They are published one
+after another, each in one step. If the driver dies in between, only some of them are published;
+started again under the same id, it publishes the others.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from cassq.spark.clients import Location, place_at, queue_of
 
 
 def batch_id(write_id: str) -> str:
-    """The catalog's name of a write that is not a stream's, by the user's."""
+    """The catalog's ID of a write by a batch job, from the user's write id."""
     return f"batch:{write_id}"
 
 
 class StagedWrite(NamedTuple):
-    """A write to a queue; to several, named by the rows, if the queue is empty. id: the catalog's.
-    driver: the ID under which the driver leads it. number: of a stream's batch."""
+    """A write to one queue or, if `queue` is empty, to those that its rows name. id: the catalog's.
+    driver: the ID under which the driver leads it. number: that of a stream's batch."""
 
     location: Location
     queue: str
@@ -37,22 +37,23 @@ class StagedWrite(NamedTuple):
 
 
 class BegunWrite(NamedTuple):
-    """What a task attempt found the write begun as. epoch: 0 if it had been published before."""
+    """The queue and epoch of a write, as a task attempt found them. epoch: 0 if the write had been
+    published before."""
 
     queue_id: str
     epoch: int
 
 
 class Attempt(NamedTuple):
-    """A task attempt that ended well, and the pipes that it filled."""
+    """A successful task attempt, and the pipes that it filled."""
 
     begun: BegunWrite
     pipes: Sequence[StagedPipe] = ()
 
 
 class Part(NamedTuple):
-    """What a write publishes in one queue. begun: what each attempt found; None for one that is
-    missing."""
+    """What a write publishes in one queue. begun: what each attempt found; None for an attempt
+    without a result."""
 
     write: StagedWrite
     begun: Collection[BegunWrite | None]
@@ -60,7 +61,7 @@ class Part(NamedTuple):
 
 
 class Filling:
-    """One task attempt, on an executor, which fills pipes of writes to one queue or several. Not
+    """One task attempt, on an executor: it fills pipes for a write to one queue or several. Not
     thread-safe. Raises as `place_at`."""
 
     def __init__(self, location: Location) -> None:
@@ -86,7 +87,7 @@ class Filling:
         return found[1]
 
     def finish(self) -> dict[str, Attempt]:
-        """End well; returns what was filled, by queue."""
+        """End the attempt successfully; returns what it filled, by queue."""
         return {
             queue: Attempt(begun, stage.finish() if stage else ())
             for queue, (begun, stage) in self._begun.items()
@@ -117,17 +118,17 @@ def fill(write: StagedWrite, append: Callable[[Ports, Stage], None]) -> Attempt:
 def publish(part: Part, *, aborts: bool) -> bool:
     """Publish a write in one queue, on the driver. False if it was published before.
 
-    aborts: whether a write that cannot be published is aborted; otherwise this may be called again.
-    Raises FencedError, with nothing published, if the write was begun again while its tasks ran,
+    aborts: whether to abort a write that cannot be published; if not, this may be called again.
+    Raises FencedError, with nothing published, if the write was begun again while its tasks ran;
     and as `place_at`, `staging.begin` and `staging.publish`.
     """
     return publish_each([part], aborts=aborts)[0]
 
 
 def publish_each(parts: Sequence[Part], *, aborts: bool) -> list[bool]:
-    """Publish a write in each of its queues; as `publish`. What would refuse a queue is checked for
-    all of them before the first is published; an error after that says which have their rows.
-    Cost: for several, a look at each queue's length if that is limited."""
+    """Publish a write in each of its queues; as `publish`. All queues are checked before the first
+    is published; an error after that says which queues have their rows. Cost: for several queues,
+    also a read of the length of each one that has a limit."""
     ready = [_ready(part, aborts=aborts) for part in parts]
     if len(parts) > 1:
         for part, (ports, row, now) in zip(parts, ready, strict=True):
@@ -141,15 +142,16 @@ def publish_each(parts: Sequence[Part], *, aborts: bool) -> list[bool]:
             if published:
                 done = ", ".join(repr(each.write.queue) for each in parts[: len(published)])
                 exc.hint = (
-                    f"the rows of {done} are published already, others are not: only a job with a"
-                    " writeId, and a stream, write the rest when they are started again"
+                    f"the rows of {done} are published already, the others are not: started again,"
+                    " a stream or a job with a writeId writes only the rest; any other job writes"
+                    " all rows again"
                 )
             raise
     return published
 
 
 def _ready(part: Part, *, aborts: bool) -> tuple[Ports, QueueRow, WriteRow | None]:
-    """What to publish in; no row of the write if it was published before."""
+    """The ports and queue to publish in, and the write's row: None if it was published before."""
     write = part.write
     ports = place_at(write.location).ports
     row = queue_of(ports, write.queue)
@@ -162,7 +164,8 @@ def _ready(part: Part, *, aborts: bool) -> tuple[Ports, QueueRow, WriteRow | Non
         raise FencedError(
             f"write {write.id!r} to queue {write.queue!r} was aborted or begun again since its"
             " tasks ran; none of it is published",
-            hint="start the job again; its driver must not be paused for a minute",
+            hint="start the job again; if its driver is paused for a minute, its writes may be"
+            " aborted",
         )
     return ports, row, now
 
@@ -181,9 +184,9 @@ def _publish(part: Part, row: QueueRow, now: WriteRow, *, aborts: bool) -> bool:
 
 
 def give_up(write: StagedWrite) -> None:
-    """Abort a write, on the driver, unless it is over or another leads it. Of one to several
-    queues, this aborts what is not published. Cost: for several, the unfinished writes of all
-    queues."""
+    """Abort a write, on the driver, unless it is over or another driver leads it. If it writes to
+    several queues, it is aborted in those where it is not published. Cost: for several, a read of
+    the unfinished writes of all queues."""
     ports = place_at(write.location).ports
     writes = ports.catalog.writes
     if write.queue:

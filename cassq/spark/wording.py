@@ -1,7 +1,7 @@
-"""What users of the data source read: hints that name its options instead of the library's calls
-and commands.
+"""Hints for users of the data source: they name its options instead of the library's calls and
+commands.
 
-Hints of what has no option, such as how to run a sidecar, stay as they are.
+Hints about things that have no option, such as running a sidecar, stay as they are.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cassq.errors import (
     QueuePausedError,
 )
 
-# By the hint of the library.
+# The library's hint → the hint of the data source.
 HINTS: Mapping[str, str] = {
     NAME_IT: 'name it with .option("url", …) or CASSQ_URL; a directory is created with its first'
     " queue: cassq.connect(url).create_queue(name)",
@@ -27,8 +27,8 @@ HINTS: Mapping[str, str] = {
     " column of queues; Spark does not create queues: cassq.connect(url).create_queue(name) does",
     GroupNotFoundError.default_hint: 'check .option("group", …); Spark does not create groups:'
     " cassq.connect(url).queue(queue).create_group(name) does",
-    InvalidPayloadError.default_hint: "mend or filter these rows: nothing of the write is"
-    " published",
+    InvalidPayloadError.default_hint: "correct these rows or leave them out: nothing of the write"
+    " is published",
     QueueFullError.default_hint: "nothing of the write is published: write a smaller frame, or run"
     " it again when consumers have caught up",
     QueuePausedError.default_hint: "nothing of the write is published: run it again when pushing is"
@@ -38,7 +38,7 @@ HINTS: Mapping[str, str] = {
 
 @contextmanager
 def in_spark() -> Iterator[None]:
-    """Give an error that leaves the data source the hint for its users."""
+    """Replace the hint of an error that leaves the data source, as in `HINTS`."""
     try:
         yield
     except CassqError as exc:

@@ -1,12 +1,12 @@
 """Writing: each task attempt fills pipes of its own, which poppers do not see; the commit publishes
 those of the successful attempts in one step.
 
-A batch is a write under the user's `writeId`, or under a generated one. The batches of a stream are
-one write, under the query's ID, which the checkpoint keeps, and differ in their numbers: a replayed
-batch that was published before is skipped.
+A batch job is a write under the user's `writeId`, or under a generated one. A stream is one write,
+under the query's ID, which the checkpoint keeps. Its batches are numbered, so a replayed batch that
+was published before is skipped.
 
-Without the option `queue`, each row names its queue. What a task attempt fills, and what the commit
-publishes, is then apart by queue.
+Without the option `queue`, each row names its queue. Task attempts then fill pipes for each queue,
+and the commit publishes one queue after another.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def fill(write: StagedWrite, columns: Columns, batches: Iterator[Any]) -> Filled
         _append(filling, write, columns, batches, where)
         filled = Filled(write, filling.finish())
     for _ in batches:
-        pass  # Spark wants them taken, of a write that was published before too
+        pass  # Spark requires tasks to read all rows, even of a write that was published before
     return filled
 
 
@@ -80,7 +80,7 @@ def _append(
     def now() -> Now:
         return Now(ports.clock.wall_ms(), ports.catalog.now_ms())
 
-    # A partition without rows is part of a write to one queue too.
+    # In a write to one queue, a partition without rows takes part too.
     if write.queue and filling.stage(write) is None:
         return
 
@@ -107,7 +107,7 @@ def publish(write: StagedWrite, messages: Sequence[WriterCommitMessage | None]) 
 
 
 def _tidy(write: StagedWrite) -> None:
-    """Abort a write in queues that only attempts that failed had rows for."""
+    """Abort a write in queues for which only failed attempts had rows."""
     try:
         staged.give_up(write)
     except BackendError as exc:
@@ -125,8 +125,8 @@ def _part(write: StagedWrite, queue: str, found: list[Mapping[str, Attempt] | No
 
 
 def check_target(url: str, queue: str) -> None:
-    """Raise ConfigError or QueuePausedError for a queue that takes no writes. One that rows name is
-    checked by the task that finds it."""
+    """Raise ConfigError or QueuePausedError for a queue that cannot be written to. If rows name
+    their queues, the tasks that find the names check them."""
     ports = place_of(url).ports
     if queue:
         staging.check_queue(queue_of(ports, queue))
@@ -153,7 +153,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """The writer of one `df.writeStream`. The commit runs in another writer, so it knows only the
+    """The writer of one `df.writeStream`. Spark commits with another instance, which knows only the
     tasks' messages."""
 
     def __init__(self, target: WriteTarget) -> None:
@@ -176,7 +176,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def writes_of(messages: Sequence[WriterCommitMessage | None]) -> set[StagedWrite]:
-    """The write that the tasks of a stream's batch filled; none if no task ended well."""
+    """The write that the tasks of a stream's batch filled; empty if no task succeeded."""
     return {message.write for message in messages if isinstance(message, Filled)}
 
 

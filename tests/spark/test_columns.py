@@ -180,7 +180,7 @@ def test_what_is_not_a_priority_is_refused_with_its_row(wrong: int) -> None:
         (-1.0, None, "row 1: the delay is not between"),
         (float("nan"), None, "row 1: the delay is not between"),
         (4e8, None, "row 1: the delay is not between"),
-        (None, TIME_MS + 10**12, "row 1: due is over ten years away"),
+        (None, TIME_MS + 10**12, "row 1: the due time is over ten years away"),
         (1.0, TIME_MS, "row 1: it has both"),
     ],
 )

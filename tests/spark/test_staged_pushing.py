@@ -163,7 +163,7 @@ def test_receipts_that_are_not_of_one_action_as_a_whole_publish_nothing(
             publish(found)
     with pytest.raises(UsageError, match="partition 3 are missing"):
         publish(first, partitions=4)
-    with pytest.raises(UsageError, match="of 3 partitions, and partitions=2"):
+    with pytest.raises(UsageError, match="of 3 partitions, but partitions=2"):
         publish(first, partitions=2)
     assert queue.audit().pushed == 0
     assert publish(other) == 10

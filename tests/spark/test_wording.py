@@ -152,7 +152,9 @@ def test_a_bad_row_says_that_nothing_is_published(
     spark: Any, client: cassq.Client, queue: cassq.Queue
 ) -> None:
     frame = spark.sql("select cast(null as string) as payload").write.format("cassq")
-    with pytest.raises(Exception, match=r"row 0: the payload is null \(mend or filter these rows"):
+    with pytest.raises(
+        Exception, match=r"row 0: the payload is null \(correct these rows or leave"
+    ):
         frame.mode("append").options(url=client.url, queue=queue.name).save()
 
 

@@ -5,7 +5,7 @@ beside them says that the pipe is complete::
 
     DIR/queue=NAME/pipe=ID/part-….parquet     what Spark reads as columns of messages
     DIR/queue=NAME/pipe=ID/_whole             the mark
-    DIR/_staging/queue=NAME/…                 of the present run, or of one that was killed
+    DIR/_staging/queue=NAME/…                 of the current run, or of one that was killed
 
 A folder without a mark was left by a killed run, and is rewritten.
 """
@@ -42,8 +42,9 @@ class ArchiveProgress(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """What a run did. pipes, messages: written by it. already: pipes that were there. missed: the
-    IDs of pipes whose messages were removed while they were read; nothing of these is written.
+    """What a run did. pipes, messages: how many it wrote. already: pipes that were archived before.
+    missed: the IDs of pipes that are not archived, because messages were removed while they were
+    read, or because the files could not be moved.
     """
 
     queue: str
@@ -71,7 +72,7 @@ def archive(
 
     directory: a path or URL that Spark can write to. messages_per_step: how many one Spark job
     writes; a killed run loses its current step. progress: called before the first step and after
-    each. One run at a time may write a queue to a directory: of two, one may fail.
+    each. Only one run at a time should write a queue to a directory: of two, one may fail.
 
     Raises QueueNotFoundError, ConfigError and BackendError. Cost: each message is read and written
     once, and sorted within its task; two calls of the file system for each pipe.
@@ -166,18 +167,19 @@ def pipe_folder(folder: Folder, pipe_id: str) -> Folder:
 
 def _write(spark: SparkSession, url: str, pipes: list[PipeRow], staging: Folder) -> dict[str, int]:
     """How many messages of each pipe are in the staging folder, as counted from its files."""
-    # What is gone is seen by its count, and is not a reason to give up the others.
+    # Removed messages show in the count of their pipe; the other pipes are still archived.
     lengths = {pipe.id: _length(pipe) for pipe in pipes}
     frame = read_pipes(spark, url, lengths, fail_on_data_loss=False)
     ordered = frame.sortWithinPartitions("pipe", "seq")
     ordered.write.mode("overwrite").partitionBy("pipe").parquet(staging.path)
-    # Ids are hex digits: without a schema Spark takes some of them for numbers.
+    # IDs are hex digits: without a schema Spark takes some of them for numbers.
     read = spark.read.schema("seq bigint, pipe string").parquet(staging.path)
     return {row["pipe"]: row["count"] for row in read.groupBy("pipe").count().collect()}
 
 
 def _move_in(staging: Folder, folder: Folder, pipe_id: str) -> bool:
-    """Move a pipe to its place, instead of what a killed run left there, and mark it."""
+    """Move a pipe's files to their place, replace what a killed run left there, and mark the pipe.
+    False if they could not be moved."""
     target = pipe_folder(folder, pipe_id)
     if (target / WHOLE).exists():
         return True

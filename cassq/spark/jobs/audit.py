@@ -1,9 +1,9 @@
 """The audit as a job: every frame is read, and every row is joined, on executors.
 
-The driver names the live pipes. Executors join the rows of each, and say where it ends; then they
-read its frames up to there, one range of a pipe per task; and the driver adds up. Rows are read
-before frames, so messages that are pushed and popped meanwhile do no harm. For pipes that are
-retired meanwhile the totals of retired pipes are used, which are read last.
+The driver lists the live pipes. Executors join the rows of each pipe and find its end. Then they
+read its frames up to that end, at most `messages_per_task` messages in a task, and the driver adds
+up. Rows are read before frames, so messages that are pushed and popped meanwhile do no harm. The
+totals of retired pipes are read last, and used for the pipes that were retired meanwhile.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from cassq.spark.options import MESSAGES_PER_PARTITION
 from cassq.spark.reading import PipeRange, ScanTask, parts
 
 PIPES_PER_TASK = 100
-# Rows are joined in at most this many tasks per core; frames are read in this many between two
-# reports of progress.
+# Rows are joined in at most this many tasks per core; between two reports of progress, frames are
+# read in this many.
 TASKS_PER_STEP = 4
 
 
@@ -48,10 +48,9 @@ def audit(
     messages_per_task: int = MESSAGES_PER_PARTITION,
     progress: Callable[[AuditProgress], None] = lambda _: None,
 ) -> Audit:
-    """Audit a queue as `Queue.audit` does, with a task for each range of a pipe, and for each group
-    a join by seq of messages with their fates. Exact at a quiet moment. Pipes whose pusher is gone
-    are sealed first. messages_per_task: the largest range. progress: called when the pipes are
-    known, and after each step.
+    """Audit a queue as `Queue.audit` does, in Spark tasks. Exact when nothing else is running.
+    Pipes whose pusher is gone are sealed first. messages_per_task: the most that one task reads.
+    progress: called when the pipes are known, and after each step.
 
     Raises QueueNotFoundError, ConfigError and BackendError. Cost: every live pipe is read once, and
     its dead messages and their letters once more; the driver keeps a row for each live pipe and
@@ -90,7 +89,8 @@ def _standings(
 
 
 def task_count(pipes: int, parallelism: int) -> int:
-    """How many tasks join the rows of pipes: a task costs as much as some hundred pipes. Pure."""
+    """How many tasks join the rows of pipes: to run a task costs as much as to join the rows of
+    about a hundred pipes. Pure."""
     return min(-(-pipes // PIPES_PER_TASK), TASKS_PER_STEP * parallelism)
 
 
@@ -102,7 +102,7 @@ def _walks(
     messages_per_task: int,
     progress: Callable[[AuditProgress], None],
 ) -> dict[str, list[Walked]]:
-    """The results of the walks of each pipe, in order."""
+    """What was read of each pipe, by its ID, in order."""
     in_all, done = sum(standing.end for standing in found), 0
     walked: dict[str, list[Walked]] = {}
     progress(AuditProgress(len(found), done, in_all))

@@ -11,7 +11,7 @@ from cassq.model.rows import GroupRow, PipeRow
 from cassq.spark.clients import Location, place_at
 from cassq.spark.reading import PipeRange, ScanTask
 
-# How many misplaced dead letters of a pipe are named.
+# How many misplaced dead letters of a pipe are listed at most.
 MISPLACED_MAX = 100
 
 
@@ -33,7 +33,7 @@ def standings(
 
 
 def walks(location: Location, key_lanes: int, parts: Iterable[ScanTask]) -> Iterator[Walked]:
-    """Read every frame of these pieces; verifies each checksum, and that seqs have no gap.
+    """Read every frame of these pieces; verify each checksum, and that seqs have no gap.
     key_lanes: of the queue."""
     ports = place_at(location).ports
     for part in parts:

@@ -1,16 +1,16 @@
-"""Compacting: the small files of an archive are moved to a second directory, many pipes to a file.
+"""Compacting: moves the small files of an archive to a second directory, many pipes to a file.
 
-An archive has a folder for each pipe. Pipes that are small go to *packs*, in a directory of their
-own, because Spark takes the column `pipe` from the names of the archive's folders::
+An archive has a folder for each pipe. Small pipes go to *packs*, in a directory of their own,
+because Spark takes the column `pipe` from the names of the archive's folders::
 
     INTO/queue=NAME/pack=pID/part-….parquet   columns of messages, `pipe` among them
     INTO/queue=NAME/pack=pID/_whole           the mark: a JSON list of the pack's pipes
-    INTO/_staging/queue=NAME/…                of the present run, or of one that was killed
+    INTO/_staging/queue=NAME/…                of the current run, or of one that was killed
 
-A pack is written, counted, moved to its place and marked. Only then its pipes' files are removed
-from the archive; the marks beside them stay, so that they are not archived again. A run begins with
-what a killed one left: packs without a mark are removed, and pipes that a marked pack has are
-removed from the archive.
+A pack is written, counted, moved to its place and marked. Only then are its pipes' files removed
+from the archive; the marks beside them stay, so that the pipes are not archived again. A run first
+cleans up what a killed run left: it removes packs without a mark, and removes the pipes of marked
+packs from the archive.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ PIPE, PACK = "pipe=", "pack=p"
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What a run did. packs, pipes, messages: moved by it. left: small pipes that are left for a
-    later run. mended: pipes whose move a killed run had begun."""
+    """What a run did. packs: how many it wrote; pipes, messages: how many it moved there. left:
+    small pipes left for a later run. mended: pipes whose move a killed run had begun."""
 
     queue: str
     directory: str
@@ -65,8 +65,8 @@ def compact(
     files of about 128 MiB.
 
     directory: the archive. into: another directory, for the packs. pipes_least: fewer small pipes
-    than this, of less than a file's size together, are left for a later run. One run at a time may
-    compact a queue of a directory; an archive may be written meanwhile.
+    than this are left for a later run if together they are smaller than a file. Only one run at a
+    time may compact a queue of a directory; the archive may be written meanwhile.
 
     Raises ConfigError, and BackendError if a file cannot be read or written. Cost: each message of
     a small pipe is read twice and written once; some calls of the file system for each pipe.
@@ -107,8 +107,8 @@ def compact(
 
 
 def plan(sizes: Mapping[str, int], pipes_least: int) -> Iterator[list[str]]:
-    """Pipes, by their sizes in bytes, in packs. A pack that would be smaller than a file and of
-    fewer pipes than `pipes_least`, or of one pipe only, is left out. Pure."""
+    """Distribute pipes to packs, by their sizes in bytes. The last pack is left out if it would
+    have only one pipe, or fewer than `pipes_least` and be smaller than a file. Pure."""
     pack: list[str] = []
     size = 0
     for pipe_id in sorted(sizes):
@@ -125,7 +125,7 @@ def plan(sizes: Mapping[str, int], pipes_least: int) -> Iterator[list[str]]:
 
 
 def _sizes(archive: Folder) -> dict[str, int]:
-    """The bytes of messages that each complete pipe of an archive has, 0 for one that was moved."""
+    """The size in bytes of each complete pipe of an archive; 0 if it was moved to a pack."""
     found = {}
     for name in archive.names():
         if name.startswith(PIPE):
@@ -188,8 +188,8 @@ def _pack(
     staged = _counts(spark.read.schema(SCHEMA).parquet(staging.path))
     if staged != counts or counts.keys() != set(pipe_ids):
         raise BackendError(
-            f"the pack of pipe {pipe_ids[0]} and others has other messages than their archive",
-            hint="is another run working there? The archive is unchanged",
+            f"the pack of pipe {pipe_ids[0]} and others does not have the messages of the archive",
+            hint="another run may be at work there; the archive is unchanged",
             retryable=False,
         )
     target = packs / f"{PACK}{pipe_ids[0]}"

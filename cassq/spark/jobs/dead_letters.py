@@ -1,4 +1,5 @@
-"""Dead letters: counts why a group's died, and merges those that an SQL condition selects."""
+"""Dead letters: counts why a group's messages died, and merges the letters that an SQL condition
+selects."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ _DEATH = "reason string, failure string, error string, consumer string, deliveri
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How many letters share something. what: `reason`, `error`, `consumer` or `producer`, the pipe
-    that one pusher filled."""
+    """How many letters share a value. what: `reason`, `error`, `consumer` or `producer` (the pipe
+    in their ids, which one pusher filled)."""
 
     what: str
     value: str
@@ -48,7 +49,7 @@ def letters(
     spark: SparkSession, url: str | None, queue: str, group: str = "default", where: str = ""
 ) -> DataFrame:
     """The dead letters of a group with the columns of a batch read, and `reason`, `failure`,
-    `error`, `consumer`, `deliveries`, `died_at` and `producer`. where: a condition on them all."""
+    `error`, `consumer`, `deliveries`, `died_at` and `producer`. where: a condition on these."""
     cassq.spark.register(spark)
     place = {"url": absolute(url), "queue": queue, "group": group}
     read = spark.read.format("cassq").options(**place, state=DEAD, failOnDataLoss="false").load()
@@ -72,7 +73,8 @@ def analyse(
     where: str = "",
     top: int = 10,
 ) -> Analysis:
-    """Count what the dead letters of a group share, `top` of each kind. No effect on them.
+    """Count what the dead letters of a group have in common: the `top` most frequent values of each
+    kind. The letters are not changed.
 
     Raises QueueNotFoundError, GroupNotFoundError, ConfigError and BackendError. Cost: each letter
     is read once.
@@ -100,7 +102,7 @@ def merge(
     spark: SparkSession, url: str | None, queue: str, group: str = "default", *, where: str
 ) -> BulkOutcome:
     """Return the dead letters for which `where` holds to their group, as `DeadLetterQueue.merge`
-    does, at most `MERGED_MAX` of them: call it again for the rest.
+    does. One call merges at most `MERGED_MAX`: call it again for the rest.
 
     Raises as `analyse`; ConfigError without a condition. Cost: Spark reads each letter, and this
     process alone merges.

@@ -1,4 +1,4 @@
-"""Folders wherever Spark can write: local, HDFS, object stores; through Hadoop's file systems."""
+"""Folders wherever Spark can write (local disks, HDFS, object stores), through Hadoop's API."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 
 class Folder:
-    """A path, which may or may not be there. Errors are Spark's: see `translated_errors`."""
+    """A path, which need not exist. Errors are Spark's: see `translated_errors`."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._spark = spark
@@ -48,7 +48,7 @@ class Folder:
         self._files.create(self._at, True).close()
 
     def write(self, text: str) -> None:
-        """Make a file of this text here."""
+        """Make a file with this text here."""
         stream = self._files.create(self._at, True)
         try:
             stream.write(bytearray(text.encode()))

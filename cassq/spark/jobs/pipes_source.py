@@ -21,8 +21,8 @@ NAME = "cassq-pipes"
 def read_pipes(
     spark: SparkSession, url: str, lengths: Mapping[str, int], *, fail_on_data_loss: bool
 ) -> DataFrame:
-    """The messages of pipes, given how many each has. If some were removed before they are read,
-    the read fails, or leaves them out."""
+    """The messages of pipes. lengths: how many each has. fail_on_data_loss: whether the read fails
+    if messages were removed before it; if not, they are left out."""
     spark.dataSource.register(PipesSource)
     options = {"url": url, "pipes": json.dumps(dict(lengths)), "strict": str(fail_on_data_loss)}
     return spark.read.format(NAME).options(**options).load()

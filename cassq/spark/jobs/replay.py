@@ -30,8 +30,8 @@ from cassq.spark.writing import check_target
 
 
 class Choice(NamedTuple):
-    """Selects messages. since, until: the push times, from and before, as for a batch read. where:
-    an SQL condition on the columns of a batch read."""
+    """Selects messages. since, until: pushed from the one on and before the other, as for a batch
+    read. where: an SQL condition on the columns of a batch read."""
 
     since: str | None = None
     until: str | None = None
@@ -51,8 +51,8 @@ Tell = Callable[[ReplayProgress], None]
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What a run did. messages: published by it, in `writes` writes. already: writes published
-    before."""
+    """What a run did. messages: how many it published, in `writes` writes. already: how many writes
+    were published before."""
 
     queue: str
     messages: int
@@ -96,8 +96,8 @@ def replay(
     rate: float | None = None,
     progress: Tell = lambda _: None,
 ) -> Replayed:
-    """Push the messages in the finished pipes of the queue `source` (None: `queue` itself), or
-    those that the directory `archive` has of it, to `queue` again.
+    """Push messages to `queue` again: those in the finished pipes of the queue `source` (None:
+    `queue` itself), or those of `source` in the directory `archive`.
 
     rate: messages a second, on average. It needs a `choice.until` in the past: otherwise a
     restarted run could find what it replayed itself. progress: called after each write.
@@ -126,8 +126,8 @@ def replay(
 
 
 def check(choice: Choice, write_id: str, rate: float | None, now_ms: int) -> None:
-    """Raise ConfigError for arguments that are invalid, or with which a replay could not be done
-    once. Pure."""
+    """Raise ConfigError for arguments that are invalid, or with which messages might be replayed
+    more than once. Pure."""
     if not write_id:
         raise ConfigError("a replay needs a writeId, so that it is done only once")
     if choice.since is not None:
@@ -172,7 +172,7 @@ def _paced(
 
 
 def pause(messages: int, rate: float, seconds: float) -> float:
-    """How many seconds to wait after `messages` in `seconds`. Pure."""
+    """How many seconds to wait if `messages` were written in `seconds`. Pure."""
     return max(0.0, messages / rate - seconds)
 
 
@@ -189,7 +189,7 @@ def _literal(name: str, text: str) -> Any:
 
 
 def _write(target: ReplayTarget, chunk: ReplayChunk | None, frame: DataFrame) -> int:
-    """Publish a frame; how many messages it had."""
+    """Publish a frame; returns how many messages it had."""
     seen = Observation()
     # Archives of earlier versions have no priorities.
     chosen = frame.select("payload", "headers", "key", "priority")

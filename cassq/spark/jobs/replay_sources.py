@@ -40,7 +40,7 @@ class Source(abc.ABC):
 
 
 class Stored(Source):
-    """The finished pipes of a queue. Reading raises ExtentMissingError for removed ones."""
+    """The finished pipes of a queue. Reading raises ExtentMissingError for one that was removed."""
 
     def __init__(self, spark: SparkSession, client: Client, queue: str) -> None:
         pipes = stored_pipes(client.ports, client.queue(queue).row.id)
@@ -100,7 +100,7 @@ class Archive(Source):
 
 
 def chunks(lengths: Mapping[str, int]) -> Iterator[ReplayChunk]:
-    """Pipes cut into chunks by place alone, so that they are the same in every run. Pure."""
+    """Cut pipes into chunks by seq alone, so that the chunks are the same in every run. Pure."""
     for pipe_id, length in lengths.items():
         for first in range(0, length, MESSAGES_PER_CHUNK):
             yield ReplayChunk(pipe_id, first, min(length, first + MESSAGES_PER_CHUNK))

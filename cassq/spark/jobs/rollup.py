@@ -1,4 +1,4 @@
-"""Rolling up: the statistics history of queues to Parquet, and hours and days made from it.
+"""Rolling up: writes the statistics history of queues to Parquet, with tables of hours and days.
 
 A day of a queue is written to a staging folder, in three tables, and each is moved to its place;
 then a mark names the last complete day::
@@ -7,10 +7,10 @@ then a mark names the last complete day::
     DIR/hours/queue=NAME/day=2026-05-01/…                    a row for each group and hour
     DIR/days/queue=NAME/day=2026-05-01/…                     a row for each group
     DIR/_whole/NAME=2026-05-01                               the mark: an empty file
-    DIR/_staging/…                                           of the run that goes on, or was killed
+    DIR/_staging/…                                           of a run that goes on or was killed
 
-Days are moved in order, and the mark is written last: days after it, such as the current day, are
-rewritten.
+Days are moved in order, and the mark is written last. The next run rewrites the days after the
+mark, such as the current day.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from cassq.spark.jobs.sessions import translated_errors
 QUEUES_PER_STEP = 1000
 QUEUES_PER_TASK = 10
 SAMPLES, HOURS, DAYS = "samples", "hours", "days"
-# What others are made from is moved last.
+# The samples, from which the other tables are made, are moved last.
 TABLES = (HOURS, DAYS, SAMPLES)
 MARKS = "_whole"
 
@@ -49,8 +49,8 @@ class RollupProgress(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QueueRollup:
-    """What a run wrote for a queue. days: finished ones, not to be written again. unfinished: days
-    that are not over. samples: of all these days."""
+    """What a run wrote for a queue. days: how many finished days, which are not written again.
+    unfinished: how many that are not over. samples: how many in all these days."""
 
     queue: str
     days: int = 0
@@ -89,9 +89,9 @@ def rollup(
 ) -> RolledUp:
     """Write the history of these queues, or of all, to tables of Parquet files.
 
-    directory: a path or URL of its own that Spark can write to. queues_per_step: how many one Spark
-    job writes. progress: called before the first step and after each. One run at a time may write
-    to a directory: of two, one may fail.
+    directory: a path or URL that Spark can write to, for roll-ups alone. queues_per_step: how many
+    one Spark job writes. progress: called before the first step and after each. Only one run at a
+    time should write to a directory: of two, one may fail.
 
     Raises QueueNotFoundError, ConfigError and BackendError. Cost: reads the samples since the last
     complete day once, for each queue and group; a few file system calls for each day written.
@@ -131,7 +131,7 @@ def _marks(top: Folder) -> dict[str, str]:
     """The last complete day of each queue, by name. Cost: one call."""
     marks = top / MARKS
     names = marks.names() if marks.exists() else []
-    # By queue and day, so that of two the newer counts.
+    # Sorted by queue and day: if a queue has two marks, the newer one counts.
     return {unquote(queue): day for queue, _, day in (name.partition("=") for name in names)}
 
 
@@ -153,14 +153,14 @@ def _step(run: _Run, queues: Sequence[QueueRow], whole: dict[str, str]) -> list[
     # A queue's rows come from one task, so a day is one file.
     found = raw.mapPartitions(partial(rows, run.location, run.now_ms))
     _write(frame_of(run.spark, found), staging / SAMPLES)
-    # What the tables are made from is what was written: the catalog has moved on.
+    # The tables are made from the samples as written: in the catalog they have changed since.
     schema = f"{SCHEMA}, queue string, day string"
     samples = run.spark.read.schema(schema).parquet((staging / SAMPLES).path)
     counts = samples.groupBy("queue", "day").count().collect()
     sizes = {(row["queue"], row["day"]): row["count"] for row in counts}
     for table, step in ((HOURS, "hour"), (DAYS, "day")) if sizes else ():
         _write(rolled(samples, step), staging / table)
-    # Folders are named as Spark does it, which quotes other characters than we would.
+    # Spark named the folders, and it does not quote the same characters as `quote`.
     folders = {
         unquote(name.removeprefix("queue=")): name
         for name in (staging / SAMPLES).names()
@@ -195,9 +195,9 @@ def _days(folder: Folder) -> Iterator[str]:
 
 
 def _move(staged: Folder, target: Folder) -> None:
-    """Replace what was there of a day. Days long ago have no hours."""
+    """Replace what was there of a day. A day long ago has no table of hours."""
     target.remove()
     if staged.exists() and not staged.move_to(target):
         raise BackendError(
-            f"{target.path} could not be written", hint="is another run writing there?"
+            f"{target.path} could not be written", hint="another run may be writing there"
         )

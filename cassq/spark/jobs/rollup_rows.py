@@ -1,7 +1,8 @@
 """The rows of a roll-up: samples as executors read them from the catalog, and the tables made from
 them.
 
-Each day is read in one step: the finest that the catalog still has of the whole of it.
+Each day is read at one step (minutes, hours or days): the finest at which the catalog still has the
+whole day.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _VALUES = (
     *((name, _type(name)) for name in DEPTHS),
     *((f"most_{name}", _type(name)) for name in DEPTHS),
 )
-# Of samples as they are stored; `group` is null for the queue as a whole.
+# The columns of stored samples; `group` is null for the queue as a whole.
 SCHEMA = "`group` string, at timestamp, step string, seconds double, " + ", ".join(
     f"{name} {kind}" for name, kind in _VALUES
 )
@@ -54,7 +55,7 @@ _RAW = SCHEMA.replace("at timestamp", "at bigint") + ", queue string, day string
 
 
 class WantedDays(NamedTuple):
-    """A queue, and its last complete day, empty if there is none: later days are wanted."""
+    """A queue, and its last complete day (empty if there is none): the days after it are wanted."""
 
     queue_id: str
     name: str
@@ -75,12 +76,12 @@ def begin_ms(day: str) -> int:
 
 
 def is_over(day: str, now_ms: int) -> bool:
-    """Whether nothing is added to a day any more."""
+    """Whether no more samples are added to a day."""
     return begin_ms(day) + DAY_MS + LATE_MS <= now_ms
 
 
 def step_of(at_ms: int, now_ms: int) -> int:
-    """The finest step that is kept of the whole day of a time."""
+    """The finest step at which the catalog keeps the whole day that contains a time."""
     day_ms = at_ms - at_ms % DAY_MS
     kept = (step_ms for step_ms in (MINUTE_MS, HOUR_MS) if day_ms >= now_ms - KEPT_MS[step_ms])
     return next(kept, DAY_MS)
@@ -107,10 +108,11 @@ def rows(
 
 
 def samples_of(catalog: Catalog, subject: str, since_ms: int, now_ms: int) -> list[Sample]:
-    """Samples from the beginning of a day on, oldest first, each day in one step."""
+    """The samples of a subject, oldest first, each day at one step. since_ms: the beginning of a
+    day."""
     found: list[Sample] = []
     for step_ms, finer_ms in ((DAY_MS, HOUR_MS), (HOUR_MS, MINUTE_MS), (MINUTE_MS, 0)):
-        # The days of a step end where the first begins of which the finer one is kept wholly.
+        # This step is read up to the first day that is wholly kept at the finer step.
         until_ms = now_ms - KEPT_MS[finer_ms] if finer_ms else now_ms + DAY_MS
         if since_ms < until_ms:
             samples = all_samples(catalog, subject, step_ms, since_ms)
@@ -152,7 +154,7 @@ def _number(depths: dict[str, float], name: str) -> float | None:
 
 def frame_of(spark: SparkSession, raw: Any) -> DataFrame:
     """The samples of an RDD of `rows`, with `queue` and `day`."""
-    # Its own `toDF` would take the session that was made last, as for a batch of a stream.
+    # `raw.toDF` would use the session that was created last, such as that of a stream's batch.
     frame: DataFrame = spark.createDataFrame(raw, _RAW)
     return frame.withColumn("at", sql.timestamp_millis("at"))
 

@@ -1,4 +1,4 @@
-"""Spark sessions of the command, and Spark's errors translated into cassq's own."""
+"""Spark sessions for `cassq spark`, and the translation of Spark's errors into cassq's own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _QUIET = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 @contextmanager
 def session(name: str, master: str | None, settings: Mapping[str, str]) -> Iterator[SparkSession]:
     """The session that runs in this process, or a new one, which is stopped at the end. master:
-    None for the configured one, else `local[*]`.
+    None for the configured one or, without one, `local[*]`.
     """
     with translated_errors():
         running = SparkSession.getActiveSession()
@@ -51,11 +51,11 @@ def _begun(name: str, master: str | None, settings: Mapping[str, str]) -> SparkS
 
 @contextmanager
 def translated_errors() -> Iterator[None]:
-    """Raise ConfigError for what Spark rejects in a call, BackendError for other failures."""
+    """Translate Spark's errors: to ConfigError if it rejects a call, otherwise to BackendError."""
     try:
         yield
     except (AnalysisException, ParseException) as exc:
-        if _OF_A_SOURCE in str(exc):  # which is Spark's name for whatever fails while it plans
+        if _OF_A_SOURCE in str(exc):  # Spark's name for any failure while it plans
             raise BackendError(f"Spark failed: {what_failed(str(exc))}", retryable=False) from exc
         raise ConfigError(f"Spark: {first_line(str(exc))}") from exc
     except (PySparkException, Py4JError) as exc:

@@ -6,14 +6,14 @@ The offset of a stream, which Spark keeps in the checkpoint, names pipes, and fo
 - how far it was read: every message below is in this batch or an earlier one,
 - a position from which that place is found;
 
-and the catalog's identity: a checkpoint does not continue with other queues. The offset before all
-others may be marked `new`: then the first call of `latest` finds where the stream begins. As Spark
-writes that call's result to the checkpoint, and not the mark, this happens once.
+and the catalog's identity: a checkpoint does not continue with other queues. The initial offset may
+be marked `new`: then the first call of `latest` finds where the stream begins. Spark writes that
+call's result to the checkpoint, without the mark, so this happens once.
 
 Spark asks for the next offset when the previous batch is done. It calls `commit` for that batch
-some time later or, when the query ends, never: so messages are acked at either call, and the last
-batch of a stopped query when it runs again. A pipe that is acked to its end leaves the offset with
-the next batch that is not empty.
+some time later or, when the query ends, never. So messages are acked at whichever call comes first,
+and those of a stopped query's last batch when it runs again. A pipe that is acked to its end leaves
+the offset with the next batch that is not empty.
 
 One query follows a group at a time, under a lease; nothing else may pop from that group.
 """
@@ -49,8 +49,8 @@ Offset = dict[str, Any]
 
 
 class FollowedPipe(NamedTuple):
-    """What a stream has read of a pipe: from `first` on, below `done`. pos: the position of the
-    frame that holds `done`, or of an earlier one."""
+    """What a stream has read of a pipe: messages `first .. done` (excluded). pos: the position of
+    the frame that holds `done`, or of an earlier frame."""
 
     first: int
     done: int
@@ -73,9 +73,9 @@ def initial_offset(identity: str, options: StreamOptions) -> Offset:
 
 
 def check_offset(offset: Offset, location: Location, *, several: bool = False) -> None:
-    """Raise ConfigError for an offset of other queues than those at the location, and for one of a
-    stream of several queues if this one is not, or the other way round. One from before offsets had
-    an identity fits all."""
+    """Raise ConfigError for an offset of other queues than those at the location, and for the
+    offset of a stream of several queues in a stream of one, or the other way round. An offset from
+    before offsets had an identity fits every location."""
     begun = offset.get("identity", location.identity)
     if begun != location.identity:
         raise ConfigError(
@@ -106,9 +106,9 @@ def pieces_between(start: Offset, end: Offset) -> list[PipeRange]:
 
 
 class ReadablePipes(NamedTuple):
-    """What can be read of a queue's pipes after `start`. spans: how far each was read. readable: as
-    if everything that is there by now were read; allowed: as if everything that the query may
-    read were."""
+    """What can be read of a queue's pipes after `start`. spans: how far each pipe was read.
+    readable: the same if everything that is there by now had been read. allowed: the same if
+    everything that the query may read had been read."""
 
     start: Offset
     spans: dict[str, FollowedPipe]
@@ -168,14 +168,14 @@ class Follower:
     # --- offsets --------------------------------------------------------------------------------
 
     def latest(self, start: Offset, most: int | None) -> Offset:
-        """The end of the next batch, of at most `most` messages; `start` when there are none.
-        Everything before `start` is done. Raises as `look`."""
+        """The end of the next batch, of at most `most` messages; `start` if there are none.
+        Everything before `start` must have been processed. Raises as `look`."""
         return self.take(self.look(start), most)
 
     def look(self, start: Offset) -> ReadablePipes:
-        """What can be read from `start` on, before which everything is done. Raises
-        ExtentMissingError for lost messages, ConfigError for a `start` of other queues, and as
-        `begin_at` for a new one."""
+        """What can be read from `start` on; acks everything before it. Raises ExtentMissingError
+        for lost messages, ConfigError for a `start` of other queues, and as `begin_at` for a new
+        one."""
         self.ack(start)
         if NEW in start:
             self._begin()
@@ -196,8 +196,8 @@ class Follower:
         return ReadablePipes(start, spans, readable, allowed)
 
     def take(self, seen: ReadablePipes, most: int | None) -> Offset:
-        """The end of the next batch, of at most `most` messages of what `look` saw; its start when
-        there are none."""
+        """The end of the next batch, of at most `most` messages that `look` saw; its start if there
+        are none."""
         before = spans_of(seen.start)
         left = seen.messages if most is None else most
         spans: dict[str, FollowedPipe] = {}
@@ -214,9 +214,9 @@ class Follower:
         return offset_of(self._location.identity, new) if changed else seen.start
 
     def reported(self) -> Offset | None:
-        """Where the last call of `latest` saw the end of what can be read: an offset, and `behind`,
+        """The end of what could be read at the last call of `latest`, as an offset. Its `behind` is
         the number of messages between the offset that the call returned and this one. None before
-        the first. Cost: none."""
+        the first call. Cost: none."""
         return self._latest
 
     def _begin(self) -> None:
@@ -225,7 +225,7 @@ class Follower:
             purged = begin_at(
                 self._ports, self._queue, self._group, self._options.start, self._check_alone
             )
-            logger.info("%s before the start of a stream purged", counted(purged, "message"))
+            logger.info("purged %s before the start of a stream", counted(purged, "message"))
         self._begun = True
 
     def stop_here(self) -> None:
@@ -253,28 +253,28 @@ class Follower:
                 f" claimed messages {cursor.ack.seq} to {cursor.chain.seq - 1} of pipe"
                 f" {cursor.pipe_id}",
                 hint='give the stream a group of its own, .option("group", …), and pop nothing'
-                " from that",
+                " from it",
             )
 
     def _end(self, pipe: PipeRow) -> Place:
         return end_of(self._catalog, self._ports.store, pipe)
 
     def _readable(self, pipe: PipeRow, span: FollowedPipe) -> FollowedPipe:
-        """The span of a pipe as if everything that may be read by now were read."""
+        """The span of a pipe if everything that can be read by now had been read."""
         end = self._end(pipe)
         if pipe.timer_ms is not None:
             end = self._due_end(pipe, Place(span.done, span.pos), end)
         return span if end.seq <= span.done else span._replace(done=end.seq, pos=end.pos)
 
     def _allowed(self, pipe: PipeRow, span: FollowedPipe, whole: FollowedPipe) -> FollowedPipe:
-        """What may be read of that by a query that ends with what was there."""
+        """The same, limited to what was there when `stop_here` was called, if it was."""
         if self._targets is None:
             return whole
         done = min(whole.done, max(self._targets.get(pipe.id, 0), span.done))
         return whole if done == whole.done else span._replace(done=done)
 
     def _due_end(self, pipe: PipeRow, start: Place, end: Place) -> Place:
-        """The place of the first message of a timer pipe that is not due."""
+        """The place of the first message of a timer pipe that is not due, or `end`."""
         now_ms = self._catalog.now_ms()
         reader = self._ports.store.reader(pipe.id)
         try:
@@ -323,7 +323,7 @@ class Follower:
     # --- what is lost ---------------------------------------------------------------------------
 
     def _past_removed(self, pipe: PipeRow, span: FollowedPipe) -> FollowedPipe:
-        """The span, moved past messages that were removed since, as by a purge or for their age."""
+        """The span, moved past messages that were removed since, by a purge or for their age."""
         cursor = self._catalog.claims.cursor(self._group.id, pipe.id)
         if cursor is None or cursor.ack.seq <= span.done:
             return span
@@ -331,7 +331,7 @@ class Follower:
         return FollowedPipe(cursor.ack.seq, cursor.ack.seq, cursor.ack.pos)
 
     def _check_gone(self, pipe_id: str, span: FollowedPipe) -> None:
-        """Check that everything was read of a pipe that left the listing, and so is all acked."""
+        """Check that a pipe was read to its end. It left the listing, so all of it is acked."""
         row = self._catalog.pipes.by_id(pipe_id)
         totals = self._catalog.pipes.retired(self._queue.id, pipe_id)
         end = row.end.seq if row is not None and row.end is not None else None

@@ -1,6 +1,6 @@
 """Leases of streams: one query at a time reads for a group.
 
-A query renews the leases of all groups that it reads for in one thread.
+A query renews the leases of all its groups in one thread.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _IN = "@"  # between the id of a lease's owner and its process
 
 
 class GroupLease:
-    """The lease of one group, for one query. `keep_on` may be called by a thread beside."""
+    """The lease of one group, for one query. Another thread may call `keep_on`."""
 
     def __init__(self, ports: Ports, group: GroupRow, queue: str) -> None:
         self._clock = ports.clock
@@ -35,9 +35,10 @@ class GroupLease:
         self._released = False
 
     def take(self) -> None:
-        """Take the lease. That of a query whose process is known to be gone is released, that of
-        another killed query is waited out. Raises UsageError while another query reads for the
-        group. Cost: while another has it, a read twice a second."""
+        """Take the lease. If another query has it whose process is known to be gone, that lease is
+        released; if this is not known, this waits for it to expire. Raises UsageError if another
+        query keeps renewing it. Cost: while another query has it, a try and a read twice a
+        second."""
         started_ms = self._clock.boot_ms()
         while not self._renew():
             if self._clock.boot_ms() - started_ms > LEASE_MS * 1.25:
@@ -92,7 +93,7 @@ class Renewals:
         self._leases = [*self._leases, lease]
 
     def remove(self, lease: GroupLease) -> None:
-        """Renew it no more."""
+        """Stop renewing a lease."""
         self._leases = [each for each in self._leases if each is not lease]
 
     def _run(self) -> None:
@@ -104,6 +105,6 @@ class Renewals:
                     logger.warning("the lease of a stream could not be renewed: %s", exc)
 
     def close(self) -> None:
-        """Stop; what was not released ends after its time."""
+        """Stop; a lease that was not released expires."""
         self._ended.set()
         self._thread.join(timeout=RENEW_SECONDS)

@@ -1,9 +1,9 @@
-"""Following several queues: each as a queue of its own, all in one offset.
+"""Following several queues: each is followed for itself, all in one offset.
 
 The offset has a part for each queue: its name, its id, and the offset's pipes. A queue of a pattern
 that appears later joins at the next batch, at its group's offset: `startingPosition` is for the
-queues that are there when the query begins. One that was deleted, or deleted and created again, is
-known by the id.
+queues that are there when the query begins. The id shows whether a queue was deleted and created
+again.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def pieces_of_each(start: Offset, end: Offset) -> list[PipeRange]:
 
 
 def shares(waiting: Mapping[str, int], most: int | None) -> dict[str, int | None]:
-    """How many messages a batch of at most `most` has of each queue: equal shares, and what some
-    queues do not need for the others. Of fewer messages than queues, those that have most waiting
-    get one. Pure."""
+    """How many messages of each queue a batch of at most `most` gets: equal shares; what some
+    queues do not need goes to the others. If there are fewer messages than queues, the queues with
+    most waiting get one each. Pure."""
     if most is None:
         return dict.fromkeys(waiting)
     found: dict[str, int | None] = {}
@@ -58,7 +58,7 @@ def shares(waiting: Mapping[str, int], most: int | None) -> dict[str, int | None
 
 
 def _same(part: Offset | None, queue_id: str) -> Offset | None:
-    """A queue's part of an offset, unless it is of an earlier queue of that name."""
+    """A queue's part of an offset; None if it belongs to an earlier queue of the same name."""
     return part if part is not None and part[_ID] == queue_id else None
 
 
@@ -87,7 +87,7 @@ class Followers:
         return {row.name: row for row in found}
 
     def _join(self, rows: Mapping[str, QueueRow]) -> None:
-        """Follow the queues that are there, and no others."""
+        """Follow exactly these queues; no new ones after `stop_here`."""
         for name, follower in list(self._followers.items()):
             if name not in rows or rows[name].id != follower.queue_id:
                 del self._followers[name]
@@ -101,10 +101,11 @@ class Followers:
         return Follower(self._ports, options, self._location, self._renewals)
 
     def latest(self, start: Offset, most: int | None) -> Offset:
-        """The end of the next batch, of at most `most` messages; `start` when nothing has changed.
-        Everything before `start` is done. Raises as `Follower.look` for each queue; and
-        QueueNotFoundError for one that is gone, or was deleted and created again, since `start`.
-        Cost: for a pattern the queues that begin as it does; that of `look` for each queue."""
+        """The end of the next batch, of at most `most` messages; `start` if nothing has changed.
+        Everything before `start` must have been processed. Raises as `Follower.look` for each
+        queue; and QueueNotFoundError for one that was deleted, and perhaps created again, since
+        `start`. Cost: for a pattern, the queues whose names begin with its literal prefix; that of
+        `look` for each queue."""
         check_offset(start, self._location, several=True)
         rows = self._rows()
         self._join(rows)
@@ -134,8 +135,8 @@ class Followers:
         return {QUEUES: dict(parts), "identity": self._location.identity}
 
     def _leave(self, name: str, part: Offset) -> None:
-        """Part with a queue of an earlier batch: one that the query reads no more, or that is
-        gone, of which nobody knows whether all its messages were read."""
+        """Stop following a queue of an earlier batch: the query does not read it any more, or the
+        queue is gone, and then it is unknown whether all its messages were read."""
         row = self._ports.catalog.queues.named(name)
         if row is not None and row.id == part[_ID]:
             follower = self._follower(name)
@@ -156,7 +157,7 @@ class Followers:
         return self._latest
 
     def stop_here(self) -> None:
-        """Read no further than what is there now, and no queue that appears later."""
+        """Read only what is there now: no later messages, and no queue that appears later."""
         self._complete = True
         for follower in self._followers.values():
             follower.stop_here()

@@ -1,7 +1,7 @@
 """Where a query with a new checkpoint begins to read, if not at its group's offset.
 
-What lies before that place is purged for the group, and so is on record: it neither waits for ever
-nor counts as committed. Nothing is read again that the group has done.
+Messages before that place are purged for the group, and recorded as such: they neither wait for
+ever nor count as committed. Messages that the group has done are not read again.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def begin_at(
 
     position: as `start` of `Queue.create_group`. check_alone: raises if the group has open claims.
     Raises UsageError, with nothing purged, if the group is done with messages after the position.
-    May be repeated. Cost: two reads of each live pipe, for a time a scan of each; and a synced
-    transaction for each pipe in which something is purged.
+    May be repeated. Cost: two reads for each live pipe and, for a position in time, a scan of each;
+    and a synced transaction for each pipe in which something is purged.
     """
     starts = group_starts(ports, queue, position)
     live = [pipe.id for pipe in ports.catalog.pipes.live(queue.id) if pipe.is_for(group.id)]

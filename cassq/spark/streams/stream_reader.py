@@ -31,8 +31,8 @@ from cassq.spark.wording import in_spark
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The reader of one query. One instance stays on the driver; copies on the executors only
-    read."""
+    """The reader of one query. One instance stays on the driver; its copies on the executors only
+    read frames."""
 
     def __init__(self, options: StreamOptions, schema: StructType) -> None:
         self._options = options
