@@ -7,8 +7,8 @@ it takes the totals written once at their end. Nor does it trust the published e
 which may lag: what was claimed or moved was acknowledged, so its frames must be there.
 
 Other processes may push, pop and retire meanwhile. The rows of a pipe are read before its frames,
-so what was claimed is there. The totals of retired pipes are read last and replace whatever was
-found before of the pipes they name. So no pipe counts twice, or half retired.
+so the frames of all claimed messages are there. The totals of retired pipes are read last, and
+replace what was found in these pipes before. So no pipe counts twice, or as half retired.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ from cassq.plurals import counted
 
 WALK_MESSAGES = 65_536
 MENDED = "`cassq reap` repairs this without loss"
-FINISHED = "`cassq reap` goes on with it"
+FINISHED = "`cassq reap` finishes it"
 FORWARD = "`cassq pipe show` shows what skipping it costs"
 WALK_BYTES = 8 * 1024 * 1024
-# How often rows that others keep changing are read before a fault in them is reported; and the
-# length of the first pause, which then doubles.
+# How often rows that others keep changing are read before a fault in them is reported, and the
+# first pause between two reads; each further pause is twice as long.
 LOOKS_MAX = 8
 PAUSE_SECONDS = 0.002
 
 
 @dataclass(slots=True)
 class Audit:
-    """What an audit found. expired_groups: those of the last 60 days. findings: one sentence for
-    each thing that is wrong."""
+    """What an audit found. expired_groups: those of the last 60 days. findings: what is wrong, one
+    sentence for each fault."""
 
     queue: str
     balanced: bool = True
@@ -86,8 +86,9 @@ class Audit:
 
 class Walked(NamedTuple):
     """How many messages of a pipe were read, and the bytes of the frames that begin among them.
-    finding: says if not all could be read; cause: why, which readers of later ranges meet too.
-    astray: the seqs of messages whose keys belong to another key lane than the pipe."""
+    finding: a sentence if not all could be read, else empty. cause: the error; walks of later
+    ranges meet the same one. astray: the seqs of messages whose keys belong to another key lane
+    than the pipe."""
 
     pipe_id: str
     messages: int
@@ -98,9 +99,9 @@ class Walked(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """A pipe according to its rows. end: everything acknowledged was below it at the time. groups:
-    by id, the accounts of the groups it is for. findings: what is wrong. astray: by group, which of
-    its dead letters are not where they should be."""
+    """A pipe according to its rows. end: everything acknowledged by then is below it. groups: by
+    id, the accounts of the groups it is for. findings: what is wrong. astray: by the name of the
+    group, findings about dead letters that are not where they should be."""
 
     pipe: PipeRow
     end: int
@@ -175,7 +176,8 @@ def _consistent(
     ports: Ports, group: GroupRow, pipe: PipeRow, cursor: Cursor | None
 ) -> tuple[GroupView, list[str]]:
     """What the catalog has of a group in a pipe, and what is wrong there. The rows are not one
-    snapshot: as long as they show a fault and others change them, they are read again."""
+    snapshot: while they show a fault and others change them, they are read again, at most
+    LOOKS_MAX times in all."""
     view = view_of(ports.catalog, group.id, pipe.id, cursor)
     found = _inconsistencies(group, pipe, view, ports.catalog.now_ms())
     for look in range(1, LOOKS_MAX):
@@ -193,7 +195,7 @@ def _consistent(
 
 def _inconsistencies(group: GroupRow, pipe: PipeRow, view: GroupView, now_ms: int) -> list[str]:
     """What is wrong with rows: the group is wedged, a claim has another priority than its pipe, or
-    a message does not have one fate. Pure."""
+    a message does not have exactly one fate. Pure."""
     why = fault(view.cursor, view.rows) if view.cursor else ""
     wedged = [f"group {group.name} is wedged in pipe {pipe.id}: {why}; {MENDED}"] if why else []
     others = {
@@ -213,15 +215,16 @@ def _inconsistencies(group: GroupRow, pipe: PipeRow, view: GroupView, now_ms: in
 
 
 def examined(stood: Standing, walks: Sequence[Walked]) -> Examined:
-    """A pipe that was read in parts. For one damage, only the first finding counts."""
+    """Join the walks of a pipe that was read in parts. Of findings with the same cause, only the
+    first counts."""
     causes = {walk.cause: walk.finding for walk in reversed(walks) if walk.finding}
     findings = [*stood.findings, *chain(*stood.astray.values()), *reversed(causes.values())]
     astray = RangeSet.joined([EMPTY, *(walk.astray for walk in walks)])
     if astray:
         count, pipe_id = counted(len(astray), "message"), stood.pipe.id
         findings.append(
-            f"pipe {pipe_id} has {count} whose keys belong to other key lanes, which are not in"
-            f" order with the others of their keys: {named(astray)}"
+            f"pipe {pipe_id} has {count} whose keys belong to other key lanes, so they are not in"
+            f" order with the other messages of their keys: {named(astray)}"
         )
     messages = sum(walk.messages for walk in walks)
     return Examined(stood, messages, sum(walk.size_bytes for walk in walks), findings)
@@ -231,7 +234,8 @@ def added_up(
     ports: Ports, queue: QueueRow, groups: Sequence[GroupRow], pipes: Sequence[Examined]
 ) -> Audit:
     """What became of the messages of these pipes, and of retired ones, for each of these groups
-    that still exists; and of the groups that expired. Cost: the totals of retired pipes."""
+    that still exists; and of the groups that expired. Cost: the totals of retired pipes, the
+    schedules, and two reads for each group with `concurrency`."""
     catalog, audit = ports.catalog, Audit(queue.name)
     retired = _retired(catalog, queue, audit)
     counts = {row.pipe_id: row.pushed for row in retired}
@@ -253,13 +257,15 @@ def added_up(
     for expired in audit.expired_groups:
         if sum(expired.counts.values()) != expired.pushed:
             parts = _terms(expired.counts)
-            audit.find(f"expired group {expired.name}: {parts} is not pushed {expired.pushed}")
+            audit.find(
+                f"expired group {expired.name}: {parts} does not equal pushed {expired.pushed}"
+            )
     return audit
 
 
 def _unfinished_ticks(ports: Ports, queue: QueueRow) -> list[str]:
-    """The ticks of schedules whose push was begun and not finished, as long as nobody goes on with
-    them. Cost: a read of the schedules, up to LOOKS_MAX times if there are any."""
+    """Findings about ticks of schedules whose push was begun and not finished, and which no process
+    is finishing. Cost: a read of the schedules; up to LOOKS_MAX if there are such ticks."""
     left = _begun_ticks(ports, queue)
     for look in range(1, LOOKS_MAX):
         if not left:
@@ -286,7 +292,7 @@ def _begun_ticks(ports: Ports, queue: QueueRow) -> list[ScheduleRow]:
 
 
 def _counts(catalog: Catalog, each: Examined, retired: Mapping[str, int]) -> bool:
-    """Whether a pipe is not retired, and not gone together with the group it was for."""
+    """Whether a pipe still counts: it was not retired, nor removed with the group it was for."""
     pipe_id = each.standing.pipe.id
     if pipe_id in retired:
         return False
@@ -314,22 +320,22 @@ def _add_group(
             stats.add(tally_retired(row))
     parts = {name: getattr(stats, name) for name in LEDGER}
     if sum(parts.values()) != stats.pushed or min(parts.values()) < 0:
-        audit.find(f"group {group.name}: {_terms(parts)} is not pushed {stats.pushed}")
+        audit.find(f"group {group.name}: {_terms(parts)} does not equal pushed {stats.pushed}")
 
 
 def _check_permits(audit: Audit, catalog: Catalog, queue: QueueRow, group: GroupRow) -> None:
-    """Check that poppers do not have more permits than there are. Cost: two reads in a group with
-    `concurrency`."""
+    """Check that poppers do not have more permits than `concurrency` allows. Cost: two reads in a
+    group with that limit."""
     if rules_of(queue.policy, group.policy).concurrency is None:
         return
     stats = audit.groups[group.name]
     stats.permits = permits_in_use(catalog, group)
-    now = catalog.queues.by_id(queue.id)  # read after them, as its limit may have been raised
+    now = catalog.queues.by_id(queue.id)  # read after the permits: the limit may have been raised
     most = stats.concurrency = rules_of((now or queue).policy, group.policy).concurrency
     if most is not None and stats.permits > most:
         audit.find(
             f"group {group.name}: consumers may have {counted(stats.permits, 'message')} at once,"
-            f" but concurrency is {most}; if it was lowered, they may finish what they had"
+            f" but concurrency is {most}; if it was lowered, they may still finish what they had"
         )
 
 
@@ -376,9 +382,9 @@ def _lies_between(
 
 def walk_through(ports: Ports, pipe_id: str, start: Place, end_seq: int, key_lanes: int) -> Walked:
     """Read every frame of a pipe from `start` to `end_seq`. Damage, or a missing extent, is
-    reported and ends the walk, except for what was given up as lost and nobody waits for.
-    key_lanes: of the queue. Cost: damaged parts are read again, see `ExtentReader.after_damage`; a
-    read if there are several key lanes."""
+    reported and ends the walk, except where messages were given up as lost and all groups are done
+    with them. key_lanes: of the queue. Cost: damaged parts are read again, see
+    `ExtentReader.after_damage`; a read of the pipe's row if there are several key lanes."""
     pipe = ports.catalog.pipes.by_id(pipe_id) if key_lanes > 1 else None
     lane = None if pipe is None else (key_lane_of_pipe(pipe.owner, key_lanes), key_lanes)
     try:
@@ -407,7 +413,7 @@ def read_through(
 ) -> Walked:
     """Read every frame of a pipe from `start` to `end_seq`; verify each checksum, and that seqs
     have no gap. Damage, or a missing extent, is reported and ends the walk, except in `known`.
-    lane: its key lane, and how many there are; None: messages of others are not looked for."""
+    lane: the pipe's key lane, and how many there are; None: keys are not checked."""
     place, size, finding, cause = start, 0, "", ""
     astray: list[int] = []
     try:
@@ -444,7 +450,7 @@ def _astray(slices: Iterable[Slice], lane: int, key_lanes: int) -> list[int]:
 
 
 def _behind(reader: ExtentReader, place: Place, end_seq: int, known: RangeSet) -> Place | None:
-    """Where to go on behind damage at `place`, if it is known damage; else None."""
+    """The place to continue after damage at `place`; None if that damage is not in `known`."""
     if place.seq not in known:
         return None
     after = reader.after_damage(place, end_seq) or Place(end_seq, place.pos)
@@ -463,9 +469,9 @@ def bounded(findings: Iterable[str], most: int) -> list[str]:
 
 
 def misplaced(ports: Ports, pipe: PipeRow, moves: Sequence[Move]) -> list[str]:
-    """Which of a pipe's dead messages are not where their settled moves say. If their new pipe was
-    retired, every group of the dead letters has committed them. Cost: the frames of the dead
-    messages, in both places."""
+    """Findings about a pipe's dead messages that are not where their settled moves say. A new pipe
+    that was retired is not checked: every group of the dead letters has committed them. Cost: the
+    frames of the dead messages, in both places."""
     if not moves:
         return []
     try:
@@ -502,7 +508,7 @@ def _not_in(
 
 
 def _ids(ports: Ports, pipe: PipeRow, seqs: Iterable[int]) -> dict[int, bytes]:
-    """The ids of those of these messages that a pipe has."""
+    """The ids of these messages, by seq, as far as the pipe has them."""
     wanted = RangeSet.of(sorted(set(seqs)))
     sealed = sealed_end(ports.catalog, ports.store, pipe)
     reader = ports.store.reader(pipe.id)

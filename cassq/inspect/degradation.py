@@ -22,9 +22,10 @@ from cassq.lifecycle.ports import Ports
 from cassq.model.rows import QueueRow, Sample
 
 NOTE_SECONDS = 5.0
-# Requests that are sent twice are common, and `stats` reads every sample of them.
+# How often counts of requests are written: rarely, because `stats` reads every sample, and some
+# requests are always sent twice.
 NOTE_REQUESTS_MS = 600_000
-SPREAD_MS = 50  # clients that write at once take a millisecond each, out of these
+SPREAD_MS = 50  # clients that write at once use different milliseconds, out of this many
 _OF_ALL = ""  # instead of a queue's id
 # The fields of tallies that are counted.
 TROUBLES = {
@@ -45,7 +46,7 @@ class Notebook:
         self._clock = clock
         self._mutex = threading.Lock()
         self._tallies: list[tuple[str, Tally, Counter[str]]] = []
-        self._requests: Counter[str] = Counter()  # noted
+        self._requests: Counter[str] = Counter()  # written so far
         self._requests_ms = clock.boot_ms()
 
     def add(self, queue_id: str, tally: Tally) -> None:
@@ -55,7 +56,7 @@ class Notebook:
 
     def maintain(self, ports: Ports) -> float:
         """Write what is new; return the seconds until the next time. Call it from one thread at a
-        time. Cost: none if nothing is new, else one write per queue."""
+        time. Cost: none if nothing is new, else a write and a read for each queue."""
         with self._mutex:
             tallies = list(self._tallies)
         over = {id(tally) for _, tally, _ in tallies if tally.over}
@@ -130,8 +131,8 @@ def _sums(catalog: Catalog, queue_id: str, names: Iterable[str]) -> dict[str, in
 
 
 def stats_with_troubles(ports: Ports, queue: QueueRow) -> QueueStats:
-    """The statistics of a queue, with its troubles, those of requests, and the groups that expired.
-    Cost: all four."""
+    """The statistics of a queue, with its troubles, the outcomes of requests, and the groups that
+    expired. Cost: the sum of all four."""
     stats = queue_stats(ports, queue)
     stats.troubles = troubles_of(ports.catalog, queue.id)
     if gone := expired_groups(ports.catalog, queue.id):

@@ -1,15 +1,15 @@
 """Explaining a message: where it is for every group, what happened to it, and what will happen.
 
 A message starts at its first place, which its id names, and may be moved: to a group's dead
-letters, and back from there. For each group these steps are followed in the catalog. If its id
-names no place of the queue, as it came from a client's spool, or was carried over to another pipe,
-it starts where it is found.
+letters, and back from there. For each group these steps are followed in the catalog. The id may
+name no place of the queue, because the message came from a client's spool or was carried over to
+another pipe; then it starts where it is found.
 
-Cost: for each group and step the open claims, moves and removals of one pipe; the message itself is
-read, skipping the frames before it. If a pipe it was in has been retired, nothing records where it
-went: it is searched for, in at most `SEARCHED_MESSAGES` messages of the dead letters and of what
-came back from them. What starts elsewhere than its id says is searched for in as many of the newest
-messages.
+Cost: for each group and step the message's claim, its move, and the removals of one pipe; the
+message itself is read, without the frames before it. If a pipe it was in has been retired, nothing
+records where it went: it is searched for, in at most `SEARCHED_MESSAGES` messages of the dead
+letters and of what came back from them. A message that does not start where its id says is searched
+for in as many of the newest messages.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ T = TypeVar("T")
 class Explanation:
     """What is known about a message. groups: name → its steps; the last one is where it is now.
 
-    pushed_at and size are None if the message is not stored any more; then its priority is not
-    known either, and 0.
+    pushed_at and size are None if the message is not stored any more; its priority is then unknown
+    too, and given as 0.
     """
 
     id: str
@@ -111,7 +111,7 @@ def _plain(value: Any) -> Any:
 
 
 def explain(ports: Ports, message_id: str, queue: QueueRow | None = None) -> Explanation:
-    """Explain a message by its id, of any queue or of the one given.
+    """Explain the message with an id, in the given queue or, without one, in any queue.
 
     Raises UsageError for an invalid id, MessageNotFoundError if no queue knows the message.
     """
@@ -129,18 +129,18 @@ def explain(ports: Ports, message_id: str, queue: QueueRow | None = None) -> Exp
             pipe = live_pipe(catalog, spot[0])
     wanted = {queue.name} if queue else set()
     if queue and is_dead_letter_name(queue.name):
-        wanted.add(origin_of(queue.name)[0])  # it may be the queue that they come from
+        wanted.add(origin_of(queue.name)[0])  # the id of a dead letter may name its first queue
     if home is None or (wanted and home.name not in wanted):
         where = f"of queue {queue.name}" if queue else "of any queue"
         raise MessageNotFoundError(
             f"{message_id} is not a message {where}",
-            hint="if its id says `spilled`, it may still be in the spool of the client that pushed"
-            " it, or was removed long ago",
+            hint="if its push returned an id with `spilled` set, it may still be in the spool of"
+            " that client; or it was removed long ago",
         )
     groups_of_home = catalog.queues.groups(home.id)
     cursors = [c for g in groups_of_home for c in catalog.claims.cursors(g.id, [spot[0]])]
     content = _content(ports, pipe, spot, _near(spot, cursors)) if pipe else None
-    if content is not None and content.id != message_id:  # the place of one that began elsewhere
+    if content is not None and content.id != message_id:  # the message there began elsewhere
         first = parse_id(content.id)
         began, there = _home(ports, first, None)
         if began and not _lies_beyond(there, first):
@@ -166,8 +166,8 @@ def explain(ports: Ports, message_id: str, queue: QueueRow | None = None) -> Exp
 def step_at(
     ports: Ports, queue: QueueRow, group: GroupRow, spot: Spot, message_id: str
 ) -> MessageStep:
-    """Where the message that was at this place of a queue is for a group: there, or where it went
-    from there. message_id: its id. Cost: as `explain`."""
+    """Where a message is now for a group, followed from this place of a queue. message_id: its id.
+    Cost: as `explain`."""
     now_ms = ports.catalog.now_ms()
     tracer = _Tracer(ports, message_id, Times(now_ms, to_wall(ports, now_ms)))
     return list(tracer.steps(queue, group, spot))[-1]
@@ -180,7 +180,7 @@ def parse_id(message_id: str) -> Spot:
         if pipe_id and digits.isascii() and digits.isdigit() and len(digits) < 20:
             return pipe_id, int(digits)
     raise UsageError(
-        f"{message_id!r} is not a message ID", hint="an id is PIPE:NUMBER, as a push returns it"
+        f"{message_id!r} is not a message ID", hint="an ID is PIPE:NUMBER, as a push returns it"
     )
 
 
@@ -218,7 +218,7 @@ class _Tracer:
         self.priority: int = 0  # there
 
     def steps(self, queue: QueueRow, group: GroupRow, spot: Spot) -> Iterator[MessageStep]:
-        """The places where it was for a group, in order."""
+        """The places where the message was for a group, in order; the last is where it is."""
         seen: set[Spot] = set()
         while spot not in seen and len(seen) < STEPS_MAX:
             seen.add(spot)
@@ -269,10 +269,10 @@ class _Tracer:
         return replace(there, held_by=self._holders(there))
 
     def _holders(self, there: MessageState) -> tuple[HeldKey, ...]:
-        """What holds the key of a message: a dead letter, or others of it that were delivered and
-        are not settled, as many as may be at once. Cost: reads the dead letters of a group whose
-        keys they hold; and of a group in which messages wait for others of their key, the messages
-        that were delivered."""
+        """What holds the key of a message: a dead letter, or as many delivered and unsettled
+        messages of the key as the group allows at once. Cost: in a group whose keys dead letters
+        hold, reads the dead letters; in a group in which messages wait for others of their key,
+        the messages that were delivered."""
         group, claim = there.group, there.claim
         key = there.content.key if there.content is not None else None
         if key is None or there.fate(self._times.now_ms) not in UNFINISHED:
@@ -288,7 +288,8 @@ class _Tracer:
         return tuple(found) if len(found) == most else ()
 
     def _shared(self, queue: QueueRow, group: GroupRow) -> tuple[str, str]:
-        """What the group's poppers share of its limits. Cost: two reads if it has any."""
+        """The state of the group's limits that its poppers share: of the rate and of the permits.
+        Cost: two reads if it has limits."""
         if not rules_of(queue.policy, group.policy).limited:
             return "", ""
         rate, permits = map(self._catalog.leases.shared, limit_names(group.id))
@@ -322,12 +323,12 @@ class _Tracer:
     def _search(
         self, there: MessageState, seen: set[Spot]
     ) -> tuple[QueueRow, GroupRow, Spot] | None:
-        """Look for the message where it may have gone."""
+        """Search for the message where it may have gone."""
         spot = _search(self._ports, self._candidates(there), self._id, seen)
         return self._at(spot) if spot else None
 
     def _candidates(self, there: MessageState) -> list[PipeRow]:
-        """Pipes of the group's dead letters, and pipes for the group alone."""
+        """The pipes of the group's dead letters, and those that are for the group alone."""
         queue, group = there.queue, there.group
         pairs = [(queue.name, group.name)]
         if is_dead_letter_name(queue.name):
@@ -343,14 +344,15 @@ class _Tracer:
 
 
 def _above(catalog: Catalog, group: GroupRow, pipe: PipeRow) -> tuple[int, ...]:
-    """Greater priorities than that of a pipe, whose messages may go before, the greatest first.
+    """The priorities greater than a pipe's whose messages may go first; the greatest comes first.
     Cost: the oldest pipe of each."""
     listed = catalog.pipes.unclaimed(group, 1, unacked=_is_in_order(catalog, group))
     return tuple(row.priority for row in listed if row.priority > pipe.priority)
 
 
 def _is_in_order(catalog: Catalog, group: GroupRow) -> bool:
-    """Whether the group's poppers list what is not acked: for one group it is always the same."""
+    """Whether the group's poppers list unacked pipes, not only unclaimed ones. This never changes
+    for a group."""
     queue = catalog.queues.by_id(group.queue_id)
     in_order = group.policy.exclusive or (queue is not None and queue.policy.strict)
     return in_order and not group.policy.keyed
@@ -374,8 +376,8 @@ def _found_elsewhere(
 def _search(
     ports: Ports, pipes: Iterable[PipeRow], message_id: str, seen: Collection[Spot]
 ) -> Spot | None:
-    """Where a message is that did not begin there: in the newest pipes first, but not at the places
-    `seen`."""
+    """Search for a message in pipes where it did not begin, the newest first. The places `seen` are
+    skipped."""
     wanted = message_id.encode()
     left = SEARCHED_MESSAGES
 
@@ -404,7 +406,7 @@ def _search(
 
 
 def _near(spot: Spot, cursors: Iterable[Cursor], claim: Claim | None = None) -> Place:
-    """The nearest place at or before a message that the catalog knows."""
+    """The nearest place known to the catalog that is at or before a message."""
     places = [place for cursor in cursors for place in (cursor.ack, cursor.chain)]
     places += [Place(claim.start, claim.pos)] if claim else []
     return max((place for place in places if place.seq <= spot[1]), default=Place(0, 0))

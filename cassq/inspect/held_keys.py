@@ -1,8 +1,9 @@
 """Which keys of a keyed group are held up, by what, for how long, and how much waits behind.
 
-A row does not say since when a message is in hand. So once in five minutes, with the samples of the
-history, it is noted which messages are, and since when each was seen so: a message that is in hand
-now, for the same delivery, has been so for that long at least. Nothing else is written here.
+A row does not say since when a message is in hand. So every five minutes, with the samples of the
+history, a note is written: which messages are in hand, and since when each was seen there. A
+message that is still in hand for the same delivery has been there at least that long. Nothing else
+is written here.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ from cassq.model.queues import GroupPolicy
 from cassq.model.rows import NOTED_MS, Claim, ClaimState, GroupRow, Sample
 
 FAILED, IN_HAND, DEAD = "failed", "in hand", "dead"
-# How many messages in hand are noted at most: those that were seen first.
+# How many messages in hand a note has at most: those that were seen first.
 NOTED_MAX = 1000
-# How many stuck messages, and how many claimed ones, are read to find the key with most behind.
+# How many stuck messages, and how many claimed ones, are read at most to find the key that the most
+# messages wait behind.
 STUCK_READ_MAX = 1000
 BEHIND_READ_MAX = 10_000
 
@@ -39,13 +41,13 @@ _LEFT = attrgetter("left")
 
 @dataclass(frozen=True, slots=True)
 class HeldKey:
-    """A key whose next messages wait for one of it.
+    """A key whose later messages wait for one of its messages, and that message.
 
-    state: "failed", to be delivered again at `due_at`, or "in hand" of `holder`, until `due_at` at
-    least; or "dead": a dead letter, which holds it until that is gone or the key is released, and
-    `due_at` is None. error: of its last failure. behind: how many messages of the key wait, of
-    those that a popper has claimed ahead. place: where the message is, which has the id of its
-    first place.
+    state: "failed": it is delivered again at `due_at`; "in hand": `holder` has it until at least
+    `due_at`; "dead": it is a dead letter, and holds the key until it is gone or the key is
+    released; `due_at` is None. error: that of its last failure. behind: how many messages of the
+    key wait, among those that a popper has claimed ahead. place: where the message is now; its id
+    names its first place.
     """
 
     key: bytes
@@ -68,17 +70,16 @@ class HeldKey:
 
 
 def held_keys(ports: Ports, queue: str, group: GroupRow, limit: int) -> list[HeldKey]:
-    """The keys that a dead letter holds, those that a failed message holds up, and those of which
-    one is in hand and others wait;
-    those with most messages behind come first. Cost: reads the claimed messages of the group, and
-    its dead letters if they hold keys.
+    """The keys that are held by a dead letter, or by a failed message, or by one in hand while
+    others wait; the key that the most messages wait behind comes first. Cost: reads the claimed
+    messages of the group, and its dead letters if they hold keys.
 
     Raises UsageError for a group that is not keyed.
     """
     if not group.policy.keyed:
         raise UsageError(
             f"the messages of group {group.name} do not wait for others of their key",
-            hint="this is for groups with order, limit_per_key, rate_per_key or fair",
+            hint="only groups with order, limit_per_key, rate_per_key or fair can have held keys",
         )
     now_ms = ports.catalog.now_ms()
     to_wall_ms = to_wall(ports, now_ms)
@@ -103,15 +104,15 @@ def held_keys(ports: Ports, queue: str, group: GroupRow, limit: int) -> list[Hel
 
 
 def held_by_letter(letter: HoldingLetter) -> HeldKey:
-    """What a dead letter holds; `behind` is not counted."""
+    """The key that a dead letter holds; `behind` is not counted."""
     about = (letter.key, letter.id, DEAD, letter.deliveries, None)
     return HeldKey(*about, error=letter.error, place=letter.place)
 
 
 def delivered_of(ports: Ports, group: GroupRow, key: bytes, most: int) -> list[HeldKey]:
-    """At most `most` messages of a key that a consumer has, and in a group in the order of keys the
-    one that failed and is not settled; `behind` is not counted. Cost: reads the messages of the
-    group that were delivered, until these are found."""
+    """At most `most` messages of a key that consumers have; in a group in the order of keys also
+    the one that failed and is not settled. `behind` is not counted. Cost: reads the delivered,
+    unsettled messages of the group until these are found."""
     now_ms = ports.catalog.now_ms()
     to_wall_ms, found = to_wall(ports, now_ms), list[HeldKey]()
     states = UNFINISHED if group.policy.order == "key" else (Fate.PENDING,)
@@ -132,7 +133,7 @@ def delivered(row: Claim) -> RangeSet:
 
 
 def _held(part: PeekedMessages, index: int, key: bytes, to_wall_ms: int) -> HeldKey | None:
-    """What the message says of its key, if it was delivered."""
+    """The message as the one that holds its key; None if it was not delivered."""
     row, seq = part.part.row, part.frame.base_seq + index
     if row is None or not row.deliveries or is_moving(row):
         return None
@@ -167,8 +168,9 @@ def waits_in_hand(policy: GroupPolicy) -> bool:
 
 
 def note_of(ports: Ports, group: GroupRow, now_ms: int) -> Sample | None:
-    """What to note of the messages in hand; None if that was noted less than five minutes ago, or
-    there are none. Cost: a read; once in five minutes the claims of the group in live pipes."""
+    """The note of the messages in hand; None if there are none, or a note was already made in the
+    present five minutes. Cost: a read; every five minutes, the claims of the group in live pipes
+    too."""
     catalog, at_ms = ports.catalog, now_ms - now_ms % NOTED_MS
     before = catalog.records.samples(_subject(group.id), NOTED_MS, at_ms - NOTED_MS)
     if before and before[-1].at_ms >= at_ms:
@@ -188,22 +190,22 @@ def note_of(ports: Ports, group: GroupRow, now_ms: int) -> Sample | None:
 def long_in_hand(
     catalog: Catalog, group_id: str, rows: Iterable[Claim], now_ms: int, before_ms: int
 ) -> int:
-    """How many messages of these rows are in hand, and were so before that time. Cost: a read if
-    any are in hand."""
+    """How many messages of these rows have been in hand since before a time. Cost: a read if any
+    are in hand."""
     hands = [row for row in rows if _in_hand_now(row, now_ms)]
     known = _noted(catalog, group_id, now_ms, before_ms) if hands else {}
     return sum(len(_kept(row, known, now_ms)) for row in hands) if known else 0
 
 
 def failed_before(row: Claim, before_ms: int) -> bool:
-    """Whether the messages of a row first failed before then, and are not settled."""
+    """Whether the messages of a row first failed before a time, and are not settled."""
     failed = row.failure and row.state is not ClaimState.DONE
     return bool(failed) and 0 < first_failure_ms(row) <= before_ms
 
 
 def worst_stuck(ports: Ports, group: GroupRow, before_ms: int) -> HeldKey | None:
-    """Of the keys that a message holds which first failed, or was in hand, before that time, the
-    one with most messages behind. None: none could be read. Cost: reads at most `STUCK_READ_MAX`
+    """The key that the most messages wait behind, among those held by a message that first failed,
+    or was in hand, before a time. None if none could be read. Cost: reads at most `STUCK_READ_MAX`
     such messages, and `BEHIND_READ_MAX` claimed ones."""
     catalog, now_ms = ports.catalog, ports.catalog.now_ms()
     found: dict[bytes, HeldKey] = {}
@@ -248,13 +250,13 @@ def _in_hand_now(row: Claim, now_ms: int) -> RangeSet:
 
 
 def _noted(catalog: Catalog, group_id: str, now_ms: int, before_ms: int) -> _Since:
-    """What was seen in hand before that time, if somebody looked within the last ten minutes."""
+    """What was seen in hand before a time, if there is a note from the last ten minutes."""
     notes = catalog.records.samples(_subject(group_id), NOTED_MS, now_ms - 2 * NOTED_MS)
     return {place: since for place, since in _since(notes).items() if since <= before_ms}
 
 
 def _kept(row: Claim, known: _Since, now_ms: int) -> list[int]:
-    """The messages of a row that are in hand, for a delivery that is `known`."""
+    """The messages of a row that are in hand for a delivery in `known`."""
     hand = _in_hand_now(row, now_ms)
     if not hand:
         return []
@@ -263,7 +265,7 @@ def _kept(row: Claim, known: _Since, now_ms: int) -> list[int]:
 
 
 def _since(notes: Sequence[Sample]) -> _Since:
-    """What the last note says."""
+    """What the last of these notes says."""
     last = json.loads(notes[-1].data) if notes else []
     return {(pipe_id, seq, deliveries): since for pipe_id, seq, deliveries, since in last}
 

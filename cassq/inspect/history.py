@@ -1,11 +1,11 @@
 """History: totals and depths of each queue and group by minute, hour and day.
 
-The first pass in each minute takes a *sample* of the present state. Hours and days are made from
-finer samples when they are over. Samples are inserted if absent, under (subject, step, time), so
+The first pass in each minute takes a *sample* of the present state. When an hour or a day is over,
+its sample is made from finer ones. Samples are inserted if absent, under (subject, step, time), so
 any number of passes may run concurrently and stop anywhere.
 
-Samples are taken while something runs the passes: a client that pushes or pops, or the reaper. A
-time when nothing ran them is a gap, not a zero.
+Samples are taken only while a client that pushes or pops, or a reaper, runs the passes. A time when
+nothing ran them is a gap, not a zero.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cassq.model.rows import NOTED_MS, NOTES_KEPT_MS, GroupRow, QueueRow, Sample
 
 MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
 STEPS: dict[str, int] = {"minute": MINUTE_MS, "hour": HOUR_MS, "day": DAY_MS}
-# What each step is made of, and how long it is kept.
+# What each step is made from, and how long its samples are kept.
 FINER = {HOUR_MS: MINUTE_MS, DAY_MS: HOUR_MS}
 KEPT_MS = {MINUTE_MS: 2 * DAY_MS, HOUR_MS: 60 * DAY_MS, DAY_MS: 1826 * DAY_MS}
 # How far back is shown by default.
@@ -41,10 +41,10 @@ TOTALS = (
 DEPTHS = ("waiting", "delayed", "pending", "oldest_age")
 RATED = ("pushed", "popped", "committed", "dead")
 
-# The subject that stands for all queues: a minute of which it has a sample is done.
+# The subject that stands for all queues: a minute is done if this has a sample of it.
 EVERYTHING = "*"
 
-# Messages a second by window ("1m", "5m", "15m"); None where there is no sample to go by.
+# Messages a second by window ("1m", "5m", "15m"); None if there is no sample to compare with.
 Windows = dict[str, float | None]
 
 
@@ -124,9 +124,9 @@ def _sample(
 
 
 def coarser(finer: Iterable[Sample], step_ms: int, until_ms: int) -> list[Sample]:
-    """Samples of a longer step, for the steps that end by `until_ms`.
+    """Samples of a longer step, made from finer ones, for the steps that end by `until_ms`.
 
-    finer: of one subject, oldest first.
+    finer: those of one subject, oldest first.
     """
     found = []
     for at_ms, part in groupby(finer, key=lambda sample: sample.at_ms - sample.at_ms % step_ms):
@@ -143,7 +143,7 @@ def coarser(finer: Iterable[Sample], step_ms: int, until_ms: int) -> list[Sample
 
 
 def points(samples: Sequence[Sample]) -> list[Point]:
-    """The points that show samples of one subject, with rates from each to the next."""
+    """A point for each sample of one subject, with the rates since the point before."""
     readings = [json.loads(sample.data) for sample in samples]
     rates: list[dict[str, float]] = [{}] if samples else []
     for before, after in pairwise(readings):
@@ -170,9 +170,10 @@ def points(samples: Sequence[Sample]) -> list[Point]:
 def rates_of(
     totals: Mapping[str, int], now_ms: int, samples: Sequence[Sample]
 ) -> dict[str, Windows]:
-    """How fast totals grew over each window, from the samples before.
+    """How fast totals grew over each window, compared with earlier samples.
 
-    The sample nearest to a window's length counts, if its age is between half and twice that.
+    For a window, the sample whose age is nearest to the window's length counts, if its age is
+    between half and twice that length.
     """
     readings = [json.loads(sample.data) for sample in samples]
     bases: dict[str, Any] = {}
@@ -207,8 +208,8 @@ def roll_up(
     """Take the minute's samples of these queues, or of all, unless they were taken; make the hours
     and days that are over; forget samples that are too old. Returns what was done.
 
-    Cost if the minute is done: one read for all queues, or one for each one named. Otherwise that
-    of `queue_stats`, and one write.
+    Cost if the minute is done: one read for all queues, or one for each queue named. Otherwise that
+    of `queue_stats` for each queue, and one write.
     """
     noted = plan(ports, queues, now_ms)
     if not dry_run:
@@ -255,7 +256,7 @@ def _of_queues(ports: Ports, queues: Sequence[QueueRow], now_ms: int) -> list[No
 def _in_hand(
     ports: Ports, stats: QueueStats, groups: Iterable[GroupRow], now_ms: int
 ) -> list[Sample]:
-    """What to note of the messages that are in hand, and hold their keys."""
+    """The notes of messages that are in hand and hold their keys; see `held_keys.note_of`."""
     busy = [
         each for each in groups if each.name in stats.groups and stats.groups[each.name].pending
     ]
@@ -266,7 +267,8 @@ def _in_hand(
 def _ended(
     catalog: Catalog, subject: str, step_ms: int, now_ms: int, fresh: Sequence[Sample]
 ) -> list[Sample]:
-    """Samples for hours or days that are over and have none. fresh: finer ones, not yet written."""
+    """Samples for hours or days that are over and have none. fresh: finer samples that are not
+    written yet."""
     present_ms = now_ms - now_ms % step_ms
     if catalog.records.samples(subject, step_ms, present_ms - step_ms):
         return []
@@ -281,7 +283,7 @@ def _ended(
 
 
 def apply(ports: Ports, noted: Sequence[Noted], now_ms: int) -> None:
-    """Add the samples in one write; if they include an hour's, forget those that are too old."""
+    """Add the samples in one write; if they include an hour's, forget samples that are too old."""
     catalog = ports.catalog
     catalog.records.add_samples([sample for one in noted for sample in one.samples])
     if any(one.step == "hour" for one in noted):
@@ -330,8 +332,8 @@ def _since_ms(since: datetime | float | None, step_ms: int, now_ms: int) -> int:
 
 
 def all_samples(catalog: Catalog, subject: str, step_ms: int, since_ms: int) -> list[Sample]:
-    """The samples of a subject from `since_ms` on, oldest first: those that are stored, and after
-    the last of them ones made from finer samples. Cost: a range of samples for each step."""
+    """The samples of a subject from `since_ms` on, oldest first: those that are stored, then
+    samples made from finer ones. Cost: a range of samples for each step."""
     stored = catalog.records.samples(subject, step_ms, since_ms)
     if step_ms not in FINER:
         return stored

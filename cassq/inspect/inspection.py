@@ -1,6 +1,6 @@
-"""Inspection: compares the placements of replicas with what sidecars have.
+"""Inspection: compares the placements of replicas with the extents that sidecars have.
 
-It shows what repairs still have to do, and what they cannot do.
+It shows what still has to be repaired, and what cannot be repaired.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class ExtentFinding(NamedTuple):
 
 @dataclass(slots=True)
 class Inspection:
-    """What was found. extents: how many placements there are. lost: for each sidecar whose replicas
-    count as lost, by name: how many of these placements name it. silent: sidecars that did not
-    answer what they have, and why."""
+    """What was found. extents: how many placements there are. lost: by the name of each sidecar
+    whose replicas count as lost, how many of these placements name it. silent: by the name of each
+    sidecar that did not list its extents, why."""
 
     extents: int = 0
     found: list[ExtentFinding] = field(default_factory=list)
@@ -121,11 +121,11 @@ def _damage(
 
 
 def _behind(upkeep: Upkeep, row: SidecarRow, extents: Iterable[ListedExtent]) -> set[str]:
-    """The damaged extents there of which what is there is good."""
+    """The damaged extents of a sidecar that only lack messages: those that it has are good."""
     damaged = [each for each in extents if each.damage]
     behind = {each.pipe_id for each in damaged if each.copying}
     if len(behind) < len(damaged):
-        with suppress(BackendError):  # one of an earlier version does not know of it
+        with suppress(BackendError):  # a sidecar of an earlier version does not know this request
             behind |= {each.pipe_id for each in upkeep.extents(row, "behind")}
     return behind
 
@@ -161,9 +161,9 @@ def _judged(fleet: Fleet, placement: Placement, state: ReplicaSet) -> Iterator[E
     elif state.short:
         good = placement.wanted - state.short
         if placement.end is None:
-            next_ = "it is sealed first"
+            next_ = "it will be sealed first"
         else:
-            next_ = "will be copied" if state.need else "no sidecar can take a copy now"
+            next_ = "it will be copied" if state.need else "no sidecar can take a copy now"
         yield ExtentFinding(SHORT, *about, f"{good} of {placement.wanted} ({standings}); {next_}")
 
 
@@ -178,7 +178,7 @@ def _compared(
         about = (placement.pipe_id, placement.queue_name, at.sidecar)
         damage = _damage(there, at, placement.pipe_id)
         if at in missing:
-            yield ExtentFinding(MISSING, *about, "its sidecar is alive, but does not have it")
+            yield ExtentFinding(MISSING, *about, "its sidecar is alive but does not have it")
         elif damage:
             lagging = placement.pipe_id in behind[at]
             yield ExtentFinding(BEHIND if lagging else DAMAGED, *about, damage)

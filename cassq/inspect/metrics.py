@@ -44,8 +44,9 @@ class Metric(NamedTuple):
 
 
 class Histogram(NamedTuple):
-    """One metric that counts events by how long they took. values: for each label, how many lie in
-    each bucket, and beyond the last, and their sum. bounds: of the buckets, in seconds."""
+    """One metric that counts events by how long they took. bounds: the upper bounds of the buckets,
+    in seconds. values: labels, how many events are in each bucket and beyond the last, and the sum
+    of their seconds."""
 
     name: str
     help: str
@@ -114,7 +115,7 @@ _OF_PUSHERS = (
     ("forwarded", "Messages forwarded from the local spool."),
     ("found", "Forwarded messages that had arrived before."),
     ("carried_over", "Messages written to another pipe because a write had failed."),
-    ("doubtful", "Messages carried over that may be there twice."),
+    ("doubtful", "Messages carried over that may have been written twice."),
     ("refused", "Messages not pushed because the storage did not answer."),
 )
 # The same of poppers.
@@ -166,7 +167,7 @@ def client_metrics(totals: Mapping[tuple[str, str], Tally]) -> list[Metric]:
     of_poppers = [({QUEUE: queue, GROUP: group}, t) for (queue, group), t in poppers.items()]
     messages = "cassq_client_{}_messages_total"
     metrics += _of_each(_OF_PUSHERS, messages, COUNTER, of_pushers)
-    limited = [("limited", "Pops that got less because of their group's limits.")]
+    limited = [("limited", "Pops that returned less because of their group's limits.")]
     metrics += _of_each(limited, "cassq_client_{}_pops_total", COUNTER, of_poppers)
     return metrics + _of_each(_OF_POPPERS, messages, COUNTER, of_poppers)
 
@@ -236,12 +237,12 @@ _TOTALS = (
 
 
 def _key_metrics(groups: Sequence[tuple[dict[str, str], GroupStats]]) -> list[Metric]:
-    """What holds up the keys of groups in the order of keys."""
+    """What holds the keys of keyed groups."""
     return [
         Metric(
             "cassq_group_held_keys",
             GAUGE,
-            "Keys whose later messages wait, as dead letters hold them.",
+            "Keys held by dead letters, so that their later messages wait.",
             [(labels, group.held_keys) for labels, group in groups],
         ),
         Metric(
@@ -260,7 +261,7 @@ def _key_metrics(groups: Sequence[tuple[dict[str, str], GroupStats]]) -> list[Me
 
 
 def _permit_metrics(groups: Sequence[tuple[dict[str, str], GroupStats]]) -> list[Metric]:
-    """How much of their concurrency groups use that have such a limit."""
+    """The concurrency of groups that have such a limit, and how much of it they use."""
     limited = [(labels, group) for labels, group in groups if group.concurrency is not None]
     return [
         Metric(
@@ -324,7 +325,7 @@ def queue_metrics(found: Iterable[QueueStats]) -> list[Metric]:
         Metric(
             "cassq_group_priority_waiting_messages",
             GAUGE,
-            "Messages waiting by priority, of groups for which some have one besides 0.",
+            "Messages waiting, by priority, of groups with messages of a priority besides 0.",
             by_priority,
         ),
     ]
@@ -333,8 +334,8 @@ def queue_metrics(found: Iterable[QueueStats]) -> list[Metric]:
 
 
 def schedule_metrics(rows: Iterable[ScheduleRow], now_ms: int) -> list[Metric]:
-    """How late the schedules of each queue that has any are at the wall time `now_ms`, and how many
-    of them are paused."""
+    """For each queue with schedules: how late the latest of them is at the wall time `now_ms`, and
+    how many are paused."""
     late: dict[str, float] = {}
     paused: dict[str, int] = {}
     for row in rows:

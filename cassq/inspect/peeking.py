@@ -58,7 +58,7 @@ class PeekedMessages(NamedTuple):
 
 
 def check_state(state: str | None) -> None:
-    """UsageError unless it is None or a state that can be peeked at."""
+    """Raise UsageError unless this is None or a state that can be peeked at."""
     if state is not None and state not in STATES:
         raise UsageError(f"{state!r} is not a state", hint=f"the states are {', '.join(STATES)}")
 
@@ -84,8 +84,8 @@ def peek_group(
     *,
     meant: Callable[[Mapping[str, str]], bool] | None = None,
 ) -> list[Peeked]:
-    """The first messages of a group that are in one of `states`. meant: of their headers, selects
-    some."""
+    """The first messages of a group that are in one of `states`. meant: selects messages by their
+    headers; None selects all."""
     now_ms = ports.catalog.now_ms()
     to_wall_ms = to_wall(ports, now_ms)
     found: list[Peeked] = []
@@ -124,10 +124,10 @@ def walk(
     *,
     claimed: Callable[[Claim], RangeSet] | None = None,
 ) -> Generator[PeekedMessages]:
-    """What a group has not committed and may be in one of the states: the greatest priority first,
-    then the oldest pipe. claimed: only what was claimed at least once, and of each row these seqs.
-    A pipe that cannot be read is skipped. Cost: the live pipes and the claims; frames as the caller
-    iterates."""
+    """The messages that a group has not committed and that may be in one of the states: the
+    greatest priority first, then the oldest pipe. claimed: if given, only messages that were
+    claimed at least once: the seqs that it returns for each row. A pipe that cannot be read is
+    skipped. Cost: the live pipes and the claims; frames as the caller iterates."""
     cursors = {cursor.pipe_id: cursor for cursor in ports.catalog.claims.cursors(group.id)}
     pipes = ports.catalog.pipes.live(group.queue_id)
     for pipe in sorted(pipes, key=lambda pipe: pipe.priority, reverse=True):
@@ -155,7 +155,7 @@ def walk(
 
 
 def _undecided(pipe: PipeRow, part: Unfinished) -> bool:
-    """Whether each message has its own due time, which only its frame has."""
+    """Whether only the frames say which of these messages are due."""
     return pipe.timer_ms is not None and part.row is None
 
 

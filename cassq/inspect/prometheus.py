@@ -26,7 +26,7 @@ Health = Callable[[], Mapping[str, Any]]
 
 
 class PrometheusServer:
-    """A server with its own thread; it reads the metrics anew for each scrape."""
+    """A server with its own thread; it reads the metrics at each scrape."""
 
     def __init__(self, read: Read, host: str, port: int, health: Health | None = None) -> None:
         """Listen. Raises ConfigError if it cannot listen at this address."""

@@ -67,13 +67,13 @@ class GroupStats:
     oldest_age: float | None = None
     # How many keys dead letters hold, in a group made with on_dead="hold".
     held_keys: int = 0
-    # How many messages that failed first more than `STUCK_SECONDS` ago hold their keys, in a group
+    # How many messages that first failed more than `STUCK_SECONDS` ago hold their keys, in a group
     # made with order="key".
     stuck_keys: int = 0
     # How many messages have been in hand for more than `STUCK_SECONDS`, in a group in which others
     # of their keys wait meanwhile.
     stuck_in_hand: int = 0
-    # How many messages its consumers have, or are about to take, of as many as `concurrency` allows
+    # How many messages its consumers have or are about to take, and how many `concurrency` allows
     # over all poppers; both None without that limit.
     permits: int | None = None
     concurrency: int | None = None
@@ -107,11 +107,11 @@ class GroupStats:
 
 @dataclass(slots=True)
 class QueueStats:
-    """A queue at a glance. pushed: since it was created; pipes: by state. troubles: how many
-    messages had each trouble in the last two days, if requested: see `cassq.inspect.degradation`.
-    requests: how many requests to servers had each, over all clients of all queues. expired_groups:
-    if requested, how many `groups` expired in the last 60 days, and how many messages they had
-    `uncommitted` then."""
+    """A queue at a glance. pushed: since it was created; pipes: by state. The rest only if
+    requested: troubles: how many messages had each trouble in the last two days, see
+    `cassq.inspect.degradation`. requests: how many requests to servers had each outcome, over all
+    clients of all queues. expired_groups: how many `groups` expired in the last 60 days, and how
+    many messages they had `uncommitted` then."""
 
     name: str
     consistency: str
@@ -139,10 +139,11 @@ def view_of(catalog: Catalog, group_id: str, pipe_id: str, cursor: Cursor | None
 
 
 def queue_stats(ports: Ports, queue: QueueRow) -> QueueStats:
-    """The statistics of a queue. Cost: its live pipes, and the open claims of each group,
-    however many pipes were retired, and the dead letters of groups whose keys they hold; a read
-    more of groups in which messages in hand hold their keys, or with `concurrency`; up to five
-    times that while pipes are being retired."""
+    """The statistics of a queue. Cost: its live pipes, and the open claims of each group, however
+    many pipes were retired; for the ages, a frame for each group, and two for each timer pipe that
+    is due; the dead letters of groups whose keys they hold; one more read for a group in which
+    messages in hand hold their keys, or with `concurrency`. Up to LOOKS_MAX times all that while
+    pipes are being retired."""
     return _steady(ports, queue, lambda: _look(ports, queue))
 
 
@@ -250,8 +251,8 @@ def _count_stuck(
 def _ages_pushed(
     ports: Ports, pipes: list[PipeRow], cursors: dict[str, Cursor], ends: dict[str, int]
 ) -> list[float]:
-    """Seconds since the push of the first unacked message in the oldest pipe that has one. Cost:
-    one frame."""
+    """Seconds since the push of the first unacked message in the oldest pipe that has one; empty if
+    none has. Cost: one frame."""
     for pipe in pipes:
         cursor = cursors.get(pipe.id)
         place = cursor.ack if cursor else Place(0, 0)

@@ -1,4 +1,4 @@
-"""Whereabouts: where one message is for one group, what happened to it, what happens next. Pure.
+"""Whereabouts: where one message is for one group, what happened to it, what comes next. Pure.
 
 `MessageState` is what the catalog knows of a message at one of its places; `step_of` puts it
 into words.
@@ -43,7 +43,7 @@ REMOVALS = {
     Reason.MERGED: "It was merged back into its queue",
     Reason.LOST: "It was damaged, and given up as lost by a command",
 }
-# The uncommitted messages of a retired pipe, after their number.
+# What became of uncommitted messages of a retired pipe; their number comes before these words.
 ENDS = {
     Fate.DEAD: "moved to the dead letters",
     Fate.EXPIRED: "expired",
@@ -113,10 +113,10 @@ def said(when: datetime) -> str:
 @dataclass(frozen=True, slots=True)
 class MessageState:
     """The state of a message at one place, for a group. pipe: None if it was retired; `retired`
-    then has its totals. success_ms: when the group last succeeded, 0 for never. shared: what the
-    group's poppers share of its limits, of the rate and the permits. above: greater priorities that
-    are used, the greatest first. held_by: what holds its key: a dead letter, or messages of it that
-    were delivered, as many as may be at once."""
+    then has its totals. success_ms: when the group last succeeded, 0 for never. shared: the state
+    of the group's rate and of its permits, which its poppers share. above: greater priorities whose
+    messages go first, the greatest first. held_by: what holds its key: a dead letter, or as many
+    delivered messages of the key as may be at once."""
 
     queue: QueueRow
     group: GroupRow
@@ -197,7 +197,7 @@ def _retired(there: MessageState) -> dict[str, Any]:
     counts = tally_retired(totals).counts
     went = [f"{counts[fate]} {how}" for fate, how in ENDS.items() if counts[fate]]
     if not went:
-        text = "It was committed: so was all of its pipe, which is retired."
+        text = "It was committed, like everything in its pipe, which is retired."
         return {"state": "committed", "happened": (text,)}
     pushed = counted(totals.pushed, "message")
     text = f"Its pipe, of {pushed}, was retired: {', '.join(went)}."
@@ -225,7 +225,7 @@ def _moved(move: Move, times: Times) -> dict[str, Any]:
 def _unclaimed(there: MessageState, times: Times) -> dict[str, Any]:
     due_ms = there.content.due_ms if there.content else None
     if due_ms is not None and due_ms > times.now_ms:
-        text = [f"It is delivered at {times.shown(due_ms)} or later."]
+        text = [f"It will be delivered at {times.shown(due_ms)} or later."]
         due_at = times.moment(due_ms)
         return {"state": "delayed", "due_at": due_at, "next": (*text, *_limits(there, times))}
     chain = there.cursor.chain.seq if there.cursor else 0
@@ -233,10 +233,10 @@ def _unclaimed(there: MessageState, times: Times) -> dict[str, Any]:
     if is_dead_letter_name(there.queue.name):
         text = [STAYS]
     elif due_ms is not None:
-        text = ["It is due, and is delivered in its turn."]
+        text = ["It is due, and will be delivered in its turn."]
     elif before:
         noun = "message before it" if before == 1 else "messages before it"
-        text = [f"It is delivered after the {before:,} {noun} in its pipe."]
+        text = [f"It will be delivered after the {before:,} {noun} in its pipe."]
     else:
         text = ["It is the next message of its pipe to be delivered."]
     text += [*_held(there, times), *_key_rules(there), *_before(there)]
@@ -269,7 +269,7 @@ def _held(there: MessageState, times: Times) -> tuple[str, ...]:
 
 
 def _key_rules(there: MessageState) -> tuple[str, ...]:
-    """What else may delay it, as it has a key."""
+    """What else may delay a message that has a key."""
     policy, text = there.group.policy, list[str]()
     if there.content is None or there.content.key is None:
         return ()
@@ -281,7 +281,7 @@ def _key_rules(there: MessageState) -> tuple[str, ...]:
 
 
 def _before(there: MessageState) -> tuple[str, ...]:
-    """What goes before it because it is more urgent."""
+    """What is more urgent, and goes before it."""
     if not there.above or there.pipe is None:
         return ()
     share, own = there.queue.policy.priority_share, there.pipe.priority
@@ -297,15 +297,15 @@ def _free(there: MessageState, claim: Claim, fate: Fate, times: Times) -> dict[s
     again = "again " if claim.deliveries else ""
     kept = _kept(there, claim, times)
     if is_moving(claim):
-        text = "It was being moved; the next reader finishes the move."
+        text = "It was being moved; the next reader will finish the move."
     elif is_doomed(claim) or (is_spent(claim, rules.max_deliveries) and not kept):
-        text = "It goes to the dead letters as soon as a popper or the reaper comes by."
+        text = "It goes to the dead letters as soon as a popper or the reaper finds it."
     elif fate is Fate.DELAYED:
-        text = f"It is delivered {again}at {times.shown(claim.due_ms)} or later."
+        text = f"It will be delivered {again}at {times.shown(claim.due_ms)} or later."
     else:
-        text = f"It is delivered {again}in its turn, behind what was waiting when it came back."
+        text = f"It will be delivered {again}in its turn, after what was waiting when it came back."
         if claim.due_ms == 0:
-            text = f"It is delivered {again}to the next popper that asks."
+            text = f"It will be delivered {again}to the next popper that asks."
         kept = (*kept, *_held(there, times), *_key_rules(there), *_before(there))
     common = {**_of_claim(claim, times), "state": str(fate)}
     if fate is Fate.DELAYED:
@@ -335,7 +335,7 @@ def _kept(there: MessageState, claim: Claim, times: Times) -> tuple[str, ...]:
     if ends_ms is None:
         return (kept, "Its failures count again when something of the group succeeds.")
     until = times.shown(ends_ms)
-    return (kept, f"As nothing of the group ever has, that ends at {until} (sick_hold).")
+    return (kept, f"As nothing of the group has ever succeeded, that ends at {until} (sick_hold).")
 
 
 def _pending(there: MessageState, claim: Claim, times: Times) -> dict[str, Any]:
@@ -362,13 +362,13 @@ def _pending(there: MessageState, claim: Claim, times: Times) -> dict[str, Any]:
     if claim.deliveries < rules.max_deliveries:
         wait_ms = rules.retry_ms(claim.deliveries, 0.0)
         when = f"{wait_ms / 1000:g} seconds later" if wait_ms else "at once"
-        text.append(f"Unless it is acked it is then delivered again, {when}.")
+        text.append(f"Unless it is acked, it will then be delivered again, {when}.")
     elif alone:
         text += _kept(there, claim, times) or (
-            "Unless it is acked it then goes to the dead letters.",
+            "Unless it is acked, it then goes to the dead letters.",
         )
     else:
-        text.append("Unless it is acked it is then delivered once more, in a smaller piece.")
+        text.append("Unless it is acked, it will then be delivered once more, in a smaller piece.")
     common = _of_claim(claim, times)
     return {
         **common,
@@ -383,7 +383,7 @@ def _intent(there: MessageState) -> tuple[str, ...]:
     if there.move is None:
         return ()
     where = f"{there.move.dest_pipe}:{there.move.dest_seq}"
-    return (f"It is being moved to {where}; the next reader finishes the move.",)
+    return (f"It is being moved to {where}; the next reader will finish the move.",)
 
 
 def _limits(there: MessageState, times: Times) -> list[str]:
@@ -496,7 +496,7 @@ def _of_death(death: Mapping[str, Any]) -> list[str]:
     at_ms = death.get("last_ms") or death.get("at_ms") or 0
     when = said(_moment(at_ms))
     often = _often(death["deliveries"])
-    text = [f"Before, it was delivered {often}; it failed last at {when}{_error(death)}."]
+    text = [f"Before, it was delivered {often}; it last failed at {when}{_error(death)}."]
     if death.get("count", 1) != 1:
         text.append(f"It became a dead letter for that reason {_often(death['count'])}.")
     return text

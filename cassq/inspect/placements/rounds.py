@@ -16,7 +16,8 @@ from cassq.model.rows import Sample
 
 # The subject under which rounds are recorded.
 SUBJECT = "placements"
-# Even if all sidecars are well: extents may have been made with too few replicas.
+# How often to check even if all sidecars are well: extents may have been made with too few
+# replicas.
 AGAIN_MS = 3_600_000
 
 
@@ -26,8 +27,9 @@ class Round(NamedTuple):
     sidecars, takers: the fleet at that time, see `cassq.extents.replicas.fleet.Fleet`. extents: how
     many there are. short: how many of them have fewer good replicas than they should. open: how
     many remain that can be repaired. stuck: how many are short and cannot be repaired now.
-    unreadable: how many have no known good replica. left: by name, how many replicas are on each
-    sidecar that is draining or lost.
+    unsealed: how many are not sealed and will need repair once they are. unreadable: how many have
+    no known good replica. left: by name, how many replicas are on each sidecar that is draining or
+    lost.
     """
 
     at_ms: int

@@ -6,8 +6,8 @@ recorded for all reapers (`cassq.inspect.placements.rounds`). The reasons are:
 - the states of sidecars differ from those at the last round
 - the last round left work to do
 - the last round found extents that could not be repaired, and now other sidecars take extents
-- since then extents were sealed with too few good replicas, or a sidecar found damage
-  (`cassq.extents.replicas.shortages`)
+- since the last round began, extents were sealed with too few good replicas, or a sidecar found
+  damage (`cassq.extents.replicas.shortages`)
 - the last round is a minute old, and found unsealed extents; or a sidecar is being drained
 - the last round is an hour old
 
@@ -96,8 +96,8 @@ class Walk:
             self._begin()
 
     def _left_ms(self, last: Round) -> int:
-        """How old a round must be before work that it left is a reason. If the round was made
-        here, all of that work is known and being done: there is nothing more to find."""
+        """How old a round must be before work that it left is a reason to walk. If this reaper made
+        the round, it knows all of that work and is doing it: there is nothing more to find."""
         if not self.found and not self.failed:
             return 0
         return AGAIN_MS if self.found and last.began_ms == self._began_ms else SOON_MS
@@ -111,8 +111,8 @@ class Walk:
     def add_damaged(self, fleet: Fleet, damaged: Mapping[str, Sequence[ReplicaAt]]) -> None:
         """Record the replicas that sidecars report as damaged. Cost: a read.
 
-        Extents for which nothing can be done are left out: a sidecar may report a replica for ever
-        that was replaced elsewhere.
+        Extents for which nothing can be done are left out: a sidecar may go on reporting a replica
+        for ever after it was replaced elsewhere.
         """
         self.damaged = damaged
         known = self.found.keys() | self.failed.keys()
@@ -210,8 +210,8 @@ class Walk:
         return needs
 
     def settle(self, upkeep: Upkeep, fleet: Fleet, pipe_id: str, anew: ReplicaAt | None) -> None:
-        """Look up what an extent needs after an action on it. anew: the replica that is no longer
-        damaged. Cost: a read; `Upkeep.missing` if a replica was missing."""
+        """Read an extent's placement again after an action on it. anew: the replica that was made
+        again, and is no longer damaged. Cost: a read; `Upkeep.missing` if a replica was missing."""
         if anew is not None and pipe_id in self.damaged:
             left = [each for each in self.damaged[pipe_id] if each != anew]
             self.damaged = {**self.damaged, pipe_id: left}
@@ -231,7 +231,7 @@ class Walk:
             self._look_at_ms = 0
 
     def leave(self, pipe_id: str) -> None:
-        """The repair failed: try others first."""
+        """Leave an extent whose repair failed for `LATER_MS`, so that others are tried first."""
         placement = self.found.pop(pipe_id)
         if len(self.failed) < FOUND_MAX:
             self.failed[pipe_id] = self._ports.clock.boot_ms() + LATER_MS, placement

@@ -51,7 +51,7 @@ def test_a_message_that_waits_knows_what_is_before_it(queue: cassq.Queue) -> Non
     assert datetime.now(UTC) - explanation.pushed_at < timedelta(minutes=1)
     step = now(explanation)
     assert (step.state, step.deliveries, step.holder) == ("waiting", 0, "")
-    assert step.next == ("It is delivered after the 2 messages before it in its pipe.",)
+    assert step.next == ("It will be delivered after the 2 messages before it in its pipe.",)
     assert "is the next message of its pipe" in text_of(queue.explain(ids[0]))
 
 
@@ -69,7 +69,7 @@ def test_a_held_message_shows_its_popper_its_deadline_and_what_follows(
     assert timedelta(seconds=30) < step.due_at - datetime.now(UTC) < timedelta(seconds=61)
     assert f"Consumer {step.holder} has it until" in step.next[0]
     assert step.next[0].endswith("delivery 1 of 5.")
-    assert step.next[1] == "Unless it is acked it is then delivered again, 10 seconds later."
+    assert step.next[1] == "Unless it is acked, it will then be delivered again, 10 seconds later."
 
 
 def test_the_last_delivery_says_so(client: cassq.Client) -> None:
@@ -93,7 +93,7 @@ def test_a_failed_message_shows_why_and_when_it_is_redelivered(queue: cassq.Queu
     assert step.happened[0] == "It was delivered once."
     assert "gave it back at" in step.happened[1]
     assert "'no such customer'" in step.happened[1]
-    assert step.next[0].startswith("It is delivered again at ")
+    assert step.next[0].startswith("It will be delivered again at ")
 
 
 def test_a_delayed_message_shows_when_it_is_due(queue: cassq.Queue) -> None:
@@ -105,7 +105,7 @@ def test_a_delayed_message_shows_when_it_is_due(queue: cassq.Queue) -> None:
         assert step.state == "delayed"
         assert step.due_at is not None
         assert abs(step.due_at - due) < timedelta(seconds=1)
-        assert step.next[0].startswith("It is delivered at ")
+        assert step.next[0].startswith("It will be delivered at ")
         queue.popper().pop()
 
 

@@ -58,16 +58,16 @@ DOOMED = failure_record("rejected", "bad", "me", 90_000, doomed=True)
     ("there", "state", "said"),
     [
         (seen(), "pending", "Consumer me has it until 1970-01-01 00:02:00 UTC: delivery 1 of 3."),
-        (seen(), "pending", "then delivered again, at once"),
+        (seen(), "pending", "then be delivered again, at once"),
         (seen(due_ms=99_999), "pending", "and has not acked it"),
         (seen(tried=RangeSet([(5, 7)])), "pending", "Consumer me has it until"),
         (seen(tried=RangeSet([(6, 7)])), "pending", "for an earlier message of its key"),
         (seen(deliveries=3), "pending", "once more, in a smaller piece"),
         (seen(deliveries=3, **ALONE), "pending", "then goes to the dead letters"),
         (seen(**FREE, due_ms=0), "waiting", "delivered again to the next popper"),
-        (seen(**FREE, due_ms=99_999), "waiting", "in its turn, behind what was waiting"),
+        (seen(**FREE, due_ms=99_999), "waiting", "in its turn, after what was waiting"),
         (seen(**FREE, due_ms=100_001), "delayed", "again at 1970-01-01 00:01:40 UTC or later"),
-        (seen(**FREE, due_ms=200_000, deliveries=0), "delayed", "It is delivered at"),
+        (seen(**FREE, due_ms=200_000, deliveries=0), "delayed", "It will be delivered at"),
         (seen(**FREE, due_ms=0, failure=DOOMED, **ALONE), "waiting", "goes to the dead letters"),
         (seen(**FREE, due_ms=0, deliveries=3, **ALONE), "waiting", "goes to the dead letters"),
         (seen(state=ClaimState.DONE), "committed", "It was committed"),
@@ -106,7 +106,7 @@ def test_every_state_has_its_words(there: MessageState, state: str, said: str) -
     [
         (replace(SIGHT, seq=9, claim=None), "It stays among the dead letters until"),
         (seen(), "Consumer me has it until"),
-        (seen(**FREE, due_ms=200_000), "It is delivered again at"),
+        (seen(**FREE, due_ms=200_000), "It will be delivered again at"),
     ],
 )
 def test_what_is_among_the_dead_letters_is_dead(there: MessageState, said: str) -> None:
@@ -135,7 +135,7 @@ def test_what_is_spared_is_delivered_again() -> None:
     there = seen(**FREE, due_ms=0, deliveries=3, failure=spared, **ALONE)
     queue = replace(SIGHT.queue, policy=QueuePolicy(max_deliveries=3))
     text = " ".join(step_of(replace(there, queue=queue), NOW).next)
-    assert "It is delivered again" in text
+    assert "It will be delivered again" in text
     assert "goes to the dead letters" not in text
     assert "goes to the dead letters" in " ".join(step_of(there, NOW).next), "without the check"
 
@@ -171,7 +171,7 @@ def test_what_was_kept_for_long_enough_goes_to_the_dead_letters() -> None:
     there = seen(**FREE, due_ms=0, failure=SICK, deliveries=3, **ALONE)
     queue = replace(SIGHT.queue, policy=QueuePolicy(max_deliveries=3, sick_hold=10))
     text = " ".join(step_of(replace(there, queue=queue), NOW).next)
-    assert text == "It goes to the dead letters as soon as a popper or the reaper comes by."
+    assert text == "It goes to the dead letters as soon as a popper or the reaper finds it."
 
 
 def test_failures_are_reported_with_their_times() -> None:
