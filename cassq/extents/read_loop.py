@@ -19,8 +19,8 @@ FrameOf = Callable[[int, Frame | None, int], Frame]
 def read_slices(
     frame_of: FrameOf, seq: int, end_seq: int, limit: int, bytes_max: int
 ) -> list[Slice]:
-    """Messages from `seq` on, as `ExtentReader.read` returns them. What lies before damage is
-    good; the next read, which begins at the damage, reports it."""
+    """Messages from `seq` on, as `ExtentReader.read` returns them. Frames before damage are
+    returned; the next read begins at the damage, and reports it."""
     slices: list[Slice] = []
     frame: Frame | None = None
     total = 0

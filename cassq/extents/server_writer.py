@@ -1,4 +1,4 @@
-"""Writing an extent on servers: what a writer keeps of it, whatever the servers are."""
+"""Writing an extent on servers: the part that is the same for Cassandra and sidecars."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ServerWriter(ExtentWriter):
             raise PipeSealedError(f"pipe {self.pipe_id} accepts no more frames")
         self._dead = True  # until it has succeeded
         self._end = end = self._write(frames, end_seq)
-        # After the end: what `close` saw of it meanwhile may count as the pipe's last.
+        # Checked after the end is set: `close` may have published this end as the pipe's last.
         if self._closed:
             raise BackendUnavailableError(
                 f"pipe {self.pipe_id} was closed during an append", outcome_unknown=True
@@ -66,7 +66,7 @@ class ServerWriter(ExtentWriter):
 
     @abc.abstractmethod
     def _write(self, frames: Sequence[tuple[bytes, bytes]], end_seq: int) -> Place:
-        """Write frames; the place after them, once they may be acknowledged."""
+        """Write frames; returns the place after them once they may be acknowledged."""
 
     @abc.abstractmethod
     def _publish(self) -> None:

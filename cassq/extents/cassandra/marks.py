@@ -1,4 +1,4 @@
-"""Marks of extents on Cassandra: hints that a writer and its readers exchange, lazily."""
+"""Marks of extents on Cassandra: hints that a writer and its readers exchange in the background."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def marks_of(rows: Sequence[Row]) -> ExtentMarks:
 
 
 class RepeatedRead:
-    """A repeated read, waited for or in the background; each passes its rows to `note`.
+    """A read that is repeated, waited for or in the background; its rows go to `note` each time.
 
     note: also called in the driver's thread, so it only sets values.
     """

@@ -37,8 +37,8 @@ class PolledEnd:
             self.end = max(self.end, end)
 
     def ask(self) -> bool:
-        """Ask for the end if it is not fresh, without waiting: `newest` waits. Returns whether it
-        was asked for now."""
+        """Ask for the end, if the last known one is stale, without waiting: `newest` waits. Returns
+        whether it was asked for now."""
         with self._lock:
             if self._asked is not None or self._look.age() < STALE_SECONDS:
                 return False

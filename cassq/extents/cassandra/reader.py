@@ -24,7 +24,7 @@ from cassq.message.frames import HEADER_SIZE, Frame, FrameError, Place, decode, 
 _SLICE_MIN, _SLICE_MAX = 128 * 1024, 2 * 1024 * 1024
 _ROWS_MAX = 5000  # a page of the driver's
 _BUCKETS_KNOWN_MAX = 10_000
-IDLE_SECONDS = 1.0  # since the last read: then looks at the end no longer ask for a frame as well
+IDLE_SECONDS = 1.0  # so long after a read, a request for the end no longer asks for a frame too
 
 
 class TurnRequests:

@@ -48,9 +48,11 @@ INSERT INTO extent_marks (extent, acked, closed) VALUES (?, ?, true) USING TIMES
 ASK_TURN = """
 INSERT INTO extent_marks (extent, turn) VALUES (?, true) USING TIMESTAMP 1
 """
+# The marks of an extent. One row.
 READ_MARKS = """
 SELECT acked, closed, turn FROM extent_marks WHERE extent = ?
 """
+# The marks of a dropped extent, removed. One row.
 DROP_MARKS = f"""
 DELETE FROM extent_marks USING TIMESTAMP {FOREVER} WHERE extent = ?
 """

@@ -29,7 +29,7 @@ class StrictWriter(CassandraWriter):
             except BackendError as exc:
                 tries.wait_after(exc)  # applied or not: if it was, a second try is refused
             else:
-                # Only this writer moves the count: an earlier attempt of this write did.
+                # Only this writer moves the count: if it is moved, an earlier attempt did that.
                 if not applied and there[:1] != (piece.end_seq,):
                     raise self._told_sealed()
                 self._began = self._began or piece.first

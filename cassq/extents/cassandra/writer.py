@@ -59,7 +59,7 @@ class WriterContext(NamedTuple):
 
 
 class CassandraWriter(ServerWriter):
-    """The writer of an extent that is rows."""
+    """The writer of an extent in rows of Cassandra."""
 
     def __init__(self, means: WriterContext, head: Head) -> None:
         cql, self._heads, clock, self._sizes, closed = means

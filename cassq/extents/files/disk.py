@@ -31,15 +31,15 @@ class Disk:
     """The real disk."""
 
     def make_directory(self, path: Path) -> None:
-        """Make a directory and its missing parents, with durable names. Cost: a
-        sync for each that is made, or that is empty."""
+        """Make a directory and its missing parents, with durable names. Cost: a sync for each that
+        is made, and one if the first that exists is empty."""
         missing: list[Path] = []
         while not path.exists():
             missing.append(path)
             path = path.parent
         if not any(path.iterdir()):
-            # Another process may have just made it, and not have synced its name yet; not if the
-            # parent cannot be opened.
+            # Another process may just have made it, and not have synced its name yet. This is
+            # skipped if the parent may not be opened.
             with suppress(PermissionError):
                 self.sync_directory(path.parent)
         for directory in reversed(missing):

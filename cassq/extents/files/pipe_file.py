@@ -58,7 +58,8 @@ def identity_page(pipe_id: str, queue_name: str) -> bytes:
 
 
 def read_identity(page: bytes, pipe_id: str) -> str:
-    """The queue name in a header page; CorruptionError when the page is not this pipe's."""
+    """The queue name in a header page. Raises CorruptionError if the page is not this pipe's, and
+    ConfigError if it has another version."""
     if len(page) < PAGE:
         raise CorruptionError(f"the header of pipe {pipe_id} is cut short")
     magic, version, _, named, queue_name = _IDENTITY.unpack_from(page)
@@ -82,7 +83,7 @@ def publish(words: Words, end: Place) -> None:
 
 
 def published_end(words: Words) -> Place | None:
-    """The end, if either copy is whole; a writer is between two stores only for nanoseconds."""
+    """The end; None if neither copy is whole. A writer leaves one torn only for nanoseconds."""
     for at in (END_B, END_A):
         seq, pos, check = words[at], words[at + 1], words[at + 2]
         if check == seq ^ (pos * _CHECK & 0xFFFF_FFFF_FFFF_FFFF) and pos >= PAGE:

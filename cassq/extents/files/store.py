@@ -109,8 +109,8 @@ class FilesStore(ExtentStore):
         raise BackendUnavailableError(f"pipe {pipe_id} was removed repeatedly")
 
     def _try_create(self, pipe_id: str, page: bytes) -> FileWriter | None:
-        """Make a pipe file under a draft name, then rename it; None when another process removed
-        the draft, taking its maker for dead.
+        """Make a pipe file under a draft name, then rename it; None if another process removed the
+        draft because it took its maker for dead.
 
         Under its final name a file always has a whole header, a page and, while its writer lives,
         a lock. So if one of these is missing, no writer is about to write to the file.
@@ -161,7 +161,7 @@ class FilesStore(ExtentStore):
             self._disk.close(fd)
 
     def _open_words(self, pipe_id: str) -> Words:
-        """The shared words of a pipe; recreated when a power cut lost them (durability "os")."""
+        """The shared words of a pipe; recreated if a power cut lost them (durability "os")."""
         path = self.path(pipe_id).with_suffix(WORDS)
         try:
             fd = self._disk.open(path)
@@ -182,7 +182,7 @@ class FilesStore(ExtentStore):
             self._create_words(draft)
             self._disk.rename(draft, path)
         except (FileExistsError, FileNotFoundError):
-            # Another process made the words, or removed the draft, taking its maker for dead.
+            # Another process made the words, or took the draft's maker for dead and removed it.
             self._disk.unlink(draft)
             if not self._disk.exists(path):
                 raise

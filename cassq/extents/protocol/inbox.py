@@ -15,7 +15,7 @@ _PREFIX = 4
 
 class Inbox:
     """What was received and not yet taken. limit: the longest message allowed; may be changed.
-    piece: the most to reserve for a message before anything of it came. Call `room`, `filled` and
+    piece: the most to reserve for a message before any of it has come. Call `room`, `filled` and
     `take` in turn."""
 
     __slots__ = ("_buffer", "_end", "_piece", "_start", "limit")
@@ -71,7 +71,7 @@ class Inbox:
         """Move what is waiting to the front of a buffer of at least this size, with some room."""
         waiting = self._end - self._start
         if waiting >= size:
-            size = 2 * waiting  # whole messages wait that nobody takes at the moment
+            size = 2 * waiting  # whole messages are waiting to be taken
         buffer = bytearray(size)
         buffer[:waiting] = memoryview(self._buffer)[self._start : self._end]
         self._buffer, self._start, self._end = buffer, 0, waiting

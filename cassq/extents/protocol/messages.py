@@ -33,14 +33,14 @@ class Code(enum.IntEnum):
     CONFLICT = 8  # another frame is there, or another extent has that name
     DAMAGED = 9  # the extent, or the frame, is damaged here
     BAD_FRAME = 10  # what was sent is not a whole frame of that extent
-    TOO_LARGE = 11  # the message, or what it asks for
+    TOO_LARGE = 11  # the message is, or what it asks for
     FULL = 12  # read-only, because space is short
     DRAINING = 13  # takes no new extents
     BUSY = 14  # overloaded at the moment; nothing was done
     FAILED = 15  # a disk failure or a bug; the request may have been carried out
 
 
-# Refusals that are sure to have done nothing, and those that a retry may overcome.
+# Refusals that a retry may overcome.
 _RETRYABLE = {Code.FULL, Code.DRAINING, Code.BUSY, Code.FAILED}
 
 
@@ -243,7 +243,7 @@ class Listed(_Message, frozen=True):
 
 
 class Info(_Message, frozen=True):
-    """Ask a sidecar how it is."""
+    """Ask a sidecar for its report about itself."""
 
 
 class InfoIs(_Message, frozen=True):
@@ -271,7 +271,7 @@ class Scrubbed(_Message, frozen=True):
 class Replicate(_Message, frozen=True):
     """Copy a sealed extent from another sidecar, or continue doing so, for a limited time.
 
-    end: its recorded end. bytes_max: how much to copy before answering, and per second.
+    end: its recorded end. bytes_max: how much to copy before answering.
     """
 
     pipe_id: str

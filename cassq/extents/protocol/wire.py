@@ -4,7 +4,8 @@ A message is a u32 (little-endian) with the length of what follows, and a msgpac
 `[op, id, *fields]` from the client, `[code, id, *fields]` from the sidecar, with the id of the
 request it answers. Code 0 is followed by the fields of the request's reply; any other code is a
 refusal, with a message and a map of details. Requests on one connection are begun in order and
-answered in any order. A request of id 0 gets no answer. `docs/sidecar_protocol.md` specifies it.
+answered in any order. A request with the id 0 gets no answer. `docs/sidecar_protocol.md` specifies
+the protocol.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _append = Decoder(tuple[int, int, str, int, int, int, int, bytes]).decode
 class ProtocolError(CorruptionError):
     """The received bytes are not a message of the sidecar protocol."""
 
-    default_hint = "is the server a sidecar, and the client cassq?"
+    default_hint = "check that the server is a sidecar, and the client cassq"
 
 
 def request_parts(request: Request, number: int) -> list[bytes]:
@@ -149,6 +150,6 @@ def _array(body: bytes | memoryview) -> list[Any]:
 
 def _filled(kind: type[Any], fields: list[Any], number: int = 0) -> Any:
     try:
-        return convert(fields, kind, builtin_types=(bytes,))  # which do not come as a str
+        return convert(fields, kind, builtin_types=(bytes,))  # bytes are not encoded as a str
     except ValidationError as exc:
         raise ProtocolError(f"{kind.__name__}: {exc}", number=number) from exc

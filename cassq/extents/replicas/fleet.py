@@ -5,8 +5,8 @@ A replica has one of these standings, by what is known about its sidecar::
     good      the sidecar lives, and reports no damage
     away      the sidecar stopped sending heartbeats recently: it may come back
     leaving   the sidecar drains: the replica is good, and must be copied elsewhere
-    damaged   the sidecar lives, and reports the replica as damaged: it is copied anew in place
-    missing   the sidecar lives, and does not have it: it is copied anew, there or elsewhere
+    damaged   the sidecar lives, and reports the replica as damaged: it is copied again in place
+    missing   the sidecar lives, and does not have it: it is copied again, there or elsewhere
     lost      the sidecar was given up, forgotten, away for too long, or has another directory now
 
 Invariant: no decision here reduces the number of good replicas. A copy is made before the old
@@ -41,8 +41,8 @@ class Need(NamedTuple):
     good: how many are good now. sources: replicas to copy from, the best first. targets: all
     sidecars that may take the copy; beside: those that have the other replicas. instead: the
     replica that the copy replaces, if any; missing: that replica is not there, so the copy may also
-    go to its place. anew: the replica to copy in its place. gone: replicas to remove without a
-    copy.
+    go to its sidecar. anew: the damaged replica to copy again in place. gone: replicas to remove
+    without a copy.
     """
 
     placement: Placement

@@ -1,6 +1,6 @@
 """Shortages: notes that extents may have fewer good replicas than they should have.
 
-The sealer notices that, and notes it in the catalog; a sidecar that finds damage does, too.
+A sealer that sees this writes a note to the catalog, and so does a sidecar that finds damage.
 Repairers check all placements only for a reason, and such a note is one. A note is only a hint; the
 check finds the missing replicas. If no note was written, for example because the sealer died, a
 check comes later: every minute while there are unsealed extents, and every hour in any case
@@ -24,5 +24,5 @@ def note_shortage(catalog: Catalog) -> None:
 
 
 def shortage_since(catalog: Catalog, since_ms: int) -> bool:
-    """Whether any was noted since then, in catalog time. Cost: a read."""
+    """Whether a shortage was noted since a catalog time. Cost: a read."""
     return bool(catalog.records.samples(SUBJECT, _STEP_MS, max(0, since_ms - SKEW_MS)))

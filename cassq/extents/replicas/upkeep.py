@@ -68,8 +68,8 @@ class Upkeep(abc.ABC):
 
     @abc.abstractmethod
     def silent(self, rows: Sequence[SidecarRow], seconds: float) -> Mapping[str, str]:
-        """Those of these sidecars that do not answer within `seconds`, and why, by name. Cost: a
-        request to each, concurrently."""
+        """The sidecars that do not answer within `seconds`, by name, and why. Cost: a request to
+        each, concurrently."""
 
     @abc.abstractmethod
     def info(self, row: SidecarRow) -> Mapping[str, Any]:

@@ -34,8 +34,8 @@ class SidecarDirectory:
         return row.zone if row is not None else ""
 
     def lost(self, replicas: Sequence[ReplicaAt]) -> set[ReplicaAt]:
-        """The replicas that are certainly lost: given up by a person, or with their data directory.
-        Cost: a read."""
+        """The replicas that are certainly lost: a user gave their sidecar up, or it has another
+        data directory now. Cost: a read."""
         self.outdated()
         rows = self._rows()
         return {

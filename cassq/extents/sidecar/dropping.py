@@ -11,16 +11,17 @@ from cassq.extents.sidecar.store_context import StoreContext, call_of
 from cassq.model.sidecar_rows import Placement, ReplicaAt
 from cassq.plurals import counted
 
-# How many seconds after the first answer to wait for the other sidecars; those that do not answer
-# collect what they still have by themselves.
+# How many seconds to wait for the last sidecar to answer; one that does not answer removes what it
+# still has by itself, as orphans.
 LAG = 0.2
 
 
 def drop_extents(context: StoreContext, pipe_ids: Sequence[str]) -> None:
-    """Remove those of these extents that exist.
+    """Remove these extents, if they exist.
 
-    The writer of an unsealed extent may live. Any dropped replica stops it: where no sidecar can be
-    reached the extent stays, and BackendUnavailableError reports that at the end.
+    The writer of an unsealed extent may live; dropping any replica stops it. If none of its
+    sidecars can be reached, the extent stays, and a BackendUnavailableError reports that at the
+    end, when the others are dropped.
     """
     placements = [at for at in context.catalog.sidecars.placements_of(pipe_ids) if at is not None]
     if not placements:

@@ -74,7 +74,8 @@ class PipeReplacement:
 
     def opened(self, *, full: bool, able: bool) -> None:
         """Note that a pipe was opened, and whether it has all replicas. able: whether enough
-        sidecars seemed to take it for that; pipes that are opened meanwhile count once."""
+        sidecars seemed to accept it for that. Until the next attempt is due, further pipes do not
+        count."""
         now_ms = self._clock.boot_ms()
         if full or not able:
             self._attempts = self._next_ms = 0

@@ -27,12 +27,12 @@ from cassq.model.sidecar_rows import Placement, ReplicaAt, SidecarRow, SidecarSt
 
 logger: logging.Logger = logging.getLogger("cassq")
 
-# A sidecar that has not made its replica this many seconds after another has is passed over.
+# A sidecar is passed over if it has not made its replica this many seconds after the others.
 OPEN_LAG = 0.3
-# It is asked again and waited for if nothing waits for the extent.
+# How long slow sidecars are waited for if no push waits for the extent.
 AHEAD_SECONDS = 3.0
-# Sidecars collect replicas that no placement names after an hour: a client that needed half of that
-# to make them starts over.
+# Sidecars remove replicas that no placement names after an hour, so a client that needed half of
+# that to make them starts over.
 OPEN_MS_MAX = 1_800_000
 _FULL = "read-only, for lack of space"
 
@@ -47,8 +47,8 @@ class ExtentRequest(NamedTuple):
 
 
 def open_extent(context: StoreContext, extent: ExtentRequest, rng: random.Random) -> Placement:
-    """Create a new extent durably, on the wanted number of sidecars, or on at least a majority of
-    it, which is logged and counted.
+    """Create a new extent durably, on the wanted number of sidecars. If only a majority of that
+    number accept it, this is logged and counted.
 
     Raises StorageFullError if sidecars have no room, and BackendUnavailableError if there are too
     few, or if the pipe has an extent already. Cost: a concurrent request to each, and a conditional
@@ -119,7 +119,7 @@ class _Opening:
         return [ReplicaAt(row.name, row.generation) for row in self._opened]
 
     def _ask(self, rows: Sequence[SidecarRow], patience: Patience) -> None:
-        """Continue until there are enough replicas, or no sidecar is left to ask."""
+        """Ask sidecars until there are enough replicas, or no sidecar is left to ask."""
         left = list(rows)
         while left and len(self._opened) < self._wanted:
             count = self._wanted - len(self._opened)

@@ -11,8 +11,8 @@ from cassq.model.sidecar_rows import SidecarRow, SidecarState
 # The write rate, in bytes per second, that weighs as much as half the space of a disk.
 LOAD_UNIT = 20_000_000
 _ROOM_MIN = 0.001
-# A burden counts as greater only by this much, so that sidecars that differ only in when they last
-# looked at their disks are chosen alike.
+# A load counts as greater only if it is greater by this factor, so that sidecars that differ only
+# in when they last looked at their disks are chosen alike.
 _CLEARLY = 1.1
 
 

@@ -57,7 +57,7 @@ class KnownEnds:
     def __init__(self, context: StoreContext) -> None:
         self._context = context
         self._lock = threading.Lock()
-        self._late = SidecarHealth(context.clock)  # too slow for this, if not for all
+        self._late = SidecarHealth(context.clock)  # too slow for ends, if not for other requests
         self._known: OrderedDict[str, KnownEnd] = OrderedDict()
         self._wanted: dict[str, KnownEnd] = {}
 
@@ -76,12 +76,13 @@ class KnownEnds:
             self._wanted[published.placement.pipe_id] = published
 
     def refresh(self, published: KnownEnd) -> None:
-        """Refresh its end, if any replica knows it. Cost: none if it was asked for just now, and
-        after it was last wanted; else one request to each sidecar that has a wanted extent."""
+        """Refresh its end, if any replica knows it. Cost: none if it was asked for within FRESH_MS
+        and not announced by `want` since; else one request to each sidecar that has a wanted
+        extent."""
         if not self._is_fresh(published):
             self._join(published)
         if published.placement.pipe_id in self._wanted:
-            self._join(published)  # the first one may have been asked for before
+            self._join(published)  # the first request may have been sent before the announcement
 
     def _is_fresh(self, published: KnownEnd) -> bool:
         asked_ms = published.asked_ms
@@ -109,8 +110,9 @@ class KnownEnds:
             mine.set()
 
     def _ask(self, wanted: Sequence[KnownEnd]) -> None:
-        """Ask the nearest replica of each extent, then the next one where that does not know. The
-        first time ask all replicas: a writer's background messages may have reached only some."""
+        """Ask the nearest replica of each extent, then the next one if that does not know the end.
+        The first time, ask all replicas: a writer's background messages may have reached only
+        some."""
         now_ms = self._context.clock.boot_ms()
         new = [each for each in wanted if each.asked_ms is None]
         for each in wanted:

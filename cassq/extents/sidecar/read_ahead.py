@@ -57,7 +57,7 @@ class ReadAhead:
 
     @property
     def size(self) -> int:
-        """The most bytes that are under way."""
+        """How many bytes may be under way."""
         under_way = self._under_way
         return 0 if under_way is None else under_way.request.bytes_max
 

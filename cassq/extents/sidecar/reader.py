@@ -73,7 +73,8 @@ class SidecarReader(ExtentReader):
     # --- the end ------------------------------------------------------------------------------
 
     def published(self) -> Place:
-        """The last known end when no sidecar answers at the moment, or the extent was dropped."""
+        """Returns the last known end if no sidecar answers at the moment, or the extent was
+        dropped."""
         published = self._published
         writer = self._local(self._pipe_id)
         if writer is not None:
@@ -254,7 +255,7 @@ class SidecarReader(ExtentReader):
             self._ahead.begin(piece.replica, self._request(piece.end, end_seq, 0))
 
     def _changes_over(self, replica: ReplicaAt, exc: Exception) -> None:
-        """Read the other replicas from now on, since this one is not good."""
+        """Read from the other replicas from now on, because this one is not good."""
         self._context.requests.count("changed_over")
         level = logging.DEBUG if replica in self._bad else logging.WARNING
         logger.log(level, "pipe %s on sidecar %s: %s", self._pipe_id, replica.sidecar, exc)

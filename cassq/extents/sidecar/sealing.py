@@ -150,7 +150,7 @@ def _fenced_end(
 
 
 def _gone(context: StoreContext, placement: Placement, answers: Sequence[CallResult]) -> int:
-    """How many replicas are certainly lost: given up by a person, lost with their directory, or
+    """How many replicas are certainly lost: given up by a user, lost with their directory, or
     dropped. They never come back to make a majority, and each of the others has everything
     acknowledged, too."""
     lost = context.directory.lost(placement.replicas)

@@ -20,8 +20,8 @@ class Settings(NamedTuple):
 
     replicas: of each new extent. zone: the client's own; it reads from sidecars there first; "" for
     none. token: the secret that clients and sidecars share; "" for none. tls: how to encrypt; None
-    for not at all. lag: how many seconds a replica may be behind all others. patience: how many
-    seconds to wait when none answers. repair_after: how many seconds a sidecar may be silent before
+    for no TLS. lag: how many seconds a replica may be behind all others. patience: how many
+    seconds to wait if none answers. repair_after: how many seconds a sidecar may be silent before
     its replicas are copied elsewhere. repair_rate: how many bytes per second all clients together
     copy.
     """

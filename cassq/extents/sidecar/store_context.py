@@ -55,8 +55,8 @@ class StoreContext(NamedTuple):
 
 
 def answered(write: Callable[[], bool]) -> bool:
-    """The answer to a write to the catalog that may be applied twice; it is repeated while its
-    outcome is unknown."""
+    """Make a write to the catalog that may be applied twice; returns its answer. The write is
+    repeated while its outcome is unknown, at most TRIES times."""
     tries_left = TRIES
     while True:
         tries_left -= 1

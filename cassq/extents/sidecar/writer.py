@@ -28,7 +28,7 @@ APPEND_BYTES_MAX = 24 * 1024 * 1024
 
 
 class SidecarWriter(ServerWriter):
-    """The writer of an extent that is replicas."""
+    """The writer of an extent on sidecars."""
 
     def __init__(
         self, context: StoreContext, placement: Placement, closed: Callable[[str], object]
@@ -57,8 +57,8 @@ class SidecarWriter(ServerWriter):
         return Place(end_seq, end_seq)
 
     def sealed(self) -> bool:
-        """True also if a replica's sidecar drains, or failed before anything was written. Cost:
-        where nothing was written for a while, a short request now and then."""
+        """True also if a replica's sidecar drains, or failed before anything was written. Cost: if
+        nothing was written for LOOK_MS, a request to each replica, with a wait of at most 50 ms."""
         if self._end.seq == 0 and not self._dead:
             health = self._context.health
             if any(health.avoided(replica.sidecar) for replica in self._placement.replicas):

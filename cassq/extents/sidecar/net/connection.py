@@ -179,8 +179,8 @@ class Connection:
         return self._number
 
     def tell(self, request: Request) -> bool:
-        """Send a request without an answer, if that needs no waiting. False: only a part of it
-        went out, so the connection is unusable."""
+        """Send a request that gets no answer, if that needs no waiting. False: it failed, or only a
+        part of it went out, so the connection is unusable."""
         self._out += map(memoryview, request_parts(request, 0))
         whole = len(self._out)
         size = sum(map(len, self._out))
@@ -220,7 +220,7 @@ class Connection:
 
     def close(self) -> None:
         """Close the socket without sending anything over it, so that a forked child does not
-        disturb its parent's."""
+        disturb its parent's connection."""
         self._socket.close()
 
     # --- what a step does -----------------------------------------------------------------------
@@ -327,7 +327,7 @@ class Connection:
             self.phase = Phase.READY
             return
         if number == 0 and isinstance(answer, RefusedError):
-            raise answer  # it means the connection, which it closes
+            raise answer  # this refuses the connection itself, which the sidecar closes
         size = self.unanswered.pop(number, None)
         if size is None:
             raise ProtocolError(f"it answers request {number}, which was not sent")

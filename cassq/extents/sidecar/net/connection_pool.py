@@ -32,8 +32,8 @@ UNSENT_MAX = 1000  # calls of `tell` that wait for a connection
 class ConnectionPool(Network):
     """Connections to the sidecars of one catalog. Thread-safe.
 
-    rows: its sidecars, see `SidecarPort.sidecars`; called only before a connection is opened.
-    cluster: the catalog's identity, see `SidecarPort.identity`.
+    rows: reads its sidecars, see `Sidecars.listed`; called only before a connection is opened.
+    cluster: reads the catalog's identity, see `Records.identity`.
     """
 
     def __init__(

@@ -19,7 +19,8 @@ from cassq.extents.sidecar.net.network import CallResult, Patience, SidecarCall
 WELCOME_SECONDS = 5.0
 _MISSING: Any = object()
 
-# Takes the connection that broke, and whether it led to another sidecar than the one called.
+# Replaces a connection that broke. Takes that, and whether it led to another sidecar than the one
+# called.
 Anew = Callable[[Connection, bool], Connection]
 
 

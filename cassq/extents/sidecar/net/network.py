@@ -37,8 +37,8 @@ class CallResult(NamedTuple):
 
 
 class Patience(NamedTuple):
-    """How long to wait, in seconds. all: for any call. lag: for those still unanswered after
-    `enough` calls were done."""
+    """How long to wait, in seconds. all: for any call. lag: for the other calls after `enough`
+    calls have succeeded."""
 
     all: float
     lag: float

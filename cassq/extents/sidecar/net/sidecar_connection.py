@@ -1,4 +1,4 @@
-"""Requests to one sidecar over a connection of their own: for tools, and between sidecars."""
+"""Requests to one sidecar over a separate connection: for tools, and between sidecars."""
 
 from __future__ import annotations
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from cassq.base.clock import Clock
 
-# The part of a second's bytes that all copies together copy in one round, as at once after a rest.
+# The bounds of how many bytes all copies together copy in one round.
 ROUND_BYTES_MIN, ROUND_BYTES_MAX = 64 * 1024, 4 * 1024 * 1024
 ROUNDS_PER_SECOND = 4
 
 
 class CopyPace:
-    """After copied bytes comes a pause that keeps to the rate; unused time is not saved up. rate:
-    bytes per second.
+    """Keeps to a rate by pauses after copied bytes; unused time is not saved up. rate: bytes per
+    second.
 
     round_bytes: how much to copy at once.
     """

@@ -37,7 +37,7 @@ logger: logging.Logger = logging.getLogger("cassq")
 AT_ONCE = 4
 STEP_SECONDS = 2.0
 ASK_SECONDS = 10.0
-# Held by the client that copies, until the time that its copied bytes cost at the rate is over.
+# Held by the client that copies, until the time that its copied bytes take at the rate is over.
 COPYING_LEASE = "repair:copying"
 LEASE_MS = 5000
 # How long a sidecar that failed as a target is avoided, if there is another.
@@ -263,8 +263,8 @@ class Repairing(Upkeep):
 
     def _drop(self, need: Need, replicas: Sequence[ReplicaAt]) -> None:
         """Remove replicas that no longer count from draining sidecars; other sidecars remove theirs
-        in time. A draining sidecar is never chosen for a copy, so nobody creates one there. Checks
-        once more, because the draining may have been undone."""
+        in time. A draining sidecar is never chosen for a copy, so no client creates one there. The
+        placement is checked once more, because the draining may have been undone."""
         pipe_id, fleet = need.placement.pipe_id, self.fleet()
         placement = self._catalog.sidecars.placements_of([pipe_id])[0]
         for replica in replicas:
