@@ -1,5 +1,5 @@
-"""A sidecar's catalog: opened when it answers, and called in a thread, since the sidecar also works
-without it."""
+"""A sidecar's catalog: called in a thread, and opened when it answers, because the sidecar also
+works without it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 class CatalogThread:
     """Calls a catalog from a thread of its own, one question at a time.
 
-    opened: the catalog if it is open already. open_it: opens it for a question when it is not.
+    opened: the catalog if it is open already; if not, `open_it` opens it for the first question.
     cluster: the identity it must have. heard: time since it last answered; None if it never did.
     """
 

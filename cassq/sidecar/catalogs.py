@@ -40,7 +40,7 @@ def open_catalog(url: str, clock: Clock) -> Catalog:
         case "cassandra":
             return _open_keyspace(rest, options, clock)
     raise ConfigError(
-        "--catalog is not the URL of queues",
+        "--catalog is not a URL of queues",
         hint="write file:///var/lib/cassq or cassandra://host/keyspace, as for clients",
     )
 

@@ -1,4 +1,4 @@
-"""Exposure: which addresses a sidecar may listen at, and by what it knows its clients."""
+"""Exposure: at which addresses a sidecar may listen, and how it authenticates its clients."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ logger: logging.Logger = logging.getLogger("cassq")
 
 
 class SidecarCredentials(NamedTuple):
-    """What a sidecar knows its clients by, and is known by itself. tokens: the valid ones, none if
-    none is needed. tls: for its clients' connections. access: what it presents to others."""
+    """How a sidecar authenticates its clients, and itself to other sidecars. tokens: the valid
+    ones; empty if clients need none. tls: for its clients' connections; None for no TLS. access:
+    what it presents to other sidecars."""
 
     tokens: tuple[str, ...]
     tls: ssl.SSLContext | None
@@ -36,24 +37,25 @@ class SidecarCredentials(NamedTuple):
 
 
 def read_credentials(token_file: Path | None, tls: Mapping[str, Path]) -> SidecarCredentials:
-    """The credentials that these files have now; warns if other sidecars that were started with
-    the same authority could not copy from this one. token_file: None for the environment's token.
-    tls: files, see `server_tls`. Raises ConfigError, which never shows a token."""
+    """The credentials that these files have now. Logs a warning if this sidecar would not trust
+    another with the same certificate, and so could not copy from it. token_file: None for the
+    environment's token. tls: files, see `server_tls`. Raises ConfigError, which never shows a
+    token."""
     tokens = _tokens(token_file)
     encrypted, others = server_tls(tls), client_tls(tls)
     if encrypted is not None and others is not None and (why := distrust(encrypted, others)):
         logger.warning(
-            "this sidecar would not copy from one with the same certificate: %s. If the others'"
-            " certificates are from its authority too, no lost replica can be replaced: give"
-            " --peer-ca, the authority's certificate",
+            "this sidecar would not copy from one with the same certificate: %s. If the other"
+            " sidecars' certificates are from the same authority, no lost replica can be replaced:"
+            " give --peer-ca, the authority's certificate",
             why,
         )
     return SidecarCredentials(tokens, encrypted, Access(tokens[0] if tokens else "", others))
 
 
 def distrust(server: ssl.SSLContext, client: ssl.SSLContext) -> str:
-    """Why such a client does not trust such a server, whatever its address; "" if it does. Cost: a
-    handshake in memory."""
+    """Why a client with this context would not trust a server with that one, even if the host name
+    fits; "" if it would. Cost: a handshake in memory."""
     to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
     named, client.check_hostname = client.check_hostname, False
     asking = client.wrap_bio(to_client, to_server)
@@ -98,8 +100,8 @@ def _tokens(path: Path | None) -> tuple[str, ...]:
 
 
 def check_exposure(listen: str, *, token: bool, tls: bool, ca: bool, insecure: bool) -> None:
-    """Check that strangers cannot get in. token: clients present one. ca: they present
-    certificates of its own authority. insecure: the user accepts the risk explicitly.
+    """Check that a sidecar is not open to strangers. token: clients must present one. ca: they must
+    present certificates of its own authority. insecure: the user accepts the risk explicitly.
 
     Raises ConfigError.
     """
@@ -124,7 +126,7 @@ def check_exposure(listen: str, *, token: bool, tls: bool, ca: bool, insecure: b
 
 
 def server_tls(files: Mapping[str, Path]) -> ssl.SSLContext | None:
-    """How to encrypt as a server; None for not at all. files: `cert` and `key`, and optionally
+    """How to encrypt as a server; None for no encryption. files: `cert` and `key`, and optionally
     `ca`, the authority of clients' certificates, which are then required; `peer-ca` is for
     `client_tls`. Raises ConfigError."""
     if not files:
@@ -142,8 +144,9 @@ def server_tls(files: Mapping[str, Path]) -> ssl.SSLContext | None:
 
 
 def client_tls(files: Mapping[str, Path]) -> ssl.SSLContext | None:
-    """How to encrypt towards other sidecars, with the same files. Their certificates must be from
-    the authority `peer-ca`, or else `ca`, or else one known to this machine. Raises ConfigError."""
+    """How to encrypt connections to other sidecars, with the same files. Their certificates must be
+    from the authority `peer-ca`, or else `ca`, or else one known to this machine. Raises
+    ConfigError."""
     if not files:
         return None
     given = {name: str(path) for name, path in files.items()}

@@ -30,6 +30,6 @@ def keep_memory() -> bool:
 def return_memory() -> None:
     """Return free memory to the system, also below the 256 MiB that malloc keeps. Cost: a walk of
     all objects and of the heap, tens of milliseconds."""
-    gc.collect()  # an ended TLS connection is a circle of objects, with its buffers
+    gc.collect()  # an ended TLS connection is a cycle of objects, with its buffers
     with contextlib.suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,8 +1,8 @@
-"""Registration: a sidecar shows in the catalog that it lives, and learns its wanted state there.
+"""Registration: a sidecar sends heartbeats to the catalog, and reads its wanted state there.
 
-One whose engine failed drains by itself: it cannot write any more, not even that it is damaged, so
-all that it has must be copied elsewhere. One that finds damage has repairers check all placements,
-because it may also lack extents of which nothing is left to report.
+A sidecar whose engine failed sets itself to draining: it cannot write any more, not even that it is
+damaged, so all its replicas must be copied elsewhere. A sidecar that finds damage makes repairers
+check all placements, because it may also lack extents that left no trace to report.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ LEASE_MS = 10_000
 
 
 class Registration:
-    """Sends heartbeats. row: the row to write now, without its state. learn: called with the state.
-    failure: of the engine, see there. state: as it was known before."""
+    """Sends heartbeats. row: returns the row to write, without its state. learn: called with the
+    state. failure: returns the engine's failure, "" for none. state: the last one known."""
 
     def __init__(
         self,
@@ -43,8 +43,8 @@ class Registration:
         self._row = row
         self._tell = learn
         self._failure = failure
-        self._failed = False  # that is logged
-        self._damaged = False  # that is noted
+        self._failed = False  # and logged
+        self._damaged = False  # and noted in the catalog
         self._stopping = False
         if state is not SidecarState.UP:
             self._follow()
@@ -75,14 +75,14 @@ class Registration:
         return True
 
     def _has_failed(self) -> bool:
-        """Whether the engine failed; logged once, so that somebody checks the disk."""
+        """Whether the engine failed; this is logged once, so that an operator checks the disk."""
         failure = self._failure()
         if failure and not self._failed:
             logger.error(
                 "the sidecar accepts no more messages: %s. It drains: its replicas are copied to"
                 " other sidecars, if these have room. Check its disk, move its directory away, and"
                 " start it with the same --name and an empty --data: repairs then refill it. With"
-                " the old directory it still drains, until `cassq sidecar drain --undo`",
+                " the old directory it goes on draining, until `cassq sidecar drain --undo`",
                 failure,
             )
             self._failed = True
@@ -116,8 +116,8 @@ class Registration:
 
 
 def _renewed(catalog: Catalog, row: SidecarRow, *, failed: bool) -> SidecarRow:
-    """Beat; returns the row afterwards. failed: set a sidecar that is up to drain. Giving it up
-    (GONE) between the two steps has to be repeated."""
+    """Beat; returns the row afterwards. failed: also set a sidecar that is up to draining. If a
+    user gives it up (GONE) between the two steps, that is overwritten, and has to be repeated."""
     there = catalog.sidecars.beat(row)
     if failed and there.state is SidecarState.UP:
         catalog.sidecars.set_state(row.name, SidecarState.DRAINING)

@@ -30,9 +30,9 @@ _LOOK_SECONDS = 0.1
 
 
 class Sidecar:
-    """A sidecar over an engine; made within a running loop. The engine stays the caller's.
+    """A sidecar over an engine; made within a running loop. The caller closes the engine.
 
-    connections_max: of clients.
+    connections_max: how many connections clients may have.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Sidecar:
         return self.status.facts(self.dispatcher, self.committer, self.server)
 
     async def start(self, listen: str) -> str:
-        """Listen; host:port as it is. Raises ConfigError."""
+        """Listen; returns the host:port that it listens at. Raises ConfigError."""
         self.status.address = await self.server.listen(listen)
         return self.status.address
 

@@ -2,7 +2,7 @@
 
 A new sidecar needs the catalog to start; others can start without it. On a signal it asks writers
 to leave, waits for them, notifies the catalog, and closes its engine. When a full disk has room
-again, everything but the process and its catalog is restarted.
+again, everything is restarted but the process, its catalog and its HTTP server.
 """
 
 from __future__ import annotations
@@ -49,9 +49,10 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 class SidecarOptions(NamedTuple):
     """How to run a sidecar. data: its directory. listen, http: HOST:PORT; `http` "" for none.
-    advertise: where clients reach it, "" for `listen`. catalog: a URL of queues. name: "" for what
-    its directory says, or HOST:PORT. token_file, tls: see `read_credentials`. drain_seconds: how
-    long writers may take to leave. orphan_ms: how long an extent without a placement is kept."""
+    advertise: where clients reach it, "" for `listen`. catalog: a URL of queues. name: "" for the
+    one in its directory or, in a new one, `listen`. token_file, tls: see `read_credentials`.
+    drain_seconds: how long writers may take to leave. orphan_ms: how long an extent without a
+    placement is kept."""
 
     data: Path
     listen: str
@@ -68,8 +69,9 @@ class SidecarOptions(NamedTuple):
 
 
 class Opener(NamedTuple):
-    """An engine's. identity: the catalog's identity and the sidecar's name that a directory has;
-    None for a new one. open: opens it, for this catalog and name."""
+    """Opens engines. identity: returns the catalog's identity and the sidecar's name that a
+    directory was made for; None for a new one. open: opens a directory for this catalog and name.
+    """
 
     identity: Callable[[Path], tuple[str, str] | None]
     open: Callable[[Path, str, str], Engine]
@@ -94,13 +96,13 @@ def serve(
     new_loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
 ) -> None:
     """Run a sidecar until SIGTERM or SIGINT; a second one ends it without waiting for writers.
-    SIGHUP has it read its token and certificates again. Call it in the main thread. ready: called
-    when it serves, and is known to the catalog.
+    On SIGHUP it reads its token and certificates again. Call it in the main thread. ready: called
+    when it serves and, if the catalog can be reached, is registered there.
 
     Raises ConfigError for options, a directory, or a catalog that cannot be used.
     """
     clock = clock or SystemClock()
-    # One that comes before it can be taken would end the process.
+    # A SIGHUP that came before its handler is set would end the process.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     connections_max = connections_allowed(raised_files())
     keep_memory()
@@ -166,9 +168,9 @@ def _identify(
 
 
 def _wait_for_name(catalog: Catalog, me: ReplicaAt, clock: Clock) -> None:
-    """Raises ConfigError while another sidecar with that name is running. A sidecar that has just
-    died, and whose name this one takes over with a new directory, seems to run until its lease
-    ends."""
+    """Wait until the name is free; raises ConfigError if another sidecar with that name is running.
+    One that has just died, whose name this one takes over with a new directory, seems to run until
+    its lease expires."""
     first: SidecarRow | None = None
     while True:
         rows = [row for row in catalog.sidecars.listed() if row.name == me.sidecar]
@@ -220,7 +222,7 @@ class _Running:
         self._damage: dict[str, tuple[str, bool]] = {}
 
     async def run(self) -> None:
-        """Until a signal."""
+        """Run until a signal."""
         options = self._options
         catalog = CatalogThread(
             self._handshake.cluster,
@@ -305,7 +307,7 @@ class _Running:
             self._ready(ServingAddress(name, self._advertised, self._http, open_to_all))
 
     async def _is_to_begin_anew(self) -> bool:
-        """Wait for a signal, or until a starved engine can be reopened; returns whether it can."""
+        """Wait for a signal, or until a starved engine can reopen; returns whether it can."""
         stop = asyncio.ensure_future(self._stop.wait())
         wanted = asyncio.ensure_future(self._reopening.wanted(self.engine))
         await asyncio.wait((stop, wanted), return_when=asyncio.FIRST_COMPLETED)
@@ -387,7 +389,7 @@ def _advertised(options: SidecarOptions, bound: str) -> str:
 
 
 def _task(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    """A task whose failure is logged at once, because nobody waits for it."""
+    """A task whose failure is logged at once, because nothing awaits it."""
     task = asyncio.get_running_loop().create_task(work)
 
     def log_failure(done: asyncio.Task[None]) -> None:

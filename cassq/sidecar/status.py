@@ -21,9 +21,8 @@ from cassq.version import __version__
 
 
 class Extents(NamedTuple):
-    """How many extents there are of each kind, and their bytes. deficient: extents that repairs
-    look for. damaged: of these, all but those that only lack their last messages, or are being
-    copied."""
+    """How many extents there are of each kind, and their bytes. deficient: those that need repair.
+    damaged: of these, all but those that only lack their last messages, or are being copied."""
 
     total: int
     unsealed: int
@@ -34,7 +33,7 @@ class Extents(NamedTuple):
 
 
 def count_extents(engine: Engine) -> Extents:
-    """Cost: a look at each, in memory."""
+    """Count the extents of an engine. Cost: reads each one's state, in memory."""
     unsealed = deficient = damaged = copying = size = 0
     replicas = engine.replicas().values()
     for replica in replicas:
@@ -61,7 +60,7 @@ class SidecarStatus:
         self._space = (Stopwatch(), engine.space())
 
     def space(self) -> Space:
-        """Of the disk, as it was within the last second."""
+        """The space on the disk, as it was within the last second."""
         if self._space[0].seconds() > 1:
             self._space = (Stopwatch(), self._engine.space())
         return self._space[1]
@@ -117,7 +116,7 @@ def healthy(facts: Mapping[str, Any]) -> bool:
 _GAUGES = {
     "free_bytes": "Free bytes of the disk with the data directory.",
     "total_bytes": "Size of that disk in bytes.",
-    "extents": "Extents that it has a replica of.",
+    "extents": "Extents of which it has a replica.",
     "unsealed": "Extents whose end is not known yet.",
     "damaged": "Extents that it knows to be damaged.",
     "copying": "Extents that are being copied here.",
@@ -132,7 +131,7 @@ _COUNTERS = {
     "syncs": "Syncs of the log.",
     "sync_seconds": "Seconds spent in syncs.",
     "sync_failures": "Syncs that failed.",
-    "reopened": "Times that it went on by itself after its disk was full or a table damaged.",
+    "reopened": "Times that it resumed by itself after its disk was full or a table damaged.",
 }
 
 

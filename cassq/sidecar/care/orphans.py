@@ -18,13 +18,13 @@ UNFINISHED = "it is a copy that is not whole"
 class OrphanVerb(enum.Enum):
     """What to do about an extent."""
 
-    SETTLE = "settle"  # its end is recorded, and not known here
-    DAMAGE = "damage"  # it cannot be what the row says
-    DROP = "drop"  # an orphan, for long enough
+    SETTLE = "settle"  # its end is recorded, but not known here
+    DAMAGE = "damage"  # it is not what the row says
+    DROP = "drop"  # it has been an orphan for long enough
 
 
 class OrphanStep(NamedTuple):
-    """end: for SETTLE. damage, behind: for DAMAGE, see `Replica`."""
+    """What to do about one extent. end: for SETTLE. damage, behind: for DAMAGE, see `Replica`."""
 
     verb: OrphanVerb
     pipe_id: str
@@ -41,8 +41,8 @@ def plan(replica: Replica, placement: Placement | None, me: ReplicaAt) -> Orphan
     if end is None or replica.damage:
         return None  # a sealer or repairer handles it
     if replica.copying:
-        # No placement names a copy before it is whole: this one was begun because the replica was
-        # missing, and would not be reported again if its repairer ends.
+        # No placement names a new copy before it is whole. So this one was begun because the
+        # replica was missing; if its repairer stops, nothing else would report it.
         return OrphanStep(OrphanVerb.DAMAGE, pipe_id, damage=UNFINISHED)
     if replica.final is None:
         if end < replica.acked:

@@ -1,9 +1,9 @@
-"""Reopening: a sidecar whose disk was full resumes by itself once there is room, and one that met a
-damaged table once the opening has mended it.
+"""Reopening: a sidecar whose disk was full resumes by itself once there is room; one that met a
+damaged table resumes once opening the directory has mended it.
 
 After a failed write or sync it is unknown what is on the disk. So nothing in memory is kept: the
-directory is closed, and opened as at a start, where everything there is read and compared with
-what was synced.
+directory is closed, and opened as at a start, when everything in it is read and compared with what
+was synced.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ TRIES = 5  # of opening it, when it fails for other reasons than lack of space
 
 
 class Pauses:
-    """How long not to reopen a starved engine, in boot milliseconds: PAUSE_MS, doubled each time it
-    starves again soon. Otherwise clients would keep coming in vain if the disk reports space that
-    cannot be used."""
+    """How long a starved engine is not reopened, in boot milliseconds: PAUSE_MS, doubled each time
+    it starves again soon. Otherwise clients would keep trying in vain if the disk reports space
+    that cannot be used."""
 
     def __init__(self) -> None:
         self._pause_ms = PAUSE_MS
@@ -44,7 +44,7 @@ class Pauses:
         return now_ms - self._starved_ms >= self._pause_ms
 
     def opened(self, now_ms: int) -> None:
-        """Note that it was opened anew, or that this was tried."""
+        """Note that the engine was opened again, or that this was tried."""
         self._opened_ms, self._starved_ms = now_ms, None
 
 
@@ -142,9 +142,9 @@ def _close(engine: Engine) -> None:
 
 
 def damage_of(engine: Engine) -> dict[str, tuple[str, bool]]:
-    """The known damage, and whether it is only that a replica is behind. It may not be noted on
-    disk, and must stay reported, whatever is found there. Unfinished copies are left out, since
-    they report themselves."""
+    """The known damage by pipe id, and whether the replica is only behind. It must stay reported
+    whatever is found on disk, where it may not be noted. Unfinished copies are left out: they
+    report themselves."""
     replicas = engine.replicas().values()
     known = [each for each in replicas if each.damage and not each.copying]
     return {each.pipe_id: (each.damage, each.behind) for each in known}

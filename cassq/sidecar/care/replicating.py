@@ -1,7 +1,7 @@
 """Replicating: pulls a sealed extent from another sidecar, a bounded part at a time.
 
-A copy is fenced from the start, and reports that it is a copy until it is whole: so it does not
-count in majorities. A damaged extent is copied anew in its place, and keeps reporting its damage
+A copy is fenced from the start, and reports that it is a copy until it is whole, so it does not
+count in majorities. A damaged extent is copied again in its place, and keeps reporting its damage
 until the copy is whole.
 """
 
@@ -35,8 +35,8 @@ EPOCH = 2  # the sealer's: the writer's is 1
 ANEW = "it is being copied anew"
 _THREADS = 4
 
-# A way to the sidecar at an address, open as long as it is needed: answers requests, blocking;
-# raises RefusedError, or BackendError.
+# Connects to the sidecar at an address. Within the context, the function that it gives sends a
+# request, blocks, and returns the reply; it raises RefusedError or BackendError.
 Sources = Callable[[str], AbstractContextManager[Callable[[Read], Any]]]
 
 
@@ -79,8 +79,8 @@ class Replicating:
         self._threads.close(wait=False)
 
     async def __call__(self, request: Replicate) -> Replicated:
-        """Continue a copy, by `bytes_max` or for as long as `steps` say. Raises RefusedError and
-        BackendError; what was copied before stays, and the next call continues from there."""
+        """Continue a copy, by about `bytes_max` or for about `steps.seconds`. Raises RefusedError
+        and BackendError; what was copied before stays, and the next call continues from there."""
         pipe_id = request.pipe_id
         if pipe_id in self._busy:
             raise RefusedError(Code.BUSY, f"{pipe_id} is being copied already")
@@ -103,14 +103,14 @@ class Replicating:
             self.touched_ms = {key: at for key, at in self.touched_ms.items() if key in there}
 
     async def _is_whole(self, request: Replicate) -> bool:
-        """Whether the extent is here and good; if not, a copy of it has been begun on return."""
+        """Whether the extent is here and good; if not, this begins a copy, unless one was begun."""
         check_open(Open(request.pipe_id, EPOCH, request.queue_name, request.strict))
         pipe_id, end = request.pipe_id, request.end
         replica = self._engine.replicas().get(pipe_id)
         if replica is None:
             self._create(request)
             return False
-        lost = replica.damage and not replica.queue_name  # the row that said whose it is
+        lost = replica.damage and not replica.queue_name  # the row that named its queue
         is_other = (replica.queue_name, replica.strict) != (request.queue_name, request.strict)
         if is_other and not lost:
             raise RefusedError(Code.CONFLICT, f"{pipe_id} is an extent of another queue")

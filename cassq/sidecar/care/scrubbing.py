@@ -20,7 +20,7 @@ STEP_FRAMES = 1000
 
 
 class Scrubbing:
-    """Reads frames of an engine in a thread, beside the changes that the event loop makes.
+    """Reads frames of an engine in a thread, while the event loop may change the engine.
 
     stretch_bytes: must be the same on all sidecars of a cluster. step_frames: how many to read at
     once.

@@ -1,4 +1,4 @@
-"""Worker threads: run blocking calls in threads, beside the event loop."""
+"""Worker threads: run blocking calls in threads, so that the event loop goes on meanwhile."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class WorkerThreads:
-    """A few threads of a sidecar's loop. Simulations use one without threads."""
+    """A few threads of a sidecar's loop. Simulations use another class, without threads."""
 
     def __init__(self, threads: int, name: str) -> None:
         self._threads = ThreadPoolExecutor(threads, name)

@@ -24,8 +24,8 @@ def check_open(request: Open) -> None:
 
 
 def checked_frame(request: Append) -> bytes:
-    """The frame of an append, once it is whole and the one that was announced. Cost: a pass over
-    its bytes."""
+    """The frame of an append, after a check that it is whole and the one that was announced. Cost:
+    a pass over its bytes."""
     frame = request.frame if isinstance(request.frame, bytes) else b"".join(request.frame)
     within("bytes of a frame", len(frame), FRAME_BYTES_MAX)
     try:

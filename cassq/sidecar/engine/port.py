@@ -1,12 +1,12 @@
 """The Engine port: where a sidecar keeps its replicas, and which promises it must keep.
 
-Changes take effect at once and are durable after the next `sync` that begins after them; another
-thread may call it, and one sync serves all earlier changes. One thread makes changes.
+Changes take effect at once, and are durable when a `sync` that began after them returns. One thread
+makes changes; another may call `sync`, which serves all earlier changes.
 
 Invariants, which its contract suite checks:
 
-1. After a crash at any instant everything that a `sync` covered is there, and each extent has a
-   gapless run, from the front, of the frames that came later.
+1. After a crash at any instant everything that a `sync` covered is there. Of the frames that came
+   later, each extent has the first ones, without a gap.
 2. An extent that has less than a returned `sync` covered is reported as damaged, never as merely
    shorter: the synced ends are kept outside of what could be lost.
 3. Bytes returned are those that were written, or `FrameError` says that they are damaged.
@@ -26,8 +26,8 @@ class Replica:
 
     epoch: the greatest one seen. end: the seq after its last frame. acked: the writer has reported
     that all replicas have everything below it. final: its recorded, final end. damage: what is
-    wrong with it; empty when no damage is known. behind: that is only that it lacks its last
-    messages, and what it has is good.
+    wrong with it; empty when no damage is known. behind: the only damage is that it lacks its last
+    messages; what it has is good.
     """
 
     pipe_id: str

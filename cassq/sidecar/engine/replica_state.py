@@ -1,7 +1,7 @@
 """A sidecar's rules for requests about extents, without sockets, threads or time.
 
-The server calls it from one thread, and sends answers that must be durable once the engine was
-synced; so does the simulation. A replica is in one of these states::
+The server calls it from one thread, and sends an answer that must be durable only after a sync of
+the engine; so does the simulation. A replica is in one of these states::
 
     open ──fence──> fenced ──settle──> settled ──drop──> gone
                        └── copying (from another sidecar, until it is whole) ──> settled
@@ -68,9 +68,9 @@ logger: logging.Logger = logging.getLogger("cassq")
 
 
 class ReplicaAnswer(NamedTuple):
-    """What to answer. durable: only after a sync of the engine that begins after now. grown: for
-    waiters, the pipe whose `acked` or end moved, or that was closed, fenced, settled or dropped;
-    "" if none."""
+    """What to answer. durable: send it only after a sync of the engine that begins from now on.
+    grown: for waiters, the pipe whose `acked` or end moved, or that was closed, fenced, settled or
+    dropped; "" if none."""
 
     reply: Reply
     durable: bool = False
@@ -296,7 +296,7 @@ class ReplicaState:
                 raise RefusedError(
                     Code.CONFLICT, f"{pipe_id} ends at {replica.final}, not {end}", end=replica.end
                 )
-            # An engine that cannot sync any more is still copied from, but nobody relies on it.
+            # Replicas of an engine that cannot sync any more are copied, but not relied on.
             return ReplicaAnswer(Done(), durable=not self._engine.failure)
         if replica.copying:
             raise RefusedError(Code.BUSY, f"{pipe_id} is being copied", end=replica.end)
@@ -331,7 +331,7 @@ class ReplicaState:
             self._appended_ms.pop(pipe_id, None)
             self._closed.discard(pipe_id)
             self._turns.discard(pipe_id)
-        # A waiter for one of several learns of it in the end: waits are short.
+        # If several are dropped, their waiters learn of it when their time is over, which is soon.
         return ReplicaAnswer(Done(), durable=True, grown=there[0] if len(there) == 1 else "")
 
     def _list(self, request: List) -> ReplicaAnswer:

@@ -3,8 +3,9 @@
 Invariants:
 
 1. Each connection is counted when it is accepted, before TLS; there are at most `connections_max`.
-2. At most UNIDENTIFIED_MAX, or half of `connections_max`, have not said who they are. One more is
-   admitted only when the oldest of these was closed, so silent clients keep nobody out for long.
+2. At most UNIDENTIFIED_MAX, or half of `connections_max`, have not identified themselves. Another
+   is admitted only after the oldest of these was closed, so silent clients do not keep others out
+   for long.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from cassq.sidecar.sessions.connection import HELLO_SECONDS, ServerConnection, s
 from cassq.sidecar.sessions.incoming import Connections, Incoming
 
 UNIDENTIFIED_MAX = 256
-UNIDENTIFIED_SECONDS = 1.0  # that each of them has, even if others wait
+UNIDENTIFIED_SECONDS = 1.0  # that each of them gets at least, even if others wait
 MANY = 64  # ended connections after which memory is returned at once
 CALM_SECONDS = 60.0  # after this time it is returned after fewer, too
 PAUSE_SECONDS = 0.05
 
 
 class Acceptor:
-    """Accepts connections at some sockets. make: makes a session of one. tls: for connections
-    from now on; None: without TLS. connections_max: at once."""
+    """Accepts connections at some sockets. make: makes a session of an accepted connection. tls:
+    for connections from now on; None: without TLS. connections_max: how many at once."""
 
     def __init__(
         self, make: Callable[[Incoming], ServerConnection], log: RareLog, connections_max: int
@@ -84,7 +85,7 @@ class Acceptor:
                 continue
             await self._room()
             self._admit(opened, peer)
-            await asyncio.sleep(0)  # one that is accepted at once would let nothing else run
+            await asyncio.sleep(0)  # accepting may not block: without this, nothing else would run
 
     async def _room(self) -> None:
         """Wait until there is room for another."""

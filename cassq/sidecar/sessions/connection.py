@@ -5,7 +5,7 @@ Invariants:
 1. Nothing but a short Hello is read before the client is known.
 2. Requests are begun in their order. The bytes of unanswered requests are bounded by the window,
    and the bytes of kept answers by HIGH_BYTES and one more answer.
-3. Whatever a client does ends its own connection at most.
+3. Whatever a client does, it ends at most its own connection.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from cassq.sidecar.sessions.waiting import Requester
 
 HELLO_SECONDS = 10.0
 PIECE_BYTES = 1024 * 1024  # reserved for a message that was only announced
-STALLED_SECONDS = 30.0  # without a byte more of what was begun
+STALLED_SECONDS = 30.0  # without another byte of what was begun
 LINGER_SECONDS = 2.0  # for a client to read why it was refused
 HIGH_BYTES, LOW_BYTES = 4 * 1024 * 1024, 1024 * 1024
 WAITING_MAX = 1000  # long polls of one connection
@@ -41,7 +41,8 @@ _SMALL_BYTES = 16 * 1024  # parts that are joined before they are written
 
 
 class ServerConnection(asyncio.BufferedProtocol):
-    """The protocol of one connection. sessions: all there are; it adds and removes itself."""
+    """The protocol of one connection. sessions: those of all connections; it adds and removes
+    itself."""
 
     def __init__(
         self,
@@ -81,7 +82,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         if opened is not None:
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if self._dispatcher.closed:  # it was about to come in, and would wait for ever
+        if self._dispatcher.closed:  # it was accepted just before, and would wait for ever
             self._closing = True
             self._transport.abort()
             return
@@ -246,7 +247,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self._paused:
             self._transport.abort()
         elif self._transport.can_write_eof():
-            # Closed with bytes that nobody read, it would take the refusal along.
+            # If the socket were closed with unread bytes, the client would not get the refusal.
             self._transport.write_eof()
             self._loop.call_later(LINGER_SECONDS, self._transport.abort)
         else:
@@ -259,13 +260,13 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._transport.close()
 
     def abort(self) -> None:
-        """End it now, even if answers were not sent yet."""
+        """End the connection now, even if answers were not sent yet."""
         self._closing = True
         self._transport.abort()
 
 
 def _nowhere(_reply: Reply | RefusedError) -> None:
-    """For what is not answered."""
+    """Takes the replies to requests that get no answer."""
 
 
 def shown_peer(peer: Any) -> str:

@@ -35,7 +35,7 @@ from cassq.sidecar.sessions.waiting import Requester, WaitingRequest, WaitingReq
 logger: logging.Logger = logging.getLogger("cassq")
 
 Answer = Callable[[Reply | RefusedError], None]
-# Slow requests, which are carried out beside others.
+# Carries out a slow request, while other requests go on.
 Slow = Callable[[Any], Coroutine[Any, Any, Reply]]
 
 
@@ -85,7 +85,7 @@ class Dispatcher:
             self._refuse(exc, answer)
 
     def carry_out(self, request: Request, answer: Answer) -> None:
-        """A request about extents."""
+        """Carry out a request about extents; if its effect must be durable, answer after a sync."""
         outcome = self._handle(request)
         if not outcome.durable:
             answer(outcome.reply)
@@ -100,8 +100,8 @@ class Dispatcher:
         self.committer.after_sync(then)
 
     async def done(self, request: Request) -> Any:
-        """The reply to a request that the sidecar makes of itself. Raises RefusedError, and
-        BackendError when a sync failed."""
+        """Carry out a request that the sidecar makes itself; returns the reply once its effect is
+        durable. Raises RefusedError, and BackendError if a sync failed."""
         outcome = self._handle(request)
         if outcome.durable:
             await self.committer.synced()
@@ -116,7 +116,7 @@ class Dispatcher:
         return outcome
 
     def grown(self, pipe_id: str) -> None:
-        """An extent was changed, not by a request."""
+        """Note that an extent was changed other than by a request."""
         self._waiters.wake(pipe_id)
 
     async def close(self) -> None:

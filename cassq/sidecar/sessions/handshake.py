@@ -13,7 +13,7 @@ WINDOW_BYTES = 8 * 1024 * 1024
 
 class Handshake(NamedTuple):
     """A sidecar's identity, and the credentials that clients need. tokens: the valid ones, two
-    while the token is being changed; none if clients need none."""
+    while the token is being changed; empty if clients need none."""
 
     sidecar: str
     generation: str

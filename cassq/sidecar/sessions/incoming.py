@@ -1,4 +1,4 @@
-"""Connections of clients that were accepted, and those of them that have not said who they are."""
+"""The accepted connections, and those of them whose clients have not identified themselves."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Connections:
 
 class Incoming:
     """A connection, from its accept to its end. transport: set once it is established.
-    established: what becomes of its socket is the event loop's business."""
+    established: from then on the event loop owns its socket."""
 
     def __init__(self, connections: Connections, opened: socket.socket, peer: str) -> None:
         self.opened = opened

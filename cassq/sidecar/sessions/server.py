@@ -21,7 +21,8 @@ CONNECTIONS_MAX = SESSIONS_MAX + UNIDENTIFIED_MAX
 
 
 class Server:
-    """Connections to one address. connections_max: at once, those that are being refused too."""
+    """Serves connections to one address. connections_max: how many at once, including those that
+    are being refused."""
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class Server:
             taken = exc.errno == errno.EADDRINUSE
             raise ConfigError(
                 f"the sidecar cannot listen at {address}: {exc.strerror or exc}",
-                hint="is another sidecar running there? choose another port with --listen"
+                hint="another sidecar may be running there: choose another port with --listen"
                 if taken
                 else "--listen needs an address of this machine, and a port that you may use",
             ) from exc
@@ -87,7 +88,7 @@ class Server:
 
 
 async def _listening(host: str, port: int) -> list[socket.socket]:
-    """Sockets that listen at all addresses of a host that this machine has."""
+    """Sockets that listen at those addresses of a host that belong to this machine."""
     loop = asyncio.get_running_loop()
     places = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     opened: list[socket.socket] = []

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 
 class WaitingRequest:
-    """One request that waits. answer: tries to answer it; with True it must, because its time is
-    over. blocked: whether its client reads nothing at the moment."""
+    """One request that waits. answer: tries to answer it, and returns whether it did; called with
+    True when the time is over, it must. blocked: whether its client reads nothing at the moment."""
 
     __slots__ = ("_answer", "_blocked", "_late", "_pipes", "_timer", "_waiters", "done")
 
@@ -91,7 +91,7 @@ class WaitingRequests:
         self._grown.add(pipe_id)
 
     def remove(self, waiter: WaitingRequest, pipes: Sequence[str]) -> None:
-        """One that waits no more."""
+        """Remove a request that waits no longer."""
         for pipe_id in pipes:
             those = self._by_pipe.get(pipe_id)
             if those is not None:

@@ -520,7 +520,7 @@ def test_without_room_to_mend_a_damaged_table_the_directory_is_read_and_takes_no
         lambda: place.engine.drop([ODD]),
         place.engine.sync,
     ):
-        with pytest.raises(BackendError, match="data are damaged, so no more are accepted"):
+        with pytest.raises(BackendError, match="data are damaged, so no more writes are accepted"):
             change()
     with pytest.raises(BackendError):
         place.engine.note(PIPE, damage="a frame is bad")

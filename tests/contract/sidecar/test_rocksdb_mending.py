@@ -85,12 +85,12 @@ def test_an_engine_that_met_a_damaged_table_takes_nothing_and_still_reports_and_
     is_met(place)
     assert place.engine.read_only
     assert place.engine.has_room(), "nothing keeps it from being opened again"
-    with pytest.raises(BackendError, match="no more are accepted") as caught:
+    with pytest.raises(BackendError, match="no more writes are accepted") as caught:
         place.engine.note(ODD, damage="a frame is bad", fenced=True)
     assert "resumes by itself" in caught.value.hint  # type: ignore[attr-defined]
     assert not place.engine.replicas()[ODD].damage, "with more than damage all of it is undone"
     for _ in range(2):
-        with pytest.raises(BackendError, match="no more are accepted"):
+        with pytest.raises(BackendError, match="no more writes are accepted"):
             place.engine.note(PIPE, damage="a frame is bad")
         assert place.engine.replicas()[PIPE].damage == "a frame is bad"
     assert look(place.engine, PIPE, OTHER, ODD) == {PIPE: True, OTHER: False, ODD: False}
@@ -196,7 +196,7 @@ def test_without_room_to_mend_it_the_directory_is_read_until_there_is(
     place.open()
     assert "cannot be mended" in place.engine.failure
     assert look(place.engine, PIPE, OTHER, ODD) == {PIPE: True, OTHER: False, ODD: False}
-    with pytest.raises(BackendError, match="no more are accepted"):
+    with pytest.raises(BackendError, match="no more writes are accepted"):
         append(place, ODD, END)
     place.engine.close()
     place.free_min = 1000

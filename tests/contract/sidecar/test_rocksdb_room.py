@@ -41,7 +41,7 @@ def test_failures_that_follow_a_full_disk_count_as_a_full_disk(
     trouble = met(*errors)
     assert "No space left" in trouble.starved
     assert trouble.failure == ""
-    with pytest.raises(BackendUnavailableError, match="no more are accepted") as caught:
+    with pytest.raises(BackendUnavailableError, match="no more writes are accepted") as caught:
         trouble.check()
     assert "once there is room" in caught.value.hint
 

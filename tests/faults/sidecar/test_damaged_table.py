@@ -68,7 +68,9 @@ def test_a_sidecar_that_merges_a_damaged_table_goes_on_and_only_that_extent_is_d
             try:
                 connection(append(NEW, connection(Read(NEW, 0, 1, 1, 1, 0)).end, [b"new"]))
             except BackendError as error:
-                return "no more are accepted" in str(error) or "checksum mismatch" in str(error)
+                return "no more writes are accepted" in str(error) or "checksum mismatch" in str(
+                    error
+                )
             return False
 
         eventually("a merge meets it", refused, seconds=PATIENCE)

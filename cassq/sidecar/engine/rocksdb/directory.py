@@ -4,8 +4,8 @@ identity.json    catalog, name and generation; written once
 lock             held by the process that has it open
 marks            see `cassq.sidecar.engine.rocksdb.marks`
 mend             the number of a damaged table that the next opening mends; rarely there
-aside/           damaged tables, until what they have is in other ones; rarely there
-rocksdb/         RocksDB's own
+aside/           damaged tables, until their content is in other tables; rarely there
+rocksdb/         RocksDB's files
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The engine on RocksDB: one database for all replicas of a data directory.
 
-All replicas share one log, and each sync of it. Each change is one batch: a frame is written with
-the row that records its replica's end, so that they are consistent after a crash. Nothing is synced
-before `sync`; after it each changed replica gets its mark (`cassq.sidecar.engine.rocksdb.marks`).
+All replicas share one log, so one sync serves them all. Each change is one batch: a frame is
+written with the row that records its replica's end, so that they are consistent after a crash.
+Nothing is synced before `sync`, which ends by storing the mark of each changed replica
+(`cassq.sidecar.engine.rocksdb.marks`).
 
 rocksdict holds the GIL in `write` and while it iterates, and releases it in `flush_wal` and
 `compact_range`, so a syncing thread does not block others. Its `items()`, `keys()` and `values()`
@@ -335,8 +336,9 @@ class RocksEngine(Engine):
     def _read_singly(
         self, kept: StoredReplica, seq: int, end_seq: int, bytes_max: int, frames_max: int
     ) -> list[bytes]:
-        """As `read`, from a frame's first seq on, or nothing. An iterator also needs what other
-        tables have next to the key, a single key only tables that may have it, the newest first."""
+        """As `read`, if a frame begins at `seq`; otherwise nothing. An iterator also reads what
+        other tables have next to the key. The lookup of a single key reads only the tables that may
+        have it, the newest first."""
         pipe_id, size = kept.replica.pipe_id, 0
         key = pipe_key(pipe_id)
         found: list[bytes] = []
@@ -369,7 +371,7 @@ class RocksEngine(Engine):
 
     def _frames(self, kept: StoredReplica) -> tuple[RdictIter, ReadOptions]:
         """An iterator over the frames of a replica and anything before them; and its options, which
-        must live as long, because it reads its bound from their memory."""
+        must live as long as it does, because it reads its bound from their memory."""
         bounds = ReadOptions()
         bounds.set_iterate_upper_bound(kept.past_frames())
         return self._db.iter(bounds), bounds

@@ -1,4 +1,4 @@
-"""RocksDB's manifest, the log of which tables there are: taking one table off that list.
+"""RocksDB's manifest, the log of its list of tables: takes one table off that list.
 
 RocksDB can do it (its tool calls it `unsafe_remove_sst_file`), but rocksdict offers no call for it:
 `delete_file_in_range` spares the newest level, where most tables are, and `repair` reads all

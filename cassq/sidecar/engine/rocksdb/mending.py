@@ -1,7 +1,8 @@
 """Mending: a damaged table leaves the database, and what can be read of it stays.
 
-RocksDB accepts no writes once a merge has met such a block, and the next merge would meet it again.
-So the engine notes the table's name, and the next opening mends it, while RocksDB merges nothing:
+RocksDB accepts no writes once a merge has met a damaged block, and the next merge would meet it
+again. So the engine notes the table's number, and the next opening mends it, while RocksDB merges
+nothing:
 
 1. Every replica with frames within the range of the table is written again, to other tables. A
    frame that cannot be read is left out, and the replica is recorded as damaged: it is copied from
@@ -11,19 +12,19 @@ So the engine notes the table's name, and the next opening mends it, while Rocks
 
 If the process ends before the last step, the next opening repeats all of it.
 
-RocksDB does not even open a database if a table is missing, or its index is damaged, and it reads
-no frame past such a table that the table may hide. So the table leaves first, and what it had is
-filled in then:
+RocksDB does not even open a database if a table is missing, or its index is damaged, and it cannot
+read a frame that such a table may hide. So the table leaves first, and its content is filled in
+afterwards:
 
 1. Its file gets a second name, aside, with its range of keys. Then it is taken off the list.
 2. Frames are found in the file without its index: each is verified by its own checksum. Those that
-   the database lacks are written to it. The replicas that lack a frame then are recorded as
-   damaged. What the table hid is deleted. Frames that it hid of a replica are those that it had: a
+   the database lacks are written to it. The replicas that then still lack a frame are recorded as
+   damaged. What the table hid is deleted. If it hid frames of a replica, it had the same ones: a
    frame below a replica's end never changes.
 3. The file is removed.
 
 If the process ends before the last step, the next opening does the last two again. A damaged table
-with rows only leaves: the marks show which replicas lost theirs.
+of rows just leaves: the marks show which replicas lost their rows.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def any_table_named(db: Rdict, text: str) -> Table | None:
 
 def damaged_table(db: Rdict, text: str) -> Table | None:
     """The table that keeps RocksDB from opening a database, which is open only for reading. text:
-    RocksDB's error, which may not name it. Cost: then a read from each table."""
+    RocksDB's error. Cost: if the error does not name the table, a read from each table."""
     table = any_table_named(db, text)
     if table is not None:
         return table
@@ -131,7 +132,7 @@ def mend(
     db: Rdict, place: Path, kept: Mapping[str, StoredReplica], number: int, free_min: int
 ) -> tuple[Table | None, list[StoredReplica]]:
     """Take the first two steps. place: on the disk. free_min: bytes to leave free on it. Returns
-    the table, None if it is there no more; and the replicas that are newly known to be damaged,
+    the table, None if it no longer exists; and the replicas that are newly known to be damaged,
     which are not recorded yet.
 
     Raises StorageFullError if there is too little space, BackendError if a write fails. Cost: a
@@ -161,8 +162,9 @@ def mend(
 def _without(
     db: Rdict, table: Table, touched: list[StoredReplica], damage_of: Callable[[StoredReplica], str]
 ) -> list[StoredReplica]:
-    """Have these replicas as they are without a table, durably; returns those that are newly known
-    to be damaged. damage_of: called with each; what is wrong with it."""
+    """Make the database as it is without a table, durably; returns the replicas that are newly
+    known to be damaged. touched: those in the table's range. damage_of: called with each of them;
+    returns what is wrong with it."""
     news = [each for each in touched if each.found(damage_of(each))]
     _hide(db, table, touched)
     db.flush_wal(True)
@@ -243,7 +245,7 @@ def _frame(db: Rdict, kept: StoredReplica, seq: int) -> bytes:
 
 
 def _next_readable(db: Rdict, kept: StoredReplica, seq: int) -> int:
-    """Where the next frame that can be read begins, from `seq` on; the replica's end if there is
+    """The seq from `seq` on where the next readable frame begins; the replica's end if there is
     none. Cost: a read of a block for each doubling of the distance, and for each halving of it."""
     low, high, found, step = seq, kept.replica.end, kept.replica.end, 1
     # First in growing steps, so that a damaged block further on does not matter.
@@ -355,7 +357,7 @@ def filled_in(
                 file.open("rb") as opened,
                 mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ) as raw,
             ):
-                # It has all that is used of bytes here, and need not fit into memory.
+                # A mapping has all methods of bytes used here, and need not fit into memory.
                 count = _write_lacking(db, _frames_in(cast("bytes", raw), touched))
         news = _without(db, table, touched, partial(_lacks, db))
     except CassqError:
@@ -379,7 +381,7 @@ def remove_aside(directory: Path, table: Table) -> None:
 
 
 def _write_lacking(db: Rdict, frames: Iterator[tuple[StoredReplica, int, bytes]]) -> int:
-    """Write those of these frames that the database lacks; returns their number."""
+    """Write the frames that the database lacks; returns their number."""
     batch, count, size = WriteBatch(raw_mode=True), 0, 0
     for kept, base_seq, frame in frames:
         try:
@@ -398,7 +400,7 @@ def _frames_in(
     raw: bytes, touched: list[StoredReplica]
 ) -> Iterator[tuple[StoredReplica, int, bytes]]:
     """The whole frames of these replicas, with their base seqs, in the file of a table: its values
-    are in the order of keys, and not compressed. Keys share the beginning of the one before."""
+    are in the order of keys, and not compressed. A key omits what it shares with the one before."""
     named = {each.name: at for at, each in enumerate(touched)}
     keys = [pipe_key(each.replica.pipe_id) for each in touched]
     sizes = sorted({len(each.name) for each in touched})

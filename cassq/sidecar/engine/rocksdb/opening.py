@@ -46,7 +46,7 @@ from cassq.sidecar.engine.rocksdb.trouble import explained
 logger: logging.Logger = logging.getLogger("cassq")
 
 REAPPEARED = "it was removed, but has reappeared"
-# How many things are mended at one opening.
+# How many tables are mended at one opening at most.
 MENDED_MAX = 100
 # RocksDB's message for a damaged log that ends before a table.
 _AHEAD = "SST file is ahead of WALs"
@@ -283,8 +283,8 @@ def _compare(found: Opened, kept: dict[str, StoredReplica]) -> None:
 
 
 def _is_of_another(mark: SyncMark | None, each: StoredReplica | None) -> bool:
-    """Whether a mark belongs to another replica than the one that has its slot. One that was
-    removed, and has reappeared, has the slot that a later one got."""
+    """Whether a mark belongs to another replica than the one that has its slot. A replica that was
+    removed and has reappeared may have a slot that a later replica got."""
     return mark is not None and (each is None or mark.serial > each.serial)
 
 

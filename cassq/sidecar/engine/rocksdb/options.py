@@ -56,7 +56,7 @@ class Tuning:
 
 
 def takes_direct_io(directory: Path) -> bool:
-    """Whether the disk of a directory takes direct I/O; file systems in memory may not."""
+    """Whether the disk of a directory supports direct I/O; file systems in memory may not."""
     direct = getattr(os, "O_DIRECT", 0)
     place = directory / "direct"
     try:
@@ -69,7 +69,7 @@ def takes_direct_io(directory: Path) -> bool:
 
 
 def options(tuning: Tuning, *, create: bool, direct: bool = False, merges: bool = True) -> Options:
-    """The options of the one database of a data directory. direct: its disk takes direct I/O.
+    """The options of the one database of a data directory. direct: its disk supports direct I/O.
     merges: whether RocksDB merges tables by itself."""
     chosen = Options(raw_mode=True)
     chosen.create_if_missing(create)

@@ -3,11 +3,11 @@
 Frames are in the default column family, under a name and the base seq as a big-endian u64; rows
 are in the family "rows", under the name alone. They are separate so that a flipped bit among
 frames cannot make a row unreadable. They are flushed together: with a damaged log, RocksDB cannot
-open families of which one was flushed later than another ("SST file is ahead of WALs").
+open the families if one was flushed later than the other ("SST file is ahead of WALs").
 
 A name is 0 and the 12 bytes of an id of 24 hex digits; or 1, a length as a big-endian u16, and any
-other id in UTF-8. Ids made by cassq begin with the time, so extents of one time lie together, and
-mostly go together.
+other id in UTF-8. IDs made by cassq begin with the time, so extents of one time lie together, and
+are mostly dropped together.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class StoredReplica:
         return self.name + b"\xff" * 8
 
     def found(self, damage: str) -> bool:
-        """Note damage, if it is not "" and none is known, or only that it is behind; returns
+        """Note damage, unless it is "" or worse damage than being behind is known already; returns
         whether it was noted."""
         replica = self.replica
         if not damage or (replica.damage and not replica.behind):

@@ -39,7 +39,7 @@ def explained(exc: Exception, what: str) -> CassqError:
 
 class Trouble:
     """The reason why a database accepts no more writes: after the first failed write or sync, the
-    state of the disk is unknown. False while there is none.
+    state of the disk is unknown. It is false while there is no reason.
 
     failure: set if a write failed for a reason that lasts, or to begin with if the directory is
     damaged. starved: set if only space was lacking, or open files; or if it failed because of
@@ -82,7 +82,7 @@ class Trouble:
         """Raise BackendUnavailableError if a write or sync has failed."""
         if self._reason:
             raise BackendUnavailableError(
-                f"{self._what}, so no more are accepted: {self._reason}",
+                f"{self._what}, so no more writes are accepted: {self._reason}",
                 hint=_LASTS if self._broken else _PASSES,
             )
 
