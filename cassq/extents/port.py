@@ -243,8 +243,8 @@ class ExtentStore(abc.ABC):
         networked stores: not yet)."""
 
     def all_abandoned(self, pipe_ids: Sequence[str]) -> set[str]:
-        """Those of these that are `abandoned`. Cost: on networked stores no more waits than for
-        a single one."""
+        """The extents among these that are `abandoned`. Cost: on networked stores as many waits as
+        for a single one."""
         return {pipe_id for pipe_id in pipe_ids if self.abandoned(pipe_id)}
 
     @abc.abstractmethod

@@ -413,7 +413,7 @@ def _near(spot: Spot, cursors: Iterable[Cursor], claim: Claim | None = None) -> 
 
 
 def _content(ports: Ports, pipe: PipeRow, spot: Spot, near: Place) -> FrameContent | None:
-    """What the frame says of a message; None if it cannot be read.
+    """What the frame says about a message; None if it cannot be read.
 
     near: a known place at or before it.
     """

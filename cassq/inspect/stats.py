@@ -160,7 +160,8 @@ def group_stats(ports: Ports, queue: QueueRow, group: GroupRow) -> GroupStats:
 
 
 def _steady(ports: Ports, queue: QueueRow, look: Callable[[], S]) -> S:
-    """What `look` finds while no pipe is retired; after some tries, whatever it finds."""
+    """What `look` finds if no pipe is retired meanwhile; the last of LOOKS_MAX tries counts even if
+    one is."""
     before, found = version_of(ports, queue), look()
     for _ in range(LOOKS_MAX - 1):
         # A pipe that is retired between two of these reads would count twice.

@@ -82,7 +82,7 @@ class MessageStep:
 
 
 class FrameContent(NamedTuple):
-    """What a frame says of a message; times in wall milliseconds, `due_ms` in catalog time."""
+    """What a frame says about a message; times in wall milliseconds, `due_ms` in catalog time."""
 
     id: str
     pushed_ms: int
@@ -244,7 +244,7 @@ def _unclaimed(there: MessageState, times: Times) -> dict[str, Any]:
 
 
 def _held(there: MessageState, times: Times) -> tuple[str, ...]:
-    """What holds its key."""
+    """What holds the key of a message; empty if nothing does."""
     if not there.held_by:
         return ()
     held, most = there.held_by[0], len(there.held_by)
@@ -387,7 +387,7 @@ def _intent(there: MessageState) -> tuple[str, ...]:
 
 
 def _limits(there: MessageState, times: Times) -> list[str]:
-    """What keeps it from being delivered."""
+    """What keeps a message from being delivered now, and when it expires."""
     text = _stops(there, times)
     limit_ms = there.queue.policy.age_limit_ms
     if limit_ms is not None and there.content is not None and there.pipe is not None:
@@ -399,7 +399,7 @@ def _limits(there: MessageState, times: Times) -> list[str]:
 
 
 def _stops(there: MessageState, times: Times) -> list[str]:
-    """What keeps its group from getting anything now."""
+    """What keeps its group from getting any message now."""
     rules, text = rules_of(there.queue.policy, there.group.policy), []
     if there.queue.policy.pop_paused:
         text.append("The queue is paused: nothing is delivered until it is resumed.")

@@ -116,7 +116,7 @@ def healthy(facts: Mapping[str, Any]) -> bool:
 _GAUGES = {
     "free_bytes": "Free bytes of the disk with the data directory.",
     "total_bytes": "Size of that disk in bytes.",
-    "extents": "Extents of which it has a replica.",
+    "extents": "Extents with a replica here.",
     "unsealed": "Extents whose end is not known yet.",
     "damaged": "Extents that it knows to be damaged.",
     "copying": "Extents that are being copied here.",

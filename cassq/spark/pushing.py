@@ -264,7 +264,7 @@ def columns(rows: Iterable[Any], most: int) -> Iterator[PushColumns]:
 
 
 class Fields(NamedTuple):
-    """What a row says of a message."""
+    """What a row says about a message."""
 
     payload: bytes
     headers: Mapping[str, str] | None = None

@@ -115,7 +115,7 @@ def _tidy(write: StagedWrite) -> None:
 
 
 def _part(write: StagedWrite, queue: str, found: list[Mapping[str, Attempt] | None]) -> Part:
-    """What the attempts filled of a write in one queue."""
+    """The part of a write that its attempts filled in one queue."""
     attempts = [
         None if each is None else each[queue] for each in found if each is None or queue in each
     ]

@@ -72,7 +72,8 @@ def reply_parts(reply: Reply, number: int) -> list[bytes]:
 
 
 def refusal_parts(refusal: RefusedError, number: int) -> list[bytes]:
-    """A refusal, likewise."""
+    """A refusal as parts to send. number: the id of the request that is refused; 0 for the
+    connection."""
     fields = {key: value for key, value in refusal.fields.items() if value is not None}
     return _whole((refusal.code, number, refusal.message, fields))
 

@@ -30,7 +30,7 @@ extent was dropped) is removed by its sidecar after a safe time.
 Readers of an unsealed pipe stop at the acknowledged end, which the writer sends to the replicas
 after each append without waiting; its own process knows it at once. It may lag, and never leads.
 Any replica will do: the nearest is read, and another one as soon as that does not answer, or
-returns anything else than was requested.
+returns anything other than what was requested.
 """
 
 from __future__ import annotations

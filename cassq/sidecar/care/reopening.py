@@ -136,8 +136,8 @@ def _close(engine: Engine) -> None:
     except BackendError as exc:
         # What it could not write now was never acknowledged.
         logger.warning("the engine could not be closed cleanly: %s", exc)
-    # RocksDB keeps a directory open while any of its objects is referenced, as by the traceback of
-    # an error.
+    # RocksDB keeps a directory open while any of its objects is referenced, for example by the
+    # traceback of an error.
     gc.collect()
 
 

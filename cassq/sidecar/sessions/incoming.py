@@ -35,11 +35,11 @@ class Incoming:
         connections.unidentified[self] = None
 
     def identified(self) -> None:
-        """Its client was admitted."""
+        """Note that its client was admitted."""
         self._connections.unidentified.pop(self, None)
 
     def gone(self) -> None:
-        """It has ended."""
+        """Note that it has ended."""
         self.identified()
         if self in self._connections.open:
             self._connections.open.remove(self)

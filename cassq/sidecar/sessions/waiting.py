@@ -28,7 +28,7 @@ class WaitingRequest:
         self.done: bool = False
 
     def start(self, timer: asyncio.TimerHandle) -> None:
-        """Its time ends with this timer."""
+        """Set the timer that ends its time."""
         self._timer = timer
 
     def look(self) -> None:
@@ -37,7 +37,7 @@ class WaitingRequest:
             self.cancel()
 
     def late(self) -> None:
-        """Its time is over."""
+        """Answer, because its time is over; if the client is blocked, as soon as it reads again."""
         self._late = True
         self.look()
 

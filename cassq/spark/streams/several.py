@@ -153,7 +153,7 @@ class Followers:
         logger.warning("queue %r was deleted; what the stream had not read of it is left out", name)
 
     def reported(self) -> Offset | None:
-        """As `Follower.reported`, of all queues together."""
+        """As `Follower.reported`, for all queues together."""
         return self._latest
 
     def stop_here(self) -> None:
