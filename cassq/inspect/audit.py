@@ -382,9 +382,9 @@ def _lies_between(
 
 def walk_through(ports: Ports, pipe_id: str, start: Place, end_seq: int, key_lanes: int) -> Walked:
     """Read every frame of a pipe from `start` to `end_seq`. Damage, or a missing extent, is
-    reported and ends the walk, except where messages were given up as lost and all groups are done
-    with them. key_lanes: of the queue. Cost: damaged parts are read again, see
-    `ExtentReader.after_damage`; a read of the pipe's row if there are several key lanes."""
+    reported and ends the walk. In a pipe in which messages were given up as lost, it is passed over
+    among messages that all groups are done with. key_lanes: of the queue. Cost: damaged parts are
+    read again, see `ExtentReader.after_damage`; the pipe's row if there are several key lanes."""
     pipe = ports.catalog.pipes.by_id(pipe_id) if key_lanes > 1 else None
     lane = None if pipe is None else (key_lane_of_pipe(pipe.owner, key_lanes), key_lanes)
     try:

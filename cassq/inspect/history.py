@@ -52,9 +52,10 @@ Windows = dict[str, float | None]
 class Point:
     """A minute, hour or day of a queue or group.
 
-    at: its beginning, in catalog time, which is UTC as the machine's clock had it at boot.
-    totals and depths: from its last sample; most: the largest depths of its samples. rates: growth
-    of the totals since the point before, in messages a second; empty for the first.
+    at: its beginning, in catalog time: UTC by the servers' clocks or, in a directory, by the
+    machine's clock when the directory was first opened after the boot. totals and depths: from its
+    last sample; most: the largest depths of its samples. rates: growth of the totals since the
+    point before, in messages a second; empty for the first.
     """
 
     at: datetime
