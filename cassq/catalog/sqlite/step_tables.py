@@ -15,12 +15,17 @@ CREATE TABLE IF NOT EXISTS steps (
 CREATE_INDEX = "CREATE INDEX IF NOT EXISTS steps_until ON steps (until_ms)"
 # The records of one task: a range of the key.
 FIND = "SELECT key, value FROM steps WHERE task_id = ? AND until_ms > ?"
-# The value of one record, by key.
-VALUE = "SELECT value FROM steps WHERE task_id = ? AND key = ?"
-# Conditional writes of one record, by key.
-ADD = "INSERT OR IGNORE INTO steps (task_id, key, value, until_ms) VALUES (?, ?, ?, ?)"
-CHANGE = "UPDATE steps SET value = ?, until_ms = ? WHERE task_id = ? AND key = ? AND value = ?"
-KEEP = "UPDATE steps SET until_ms = ? WHERE task_id = ?"
+# Writes of one record, by key, and of all of a task: a range of it. Expired ones count as absent.
+ADD = """
+INSERT INTO steps (task_id, key, value, until_ms) VALUES (?, ?, ?, ?)
+ON CONFLICT (task_id, key) DO UPDATE SET
+value = iif(until_ms > ?, value, excluded.value),
+until_ms = iif(until_ms > ?, until_ms, excluded.until_ms)
+RETURNING value"""
+CHANGE = """
+UPDATE steps SET value = ?, until_ms = ?
+WHERE task_id = ? AND key = ? AND value = ? AND until_ms > ?"""
+KEEP = "UPDATE steps SET until_ms = ? WHERE task_id = ? AND until_ms > ?"
 # Bounded: a range of the index.
 FORGET = """
 DELETE FROM steps WHERE (task_id, key) IN
@@ -40,22 +45,24 @@ class SqliteSteps(Steps):
             return dict(connection.execute(FIND, (task_id, self.file.clock.wall_ms())).fetchall())
 
     def add(self, task_id: str, key: str, value: bytes, kept_seconds: float) -> bytes:
+        now_ms = self.file.clock.wall_ms()
+        row = (task_id, key, value, _until_ms(now_ms, kept_seconds), now_ms, now_ms)
         with self.file.opened() as connection:
             self.file.forget(connection)
-            values = (task_id, key, value, self._until_ms(kept_seconds))
-            if connection.execute(ADD, values).rowcount == 1:
-                return value
-            found = connection.execute(VALUE, (task_id, key)).fetchone()
-            return bytes(found[0]) if found else value
+            ((found,),) = connection.execute(ADD, row).fetchall()
+        return bytes(found)
 
     def change(self, task_id: str, key: str, old: bytes, new: bytes, kept_seconds: float) -> bool:
+        now_ms = self.file.clock.wall_ms()
+        values = (new, _until_ms(now_ms, kept_seconds), task_id, key, old, now_ms)
         with self.file.opened() as connection:
-            values = (new, self._until_ms(kept_seconds), task_id, key, old)
             return connection.execute(CHANGE, values).rowcount == 1
 
     def keep(self, task_id: str, kept_seconds: float) -> None:
+        now_ms = self.file.clock.wall_ms()
         with self.file.opened() as connection:
-            connection.execute(KEEP, (self._until_ms(kept_seconds), task_id))
+            connection.execute(KEEP, (_until_ms(now_ms, kept_seconds), task_id, now_ms))
 
-    def _until_ms(self, kept_seconds: float) -> int:
-        return self.file.clock.wall_ms() + round(kept_seconds * 1000)
+
+def _until_ms(now_ms: int, kept_seconds: float) -> int:
+    return now_ms + round(kept_seconds * 1000)

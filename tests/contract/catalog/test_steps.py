@@ -36,3 +36,18 @@ def test_the_records_of_a_task_are_kept_together(catalog: Catalog, clock: Manual
         return not catalog.steps.find("one")
 
     eventually("they have ended", ended)
+
+
+def test_a_record_whose_time_is_over_counts_as_absent(catalog: Catalog, clock: ManualClock) -> None:
+    catalog.steps.add("one", "a", b"1", 1.0)
+
+    def ended() -> bool:
+        clock.advance(1.0)
+        return not catalog.steps.find("one")
+
+    eventually("it has ended", ended)
+    assert not catalog.steps.change("one", "a", b"1", b"2", DAY)
+    catalog.steps.keep("one", DAY)
+    assert catalog.steps.find("one") == {}
+    assert catalog.steps.add("one", "a", b"3", DAY) == b"3"
+    assert catalog.steps.find("one") == {"a": b"3"}
