@@ -179,7 +179,8 @@ class Queue:
                 patient=patient,
                 level=level,
             )
-            pusher = Pusher(admission, runtime.doorbell(row.id), self._life, opened)
+            doorbell = runtime.doorbell(row.id)
+            pusher = Pusher(admission, doorbell, self._life, opened, runtime.has_threads)
             runtime.add_maintenance(pusher.maintain, 0.25)
             runtime.opened(pusher, self.watched)
             return pusher

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import NoReturn
+from typing import ClassVar, NoReturn
 
 from cassq.base.clock import Clock
 from cassq.base.counters import Requests, Tallies, Tally
@@ -115,6 +115,8 @@ class Runtime:
     pushes to ap queues while no quorum answers. append_to: pushes dead letters. push_to: pushes the
     messages of schedules.
     """
+
+    has_threads: ClassVar[bool] = True  # whether a call may start some
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
-from itertools import chain, takewhile
+from itertools import chain
 from itertools import count as counter
 from queue import SimpleQueue
 from types import NoneType
@@ -44,6 +44,7 @@ from cassq.producer.admission import (
     settle_futures,
     wake_in_turn,
 )
+from cassq.producer.level_pushes import LevelPush, push_levels
 from cassq.producer.leveling import Leveling, of_some
 
 BUFFER_BYTES_MAX = 32 * 1024 * 1024
@@ -75,7 +76,8 @@ class Push(NamedTuple):
 class Pusher:
     """Pushes to one queue; get one from `Queue.pusher`. Thread-safe.
 
-    open_level: opens the pusher of a level, within a call of the client.
+    open_level: opens the pusher of a level, within a call of the client. has_threads: whether a
+    call may start threads.
     """
 
     def __init__(
@@ -84,9 +86,11 @@ class Pusher:
         doorbell: Doorbell,
         life: Life,
         open_level: Callable[[Level], Pusher],
+        has_threads: bool,
     ) -> None:
         self.tally: Tally = admission.tally
         self._open_level = open_level
+        self._has_threads = has_threads
         self._levels: dict[Level, Pusher] = {}
         self._admission = admission
         self._leveling = Leveling(admission)
@@ -160,8 +164,9 @@ class Pusher:
         its `.fields["pushed"]` says how many messages, from the first, were pushed all the same. If
         later ones were too, as they are more urgent or in another lane, `outcome_unknown` is set.
         Cost: one append and one sync for every 8 MiB of each priority and lane, or more where that
-        is quicker; well under a microsecond per message. With dedup ids, one more sync for every
-        5,000 messages, and about twenty microseconds per message, a hundred for a duplicate.
+        is quicker; those of lanes at the same time. Well under a microsecond per message. With
+        dedup ids, lanes one after the other, one more sync for every 5,000 messages, and about
+        twenty microseconds per message, a hundred for a duplicate.
         """
         if not isinstance(priority, int) or (keys is not None and self._leveling.key_lanes > 1):
             return self._push_levels(
@@ -187,27 +192,15 @@ class Pusher:
     ) -> MessageIds:
         """`push_many` of messages of several levels. All are checked before any is pushed."""
         admission = self._admission
-        pushes: list[tuple[Sequence[int], Pusher, PendingPush]] = []
+        pushes: list[LevelPush] = []
         by_level = columns.by_level(self._leveling.levels)
         for level, which, payloads, headers, keys, dedup_ids in by_level:
             entry = admission.entry_of_many(
                 payloads, headers, keys, delay, due, dedup_ids, importance
             )
-            pushes.append((which, self._of(level), entry))
-        pushed: list[tuple[Sequence[int], MessageIds]] = []
-        for which, pusher, entry in pushes:
-            try:
-                pusher._submit(entry)
-            except CassqError as exc:
-                done = {at for some, _ in pushed for at in some}
-                done.update(which[: exc.fields.get("pushed", 0)])
-                exc.fields["pushed"] = sum(1 for _ in takewhile(done.__contains__, counter()))
-                if isinstance(exc, BackendError) and len(done) > exc.fields["pushed"]:
-                    exc.outcome_unknown = True
-                raise
-            assert entry.ids is not None
-            pushed.append((which, entry.ids))
-        return pushed[0][1] if len(pushed) == 1 else ScatteredIds(pushed)
+            pushes.append(LevelPush(level, which, entry, self._of(level)._submit_beside))
+        beside = self._has_threads and columns.dedup_ids is None  # equal ids wait for one another
+        return push_levels(pushes, side_by_side=beside)
 
     @operation
     def push_each(self, pushes: Sequence[Push]) -> list[MessageId | Exception]:
@@ -405,6 +398,14 @@ class Pusher:
             raise
         if entry.error is not None:
             raise entry.error
+
+    def _submit_beside(self, entry: PendingPush) -> None:
+        """`_submit`, in this call, or in a thread that this call has started."""
+        if self._life.busy:
+            self._submit(entry)
+            return
+        with self._life.enter():
+            self._submit(entry)
 
     def _submit_all(self, entries: Sequence[PendingPush]) -> None:
         """Have entries appended, in order; each gets its ids or its error.

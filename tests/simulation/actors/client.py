@@ -58,6 +58,8 @@ class SimDoorbell(Doorbell):
 class SteppedRuntime(Runtime):
     """The real one, without threads: what they would do is done by `maintain`."""
 
+    has_threads = False
+
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._tasks: dict[Maintain, float] = {}
