@@ -70,7 +70,9 @@ def _submit(pushes: Sequence[LevelPush], at_once: int) -> dict[int, Exception]:
             thread = threading.Thread(target=work, name="cassq-append", daemon=True)
             try:
                 thread.start()
-            except RuntimeError:
+            except RuntimeError as exc:
+                if exc.__context__ is not None:
+                    raise  # a signal handler's exception made `start` fail
                 break  # no more can be started: there are too many, or the interpreter ends
             threads.append(thread)
         work()

@@ -83,6 +83,7 @@ class Scene:
             sick_check=False,
             dedup_window=600,
         )
+        self.client.create_queue("lanes", key_lanes=3)
         self._open()
         self.acked: set[str] = set()
         self.pushed: set[str] = set()
@@ -99,6 +100,7 @@ class Scene:
         self.client.runtime.housekeeper.stop()
         self.queue = self.client.queue("jobs")
         self.pusher, self.popper = self.queue.pusher(), self.queue.popper(keep_alive=0)
+        self.lanes_pusher = self.client.queue("lanes").pusher()
 
     def hold(self) -> cassq.Messages:
         """Messages to settle."""
@@ -161,6 +163,11 @@ def push(scene: Scene) -> Act:
 
 def push_many(scene: Scene) -> Act:
     return lambda: scene.pusher.push_many([b"x", b"y"])
+
+
+def push_lanes(scene: Scene) -> Act:
+    """Some are appended by threads that the call has started, and which go on."""
+    return lambda: scene.lanes_pusher.push_many([b"x"] * 9, keys=[b"%d" % n for n in range(9)])
 
 
 def push_once(scene: Scene) -> Act:
@@ -260,8 +267,8 @@ def close_client(scene: Scene) -> Act:
 
 
 CALLS = [
-    push, push_many, push_once, push_delayed, push_soon, pop, iterate, ack, nack, commit, rollback,
-    transaction, extend, close_pusher, close_popper,
+    push, push_many, push_lanes, push_once, push_delayed, push_soon, pop, iterate, ack, nack, commit,
+    rollback, transaction, extend, close_pusher, close_popper,
 ]  # fmt: skip
 
 
