@@ -267,8 +267,8 @@ def close_client(scene: Scene) -> Act:
 
 
 CALLS = [
-    push, push_many, push_lanes, push_once, push_delayed, push_soon, pop, iterate, ack, nack, commit,
-    rollback, transaction, extend, close_pusher, close_popper,
+    push, push_many, push_lanes, push_once, push_delayed, push_soon, pop, iterate, ack, nack,
+    commit, rollback, transaction, extend, close_pusher, close_popper,
 ]  # fmt: skip
 
 
