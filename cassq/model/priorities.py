@@ -8,7 +8,7 @@ lowest priority that has messages waiting, so that none starves.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from cassq.errors import UsageError
@@ -56,3 +56,8 @@ class Level(NamedTuple):
 
 PLAIN = Level(0, 0)  # of most messages
 Levels = dict[Level, Sequence[int]]  # the indexes of the messages of each level
+
+
+def urgent_first(levels: Iterable[Level]) -> list[Level]:
+    """The order in which messages of several levels are pushed."""
+    return sorted(levels, key=lambda each: (-each.priority, each.key_lane))

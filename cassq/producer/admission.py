@@ -36,7 +36,15 @@ from cassq.message.frames import MESSAGE_BYTES_MAX
 from cassq.message.importance import all_with_importance, with_importance
 from cassq.message.message_ids import MessageId, MessageIds, ids_of_run
 from cassq.model.lanes import lane_of
-from cassq.model.priorities import PLAIN, PRIORITY_MAX, Level, Levels, check_allowed, check_priority
+from cassq.model.priorities import (
+    PLAIN,
+    PRIORITY_MAX,
+    Level,
+    Levels,
+    check_allowed,
+    check_priority,
+    urgent_first,
+)
 from cassq.model.queues import QueuePolicy
 from cassq.model.rows import QueueRow
 from cassq.pipes import AppendSnapshot, Maintenance, MaintenanceJob, PipeWriter, PipeWriters
@@ -537,7 +545,7 @@ class PushedColumns(NamedTuple):
         if keys is not None:
             keys = _checked_keys(keys)
         levels = levels_of(self._checked_priorities(len(found)), keys)
-        for level in sorted(levels, key=lambda each: (-each.priority, each.key_lane)):
+        for level in urgent_first(levels):
             which = levels[level]
             yield LevelColumns(
                 level,

@@ -34,7 +34,7 @@ from cassq.errors import BackendError, CassqError, ClosedError, UsageError
 from cassq.lifecycle.ports import Life, operation
 from cassq.message.batches import Batch, Intend
 from cassq.message.message_ids import MessageId, MessageIds, ScatteredIds, ids_of_run
-from cassq.model.priorities import PLAIN, Level
+from cassq.model.priorities import PLAIN, Level, urgent_first
 from cassq.producer.admission import (
     Admission,
     PendingPush,
@@ -207,7 +207,7 @@ class Pusher:
         """Push messages, each with its own arguments, in order. Returns for each its id, or the
         error that `push` would raise. All messages that were pushed are durable on return.
 
-        Messages of each priority are pushed together, the most urgent last. Cost: one append and
+        Messages of each priority are pushed together, the most urgent first. Cost: one append and
         one sync for up to 16,384 messages of a priority that are not delayed; with dedup ids one
         more sync for every 5,000.
         """
@@ -258,7 +258,7 @@ class Pusher:
                 outcomes.append(exc)
             else:
                 outcomes.append(entry.id)
-        for level in sorted(entries):
+        for level in urgent_first(entries):
             some = [entry for _, entry in entries[level]]
             try:
                 self._of(level)._submit_all(some)

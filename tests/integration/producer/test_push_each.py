@@ -53,6 +53,15 @@ def test_each_push_gets_its_id_or_its_error(client: cassq.Client) -> None:
     assert (found[b"plain"].headers, found[b"plain"].key) == ({"a": "b"}, b"key")
 
 
+def test_what_is_more_urgent_is_pushed_first(client: cassq.Client, queue: cassq.Queue) -> None:
+    priorities = [0, 9, 4, 0, 9]
+    with queue.pusher() as pusher:
+        pusher.push_each([Push(b"x", priority=priority) for priority in priorities])
+    pipes = client.ports.catalog.pipes.live(queue.row.id)
+    in_order = sorted(pipes, key=lambda pipe: pipe.ordinal)
+    assert [pipe.priority for pipe in in_order] == [9, 4, 0]
+
+
 def test_many_threads_push_in_turn_and_keep_their_order(queue: cassq.Queue) -> None:
     pusher = queue.pusher()
     start = threading.Barrier(8)
