@@ -180,7 +180,7 @@ class Queue:
                 level=level,
             )
             doorbell = runtime.doorbell(row.id)
-            pusher = Pusher(admission, doorbell, self._life, opened, runtime.has_threads)
+            pusher = Pusher(admission, doorbell, self._life, opened, runtime.appends_side_by_side)
             runtime.add_maintenance(pusher.maintain, 0.25)
             runtime.opened(pusher, self.watched)
             return pusher

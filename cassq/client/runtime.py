@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import ClassVar, NoReturn
+from typing import NoReturn
 
 from cassq.base.clock import Clock
 from cassq.base.counters import Requests, Tallies, Tally
@@ -116,8 +116,6 @@ class Runtime:
     messages of schedules.
     """
 
-    has_threads: ClassVar[bool] = True  # whether a call may start some
-
     def __init__(
         self,
         place: Embedded | Offline,
@@ -170,6 +168,11 @@ class Runtime:
     def requests(self) -> Requests | None:
         """Outcomes of requests to servers, including those that opened the place."""
         return self._place.requests
+
+    def appends_side_by_side(self) -> bool:
+        """Whether a call may append to several pipes at the same time, in threads of its own: where
+        appends wait for servers. A disk syncs one file after another."""
+        return not isinstance(self._state, Offline) and self._state.ports.store.networked
 
     def actions(self) -> Mapping[tuple[str, str], int]:
         """Counts of the reaper's actions, by (pass, outcome)."""

@@ -193,6 +193,8 @@ class ExtentStore(abc.ABC):
     # True: the reaper looks for extents whose pusher died before their pipe had a row.
     # False: the client that opens the store adopts them.
     leaves_strays = False
+    # True: an append waits for servers, so that several at the same time take no longer than one.
+    networked = False
 
     @abc.abstractmethod
     def create(self, pipe_id: str, queue_name: str, *, strict: bool = False) -> ExtentWriter:

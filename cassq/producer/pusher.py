@@ -76,8 +76,8 @@ class Push(NamedTuple):
 class Pusher:
     """Pushes to one queue; get one from `Queue.pusher`. Thread-safe.
 
-    open_level: opens the pusher of a level, within a call of the client. has_threads: whether a
-    call may start threads.
+    open_level: opens the pusher of a level, within a call of the client. side_by_side:
+    whether a call may append to several levels at the same time, in threads of its own.
     """
 
     def __init__(
@@ -86,11 +86,11 @@ class Pusher:
         doorbell: Doorbell,
         life: Life,
         open_level: Callable[[Level], Pusher],
-        has_threads: bool,
+        side_by_side: Callable[[], bool],
     ) -> None:
         self.tally: Tally = admission.tally
         self._open_level = open_level
-        self._has_threads = has_threads
+        self._side_by_side = side_by_side
         self._levels: dict[Level, Pusher] = {}
         self._admission = admission
         self._leveling = Leveling(admission)
@@ -164,9 +164,9 @@ class Pusher:
         its `.fields["pushed"]` says how many messages, from the first, were pushed all the same. If
         later ones were too, as they are more urgent or in another lane, `outcome_unknown` is set.
         Cost: one append and one sync for every 8 MiB of each priority and lane, or more where that
-        is quicker; those of lanes at the same time. Well under a microsecond per message. With
-        dedup ids, lanes one after the other, one more sync for every 5,000 messages, and about
-        twenty microseconds per message, a hundred for a duplicate.
+        is quicker; on servers those of lanes at the same time. Well under a microsecond per
+        message. With dedup ids, lanes one after the other, one more sync for every 5,000 messages,
+        and about twenty microseconds per message, a hundred for a duplicate.
         """
         if not isinstance(priority, int) or (keys is not None and self._leveling.key_lanes > 1):
             return self._push_levels(
@@ -199,7 +199,7 @@ class Pusher:
                 payloads, headers, keys, delay, due, dedup_ids, importance
             )
             pushes.append(LevelPush(level, which, entry, self._of(level)._submit_beside))
-        beside = self._has_threads and columns.dedup_ids is None  # equal ids wait for one another
+        beside = columns.dedup_ids is None and self._side_by_side()  # equal ids wait for each other
         return push_levels(pushes, side_by_side=beside)
 
     @operation

@@ -105,7 +105,7 @@ def test_a_second_action_on_the_same_rdd_does_not_double(
 
 
 def test_staged_rows_go_to_the_lanes_of_their_keys(spark: Any, client: cassq.Client) -> None:
-    queue = client.create_queue("staged-lanes", key_lanes=4)
+    queue = client.create_queue("staged-lanes", key_lanes=4, retain_consumed=3600)
     some = [{"payload": f"{n}", "key": f"{n % 20}", "priority": n % 2} for n in range(200)]
     rdd = spark.sparkContext.parallelize(some, 2)
     assert publish(staged(rdd, client, queue).collect()) == 200

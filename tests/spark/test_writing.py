@@ -58,7 +58,7 @@ def test_headers_keys_and_text_are_written(
 
 
 def test_rows_go_to_the_lanes_of_their_keys(spark: Any, client: cassq.Client) -> None:
-    queue = client.create_queue("spark-lanes", key_lanes=4)
+    queue = client.create_queue("spark-lanes", key_lanes=4, retain_consumed=3600)
     frame = spark.range(0, 200, numPartitions=2).selectExpr(
         "cast(id as string) as payload", "cast(id % 20 as string) as place",
         "if(id % 3 = 0, 0.001D, null) as later",

@@ -68,6 +68,7 @@ class CassandraStore(ExtentStore):
     """
 
     leaves_strays = True
+    networked = True
 
     def __init__(self, cql: Cql, clock: Clock, sizes: Sizes | None = None) -> None:
         self._home = _home(cql.contact)

@@ -89,6 +89,7 @@ class SidecarStore(ExtentStore):
     replicas."""
 
     leaves_strays = True
+    networked = True
 
     def __init__(
         self,

@@ -167,6 +167,7 @@ def push_many(scene: Scene) -> Act:
 
 def push_lanes(scene: Scene) -> Act:
     """Some are appended by threads that the call has started, and which go on."""
+    scene.client.ports.store.networked = True
     return lambda: scene.lanes_pusher.push_many([b"x"] * 9, keys=[b"%d" % n for n in range(9)])
 
 

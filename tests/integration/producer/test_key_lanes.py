@@ -12,6 +12,7 @@ import pytest
 
 import cassq
 from cassq.errors import BackendUnavailableError, InvalidPayloadError, MessageTooLargeError
+from cassq.extents.port import ExtentStore
 from cassq.message.batches import Batch
 from cassq.message.columns import COLUMN_BYTES_MAX
 from cassq.model.scaling import key_lane_of
@@ -21,7 +22,7 @@ from tests.integration.deadlines import DEADLINE_SECONDS, eventually
 from tests.integration.laned import check_lanes
 from tests.integration.outbox.databases import connection, file, outbox
 from tests.integration.spilled import FakeCluster
-from tests.integration.stage import drain, payloads
+from tests.integration.stage import alone, drain, payloads
 
 __all__ = ["connection", "file", "outbox"]
 
@@ -31,6 +32,8 @@ KEYS = [b"%d" % n for n in range(40)]
 
 @pytest.fixture
 def queue(client: cassq.Client) -> cassq.Queue:
+    """Its pipes stay until the test has looked at them."""
+    alone(client)
     return client.create_queue("jobs", key_lanes=LANES)
 
 
@@ -87,7 +90,8 @@ def test_a_dedup_id_is_one_message_whatever_its_key(client: cassq.Client) -> Non
 def test_the_lanes_of_one_push_are_appended_side_by_side(
     queue: cassq.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each waits until all are at it."""
+    """Where appends wait for servers: here each waits until all are at it."""
+    monkeypatch.setattr(ExtentStore, "networked", True)
     append, all_at_it = PipeWriter.append, Barrier(LANES)
 
     def append_with_others(self: PipeWriter, *given: Any) -> object:
@@ -105,6 +109,7 @@ def test_the_lanes_of_one_push_are_appended_side_by_side(
 def test_if_a_lane_fails_an_error_says_what_was_pushed(
     queue: cassq.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(ExtentStore, "networked", True)
     append, all_at_it = PipeWriter.append, Barrier(LANES)
 
     def append_or_fail(self: PipeWriter, batch: Batch, *given: Any) -> object:

@@ -58,7 +58,8 @@ class SimDoorbell(Doorbell):
 class SteppedRuntime(Runtime):
     """The real one, without threads: what they would do is done by `maintain`."""
 
-    has_threads = False
+    def appends_side_by_side(self) -> bool:
+        return False
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
