@@ -85,22 +85,22 @@ class Maintenance(NamedTuple):
     jobs: list[MaintenanceJob]
 
 
-class PushPace:
+class PushRate:
     """How fast a writer appends, in messages a second, measured periodically: it decides how many
     pipes are open side by side."""
 
-    __slots__ = ("_since_ms", "count", "rate")
+    __slots__ = ("_since_ms", "count", "last")
 
     def __init__(self, now_ms: int) -> None:
         self.count: int = 0  # messages since the last measurement
-        self.rate: int = 0  # messages a second at the last measurement
+        self.last: int = 0  # messages a second at the last measurement
         self._since_ms = now_ms
 
     def measure(self, now_ms: int) -> int:
         """Messages a second since the last time."""
-        self.rate = -(-self.count * 1000 // max(1, now_ms - self._since_ms))
+        self.last = -(-self.count * 1000 // max(1, now_ms - self._since_ms))
         self.count, self._since_ms = 0, now_ms
-        return self.rate
+        return self.last
 
 
 class PipeWriter:
@@ -138,7 +138,7 @@ class PipeWriter:
         self._ids = ports.ids
         self._queue = queue
         self._owner = owner or ports.ids.version()
-        self._pace = PushPace(self._clock.boot_ms())
+        self._push_rate = PushRate(self._clock.boot_ms())
         self._pipe: OpenPipe | None = None
         self._ready: OpenPipe | None = None
         self._opened_at_once = 0  # pipes opened during an append, as none was ready
@@ -225,7 +225,7 @@ class PipeWriter:
         pipe.extent.append(frames, seq)
         pipe.used = True
         self._failing = False
-        self._pace.count += seq - base
+        self._push_rate.count += seq - base
         self.written_bytes += size
         return seq - base
 
@@ -329,7 +329,7 @@ class PipeWriter:
         if ready is not None and not self._is_stale(ready, now_ms):
             self._ready = None
             # Unsynced is enough: readers read ready pipes too.
-            rate, sealed = self._pace.rate, ready.extent.sealed()
+            rate, sealed = self._push_rate.last, ready.extent.sealed()
             if not sealed and self._catalog.pipes.beat(
                 ready.row.id, self._owner, PipeState.OPEN, rate
             ):
@@ -397,7 +397,7 @@ class PipeWriter:
             predecessor=predecessor,
             group_id=self._group_id,
             timer_ms=None if self._lane is None else lane_start_ms(self._lane, now_ms),
-            rate=self._pace.rate if state is PipeState.OPEN else 0,
+            rate=self._push_rate.last if state is PipeState.OPEN else 0,
             priority=self._priority,
         )
 
@@ -435,8 +435,8 @@ class PipeWriter:
             reader.close()
         now_ms = self._clock.boot_ms()
         idle = now_ms - last_ms >= TURN_IDLE_MS and now_ms - started_ms >= TURN_IDLE_MS
-        deaf = now_ms - started_ms >= 4 * TURN_MS
-        if idle or deaf or self._store.abandoned(tail.id):
+        unresponsive = now_ms - started_ms >= 4 * TURN_MS
+        if idle or unresponsive or self._store.abandoned(tail.id):
             seal_pipe(self._catalog, self._store, tail.id)
             return True
         return False
@@ -468,7 +468,7 @@ class PipeWriter:
             self._drop_current(pipe)
             jobs.append(partial(seal_pipe, self._catalog, self._store, pipe.row.id))
         elif now_ms - pipe.heartbeat_ms >= pipe.row.lease_ms // 3:
-            jobs.append(partial(self._beat, pipe, self._pace.measure(now_ms)))
+            jobs.append(partial(self._beat, pipe, self._push_rate.measure(now_ms)))
         jobs += self._maintain_ready(now_ms, keep=not stale)
         if self._makes_ready(policy) and self._ready is None and self._pipe:
             # Counted here, between appends: an append may be opening a pipe when the job runs.

@@ -99,10 +99,10 @@ class Popper:
         self._keep_at_ms, self._lock = math.inf, threading.Lock()  # when to extend claims
         self._lanes: Lanes | None = None
         if group().policy.keyed:
-            says = PopperCallbacks(self._flush, self._waiter.wake, doorbell.ring)
+            callbacks = PopperCallbacks(self._flush, self._waiter.wake, doorbell.ring)
             parts = self._claimer, self._settler, self._acknowledger
             own = partial(Claimer, ports, queue, group, dead_letter), self._keep_alive_ms
-            self._lanes = Lanes(ports, queue, group, parts, says, *own)
+            self._lanes = Lanes(ports, queue, group, parts, callbacks, *own)
         self._limits = Limits(ports, group().id, self.name, self.tally, self._in_hand)
         self._buffer: Prefetched = Prefetched()
         self._ahead: threading.Thread | None = None  # the thread that prefetched last
@@ -111,7 +111,7 @@ class Popper:
         self._shared = shared  # several threads call `pop`, or will: nothing is prefetched
         self._pace = self._settler.pace
         self._closed = self._stopping = self._hurried = False  # hurried: a `pop` must not wait
-        self._heard: set[int] = set()  # threads whose pop returned nothing because of `stop`
+        self._stopped_threads: set[int] = set()  # their pop returned nothing because of `stop`
 
     @property
     def lost(self) -> int:
@@ -143,7 +143,7 @@ class Popper:
             check_count("max_messages", max_messages, POP_MAX)
         if wait != 0.0:
             check_seconds("wait", wait, WAIT_MAX_SECONDS)
-        if self._stopping and threading.get_ident() in self._heard:
+        if self._stopping and threading.get_ident() in self._stopped_threads:
             self._check_open()
             raise ClosedError(
                 "this popper was stopped: it delivers no more messages",
@@ -151,7 +151,7 @@ class Popper:
             )
         messages = self._pop(max_messages, wait)
         if self._stopping and not messages:
-            self._heard.add(threading.get_ident())
+            self._stopped_threads.add(threading.get_ident())
         return messages
 
     def _pop(self, max_messages: int, wait: float) -> Messages:
@@ -160,7 +160,7 @@ class Popper:
             messages = self._pop_within(max_messages, wait)
         finally:
             if life.later:
-                life.catch_up()
+                life.run_deferred()
         # A signal handler may have closed the popper meanwhile, which gave them back.
         return Messages() if self._closed else messages
 
@@ -337,7 +337,7 @@ class Popper:
                 return self._buffer.next()
         finally:
             if life.later:
-                life.catch_up()
+                life.run_deferred()
 
     def _keep(self, found: Messages) -> None:
         """Keep what was prefetched for the next calls; it goes back if none come."""
@@ -489,7 +489,7 @@ class Popper:
                     self._write_at_once(delivery, seqs)
         finally:
             if life.later:
-                life.catch_up()
+                life.run_deferred()
 
     def give_held(self, delivery: Delivery, seqs: range, back: NackOptions) -> None:
         life = self._life
@@ -506,7 +506,7 @@ class Popper:
                     self._write_at_once(delivery, seqs)
         finally:
             if life.later:
-                life.catch_up()
+                life.run_deferred()
 
     def _begin_settling(self) -> int:
         if self._closed:

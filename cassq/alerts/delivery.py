@@ -45,25 +45,25 @@ class SendResult(NamedTuple):
 Send = Callable[[bytes, float], SendResult]
 
 
-class Wire:
+class CancellableSocket:
     """The socket of one attempt, so that another thread can cut it off."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
-        self._cut = False
+        self._cancelled = False
 
     def use(self, sock: socket.socket | None) -> None:
         """Set the socket of the attempt. If the attempt was cut off, shut it at once."""
         with self._lock:
             self._socket = sock
-            if self._cut:
+            if self._cancelled:
                 _shut(sock)
 
-    def cut(self) -> None:
+    def cancel(self) -> None:
         """Cut the attempt off."""
         with self._lock:
-            self._cut = True
+            self._cancelled = True
             _shut(self._socket)
 
 
@@ -97,7 +97,7 @@ class _TargetQueue:
     def __init__(self, target: AlertTarget) -> None:
         self.notices: list[Notice] = []
         self._target = target
-        self._wire = Wire()
+        self._sock = CancellableSocket()
         self._outcomes: dict[int, NoticeOutcome] = {}  # by index in `notices`
         self._current = 0
         self._late = False
@@ -112,7 +112,7 @@ class _TargetQueue:
 
     def _work(self) -> None:
         limit, watch = self._target.timeout, Stopwatch()
-        send = sender(self._target, self._wire)
+        send = sender(self._target, self._sock)
         failed: set[str] = set()
         for number, notice in enumerate(self.notices):
             self._current = number
@@ -137,7 +137,7 @@ class _TargetQueue:
         self._thread.join(max(0.0, self._target.timeout + GRACE_SECONDS / 2 - watch.seconds()))
         if self._thread.is_alive():
             self._late = True
-            self._wire.cut()
+            self._sock.cancel()
             late = NoticeOutcome(
                 sent=False, error=f"no answer within {self._target.timeout:g} seconds"
             )
@@ -152,12 +152,12 @@ class _TargetQueue:
         return pairs
 
 
-def sender(target: AlertTarget, wire: Wire) -> Send:
+def sender(target: AlertTarget, sock: CancellableSocket) -> Send:
     """Return the function that sends an event to a target."""
     if target.command:
         return partial(run_command, target.command)
     if target.webhook:
-        return partial(post, target.webhook, target.headers, wire)
+        return partial(post, target.webhook, target.headers, sock)
     return log
 
 
@@ -227,11 +227,15 @@ def _end_of(file: IO[bytes]) -> str:
 
 
 def post(
-    url: str, headers: Sequence[tuple[str, str]], wire: Wire, event: bytes, seconds: float
+    url: str,
+    headers: Sequence[tuple[str, str]],
+    sock: CancellableSocket,
+    event: bytes,
+    seconds: float,
 ) -> SendResult:
     """Post an event to a URL; a status of 200 to 299 means delivered.
 
-    Redirects are not followed. seconds: the limit of each network operation. wire: can cut off the
+    Redirects are not followed. seconds: the limit of each network operation. sock: can cut off the
     whole attempt.
     """
     from http.client import HTTPConnection, HTTPException, HTTPSConnection
@@ -243,12 +247,12 @@ def post(
     try:
         with closing(kind(parts.hostname or "", parts.port, timeout=seconds)) as connection:
             connection.connect()
-            wire.use(connection.sock)
+            sock.use(connection.sock)
             try:
                 connection.request("POST", path, event, sent)
                 status = connection.getresponse().status
             finally:
-                wire.use(None)
+                sock.use(None)
     except (OSError, HTTPException) as exc:
         reason = str(exc) or type(exc).__name__
         return SendResult(f"{parts.scheme}://{parts.netloc} cannot be reached: {reason}", down=True)

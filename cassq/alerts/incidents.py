@@ -58,7 +58,7 @@ class Episode:
     def done(self) -> bool:
         """Whether it has ended and all targets were notified of that."""
         return self.ended_ms is not None and all(
-            telling.stage == RECOVERED for telling in self.tellings.values()
+            progress.stage == RECOVERED for progress in self.tellings.values()
         )
 
 
@@ -116,7 +116,7 @@ class AlertView:
     sidecars: Sequence[Finding] | None = None
     schedules: Sequence[Finding] | None = None
 
-    def looked_for(self, finding: Finding, looked_at: Collection[str]) -> bool:
+    def would_have_found(self, finding: Finding, looked_at: Collection[str]) -> bool:
         """Whether this pass would have found a problem that persists. looked_at: ids of the groups
         that were checked or are gone."""
         if finding.kind == LATE_SCHEDULE:
@@ -154,7 +154,7 @@ def plan(
             continue
         if before.claim_ms > now_ms:
             continue
-        over = finding is None and view.looked_for(before.finding, looked_at)
+        over = finding is None and view.would_have_found(before.finding, looked_at)
         step = _step(row, before, finding, over, targets, make_event, now_ms, claim_ms)
         if step is not None:
             steps.append(step)
@@ -208,21 +208,21 @@ def _kept(episodes: list[Episode], now_ms: int) -> tuple[list[Episode], list[str
     old = [e for e in kept if e.ended_ms is not None and now_ms - e.ended_ms >= KEPT_MS]
     old += [e for e in kept if e not in old][:-EPISODES_MAX]
     lost = [
-        f"target {name}: {event['data']['message']} ({telling.error or 'not tried'})"
+        f"target {name}: {event['data']['message']} ({progress.error or 'not tried'})"
         for episode in old
-        for name, telling in episode.tellings.items()
-        for event in episode.events[telling.stage :]
+        for name, progress in episode.tellings.items()
+        for event in episode.events[progress.stage :]
     ]
     return [episode for episode in kept if episode not in old], lost
 
 
 def _due(key: str, episode: Episode, targets: Mapping[str, Wants], now_ms: int) -> Iterable[Notice]:
     """The notices of an episode that are due now, in order for each target."""
-    for name, telling in episode.tellings.items():
-        if name in targets and telling.next_ms <= now_ms:
-            for stage in range(telling.stage + 1, len(episode.events) + 1):
+    for name, progress in episode.tellings.items():
+        if name in targets and progress.next_ms <= now_ms:
+            for stage in range(progress.stage + 1, len(episode.events) + 1):
                 event = episode.events[stage - 1]
-                yield Notice(key, episode.since_ms, name, stage, telling.tries, event)
+                yield Notice(key, episode.since_ms, name, stage, progress.tries, event)
 
 
 def _held_up(notice: Notice, episodes: Iterable[Episode], now_ms: int) -> bool:
@@ -246,8 +246,8 @@ def settled(
         episode = episodes[notice.episode]
         before = episode.tellings[notice.target]
         after = _after(before, notice.stage, outcome, now_ms)
-        tellings = {**episode.tellings, notice.target: after}
-        episodes[notice.episode] = replace(episode, tellings=tellings)
+        progress = {**episode.tellings, notice.target: after}
+        episodes[notice.episode] = replace(episode, tellings=progress)
     left = tuple(episode for episode in episodes.values() if not episode.done)
     return replace(state, episodes=left, claim_ms=0)
 
@@ -280,7 +280,7 @@ def load(data: str) -> IncidentState:
             e["since_ms"],
             e["ended_ms"],
             tuple(e["events"]),
-            {name: NoticeProgress(**telling) for name, telling in e["tellings"].items()},
+            {name: NoticeProgress(**progress) for name, progress in e["tellings"].items()},
         )
         for e in stored["episodes"]
     )

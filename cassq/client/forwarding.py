@@ -44,7 +44,7 @@ AT_ONCE = 5_000
 LEASE_MS = 30_000
 # Called with how many messages are now in their queues, and how many of these were there before;
 # returns whether to continue.
-Went = Callable[[int, int], bool]
+Progress = Callable[[int, int], bool]
 _NAME = re.compile(r"(?P<name>.+)~(?P<id>[0-9a-f]{24})")
 
 # The policy of a spool's queues: their messages are kept, however often forwarding fails.
@@ -120,11 +120,11 @@ class Forwarder:
         self._open_pusher = open_pusher
         self._owner = spool.ids.version()
 
-    def forward(self, went: Went = lambda _count, _found: True) -> Forwarded:
+    def forward(self, on_progress: Progress = lambda _count, _found: True) -> Forwarded:
         """Forward everything; one forwarder works on a spool's queue at a time.
 
-        Calls `went` with the counts of each batch, and, before each pop, with zeros; stops if that
-        call returns False. Raises BackendError if the cluster does not answer.
+        Calls `on_progress` with the counts of each batch, and, before each pop, with zeros; stops
+        if that call returns False. Raises BackendError if the cluster does not answer.
         """
         done = Forwarded()
         live = set(self._spool.catalog.queues.live())
@@ -136,7 +136,7 @@ class Forwarder:
             if not self._take(lease):
                 continue
             try:
-                self._forward_queue(queue, target, lease, done, went)
+                self._forward_queue(queue, target, lease, done, on_progress)
             finally:
                 self._spool.catalog.leases.drop(lease, self._owner)
         return done
@@ -145,7 +145,12 @@ class Forwarder:
         return self._spool.catalog.leases.take(lease, self._owner, LEASE_MS) is not None
 
     def _forward_queue(
-        self, queue: Queue, target: ForwardTarget, lease: str, done: Forwarded, went: Went
+        self,
+        queue: Queue,
+        target: ForwardTarget,
+        lease: str,
+        done: Forwarded,
+        on_progress: Progress,
     ) -> None:
         row = self._ports.catalog.queues.by_id(target.id)
         if row is None or row.deleted:
@@ -155,7 +160,7 @@ class Forwarder:
             done.stuck[queue.name] = f"pushing to {target.name!r} is paused"
             return
         with queue.popper() as popper, self._open_pusher(row) as pusher:
-            while went(0, 0) and self._take(lease):
+            while on_progress(0, 0) and self._take(lease):
                 try:
                     messages = popper.pop(AT_ONCE)
                 except CorruptionError as exc:
@@ -163,7 +168,7 @@ class Forwarder:
                     continue
                 if not messages:
                     return
-                self._carry(queue.row, row, messages, popper, pusher, done, went)
+                self._carry(queue.row, row, messages, popper, pusher, done, on_progress)
 
     def _carry(
         self,
@@ -173,45 +178,50 @@ class Forwarder:
         popper: Popper,
         pusher: Pusher,
         done: Forwarded,
-        went: Went,
+        on_progress: Progress,
     ) -> None:
-        """Push messages, one run of the same kind after another, and commit each run."""
+        """Push messages, one run of the same batch key after another, and commit each run."""
         now_ms = self._ports.catalog.now_ms()
-        left = list(_letters(messages))
+        left = list(_spilled(messages))
         if row.policy.key_lanes > 1:  # only the order of each key must be kept
-            left.sort(key=lambda letter: letter.key_lane(row.policy) or 0)
+            left.sort(key=lambda each: each.key_lane(row.policy) or 0)
         try:
-            for kind, run in groupby(list(left), lambda letter: letter.kind(now_ms, row.policy)):
-                letters = list(run)
-                intend = self._intend(kind, spool_row, row, letters)
-                batch = _batch(letters, kind)
-                pusher.push_intended(batch, intend, kind.lane)
-                popper.commit([letter.message for letter in letters])
-                left = left[len(letters) :]
-                done.count += len(letters)
+            runs = groupby(list(left), lambda each: each.batch_key(now_ms, row.policy))
+            for batch_key, run in runs:
+                spilled = list(run)
+                intend = self._intend(batch_key, spool_row, row, spilled)
+                batch = _batch(spilled, batch_key)
+                pusher.push_intended(batch, intend, batch_key.lane)
+                popper.commit([each.message for each in spilled])
+                left = left[len(spilled) :]
+                done.count += len(spilled)
                 done.found += intend.found
-                pusher.tally.forwarded += len(letters)
+                pusher.tally.forwarded += len(spilled)
                 pusher.tally.found += intend.found
-                went(len(letters), intend.found)
+                on_progress(len(spilled), intend.found)
         except CassqError as exc:
             if not isinstance(exc, OwnershipError):
-                popper.release([letter.message for letter in left])
+                popper.release([each.message for each in left])
             raise
 
     def _intend(
-        self, kind: Kind, spool_row: QueueRow, row: QueueRow, letters: Iterable[SpilledMessage]
+        self,
+        batch_key: BatchKey,
+        spool_row: QueueRow,
+        row: QueueRow,
+        spilled: Iterable[SpilledMessage],
     ) -> DedupPush:
-        if kind.deduplicated:
-            users = [letter.headers.get(DEDUP_HEADER) for letter in letters]
+        if batch_key.deduplicated:
+            users = [each.headers.get(DEDUP_HEADER) for each in spilled]
             return DedupPush(self._ports, lambda: row, users)
-        ids = [str(letter.message.id) for letter in letters]
+        ids = [str(each.message.id) for each in spilled]
         return ForwardedPush(self._ports, self._spool, spool_row, row.id, ids)
 
 
 # --- messages as stored in a spool ----------------------------------------------------------------
 
 
-class Kind(NamedTuple):
+class BatchKey(NamedTuple):
     """What messages that are pushed together must have in common."""
 
     lane: int | None
@@ -228,12 +238,12 @@ class SpilledMessage(NamedTuple):
     headers: dict[str, str]
     due_ms: int
 
-    def kind(self, now_ms: int, policy: QueuePolicy) -> Kind:
+    def batch_key(self, now_ms: int, policy: QueuePolicy) -> BatchKey:
         delay_ms = self.due_ms - now_ms
         lane = lane_of(delay_ms) if delay_ms > 0 and not policy.strict else None
         deduplicated = policy.dedup_window > 0 and DEDUP_HEADER in self.headers
         priority = 0 if policy.strict else self.message.priority
-        return Kind(lane, deduplicated, priority, self.key_lane(policy))
+        return BatchKey(lane, deduplicated, priority, self.key_lane(policy))
 
     def key_lane(self, policy: QueuePolicy) -> int | None:
         """The lane of its key; None without a key, or if the queue has only one lane."""
@@ -241,23 +251,23 @@ class SpilledMessage(NamedTuple):
         return None if key is None or lanes == 1 else key_lane_of(key, lanes)
 
 
-def _letters(messages: Messages) -> Iterator[SpilledMessage]:
+def _spilled(messages: Messages) -> Iterator[SpilledMessage]:
     for message in messages:
         headers = message.headers
         due_ms = int(headers.pop(DUE_HEADER, "0"))
         yield SpilledMessage(message, encode_headers(headers, room=_HEADER_ROOM), headers, due_ms)
 
 
-def _batch(letters: Sequence[SpilledMessage], kind: Kind) -> Batch:
+def _batch(spilled: Sequence[SpilledMessage], batch_key: BatchKey) -> Batch:
     """Messages as originally pushed, with the ids that their pushers got."""
     return Batch(
-        [letter.message.payload for letter in letters],
-        [letter.message.pushed_ms for letter in letters],
-        [letter.stored for letter in letters],
-        [letter.message.key for letter in letters],
-        [letter.message.id.encode() for letter in letters],
-        dues_ms=None if kind.lane is None else [letter.due_ms for letter in letters],
-        priority=kind.priority,
+        [each.message.payload for each in spilled],
+        [each.message.pushed_ms for each in spilled],
+        [each.stored for each in spilled],
+        [each.message.key for each in spilled],
+        [each.message.id.encode() for each in spilled],
+        dues_ms=None if batch_key.lane is None else [each.due_ms for each in spilled],
+        priority=batch_key.priority,
     )
 
 

@@ -15,7 +15,7 @@ from cassq.errors import QueueExistsError, QueueNotFoundError
 from cassq.producer.pusher import Pusher
 
 
-def have_queue(client: Client, name: str, settings: Mapping[str, Any]) -> Queue:
+def ensure_queue(client: Client, name: str, settings: Mapping[str, Any]) -> Queue:
     """The queue of this name, created with `settings` if it does not exist; an existing queue keeps
     its own settings. Raises as `Client.create_queue`. Cost: one read, if the queue exists."""
     try:
@@ -27,7 +27,7 @@ def have_queue(client: Client, name: str, settings: Mapping[str, Any]) -> Queue:
             return client.queue(name)
 
 
-class QueuePlace:
+class QueueRegistry:
     """The queues of a URL, opened when they are first used. Thread-safe. settings: of the queues
     that it creates."""
 
@@ -74,7 +74,7 @@ class QueuePlace:
         client = self._connected()
         found = self._queues.get(name)
         if found is None:
-            found = self._queues[name] = have_queue(client, name, self._settings)
+            found = self._queues[name] = ensure_queue(client, name, self._settings)
         return found
 
     def close(self) -> None:

@@ -48,17 +48,17 @@ class Offline:
     Until then a client can only push to the queues that its spool knows, by its machine's clock.
     Everything else needs the ports of the place, and raises BackendUnavailableError.
 
-    really: opens the place, and counts requests in its argument; raises BackendError while no
+    open_place: opens the place, and counts requests in its argument; raises BackendError while no
     server answers. why: the text of its first error. life: the client's, also once the place is
     open.
     """
 
     def __init__(
-        self, really: Callable[[Requests], Embedded], why: str, life: Life | None = None
+        self, open_place: Callable[[Requests], Embedded], why: str, life: Life | None = None
     ) -> None:
         self.life: Life = life or Life()
         self.requests: Requests = Requests()
-        self._really = really
+        self._open_place = open_place
         self._why = why
         self._mutex = threading.Lock()
         self._place: Embedded | None = None
@@ -70,7 +70,7 @@ class Offline:
             if self._place is None:
                 if self._closed:
                     self.opened()
-                place = self._really(self.requests)
+                place = self._open_place(self.requests)
                 self._place = place._replace(ports=place.ports._replace(life=self.life))
             return self._place
 
@@ -253,7 +253,7 @@ class Runtime:
     def changed(self, row: QueueRow | GroupRow) -> None:
         """Apply settings that this client changed to its own pushers and poppers."""
         for queue in set(self.open.values()):
-            queue.take_up(row)
+            queue.use(row)
 
     def forget(self, names: Iterable[str]) -> set[WatchedQueue]:
         """Stop maintaining these queues' pushers and poppers, and do not close them later. Returns

@@ -78,7 +78,7 @@ class Spool:
         self._forwarding = threading.Lock()
         self._working = True
         self._stopped = False  # whether to interrupt forwarding in progress
-        self._told: dict[str, str] = {}
+        self._warned: dict[str, str] = {}
         self.found: int = 0
 
     # --- spilling -------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ class Spool:
                 pause, again = LOOK_SECONDS, 0.0
             except CassqError as exc:
                 if not is_outage(exc):
-                    self._tell("", str(exc))
+                    self._warn("", str(exc))
                 pause = again = min(max(2 * again, TRY_SECONDS_MIN), TRY_SECONDS_MAX)
             except Exception:
                 logger.exception("forwarding failed unexpectedly, trying again later")
@@ -165,24 +165,24 @@ class Spool:
             if self._forwarder is None:
                 spool = self._place.ports
                 self._forwarder = Forwarder(spool, self._queues, ports, self._open_pusher)
-            done = self._forwarder.forward(self._went)
+            done = self._forwarder.forward(self._on_progress)
         if self.overflow.down:
             ports.catalog.queues.by_id("none")  # raises while the cluster does not answer
             self.overflow.well()
         for name, why in done.stuck.items():
-            self._tell(name, why)
+            self._warn(name, why)
         return done
 
-    def _went(self, count: int, found: int) -> bool:
+    def _on_progress(self, count: int, found: int) -> bool:
         if count:
             self.found += found
             self.overflow.well()
         return not self._stopped
 
-    def _tell(self, name: str, why: str) -> None:
+    def _warn(self, name: str, why: str) -> None:
         """Log a warning, unless the last one about this queue gave the same reason."""
-        if self._told.get(name) != why:
-            self._told[name] = why
+        if self._warned.get(name) != why:
+            self._warned[name] = why
             logger.warning("spilled messages are not forwarded: %s", why)
 
     # --- inspecting and closing -----------------------------------------------------------------

@@ -106,7 +106,7 @@ class WatchedQueue:
         except GroupNotFoundError:
             return  # its poppers raise it to their callers
 
-    def take_up(self, row: QueueRow | GroupRow) -> None:
+    def use(self, row: QueueRow | GroupRow) -> None:
         """Use a row that this client has just read or changed."""
         if isinstance(row, QueueRow):
             if row.id == self.id:

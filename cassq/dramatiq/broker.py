@@ -8,7 +8,7 @@ from typing import Any
 
 from cassq.base.arguments import DELAY_MAX_SECONDS, check_seconds
 from cassq.base.clock import Stopwatch, SystemClock
-from cassq.client.places import QueuePlace
+from cassq.client.places import QueueRegistry
 from cassq.client.queue import Queue
 from cassq.consumer.delivery import Message as Delivered
 from cassq.extras import wanted
@@ -36,7 +36,7 @@ class Broker(dramatiq.Broker):
         settings: QueueSettings | None = None,
     ) -> None:
         super().__init__(middleware=middleware)
-        self._place = QueuePlace(url, settings or {})
+        self._registry = QueueRegistry(url, settings or {})
 
     def declare_queue(self, queue_name: str) -> None:
         """Declare a queue; it is created when it is first used. Raises InvalidNameError."""
@@ -54,7 +54,7 @@ class Broker(dramatiq.Broker):
             check_seconds("delay", seconds, DELAY_MAX_SECONDS)
         self.emit_before("enqueue", message, delay)
         headers = {"dramatiq-id": message.message_id, "dramatiq-actor": message.actor_name}
-        self._place.pusher(message.queue_name).push(
+        self._registry.pusher(message.queue_name).push(
             message.encode(), headers=headers, delay=seconds
         )
         self.emit_after("enqueue", message, delay)
@@ -64,12 +64,12 @@ class Broker(dramatiq.Broker):
         """A consumer of a queue. prefetch: how many messages it may have at once. timeout: how many
         milliseconds it waits for one. Raises Dramatiq's QueueNotFound."""
         self._check(queue_name)
-        return Consumer(self._place.queue(queue_name), prefetch, timeout / 1000)
+        return Consumer(self._registry.queue(queue_name), prefetch, timeout / 1000)
 
     def flush(self, queue_name: str) -> None:
         """Remove all messages that wait in a queue."""
         self._check(queue_name)
-        self._place.queue(queue_name).purge()
+        self._registry.queue(queue_name).purge()
 
     def flush_all(self) -> None:
         """Remove all messages that wait in the declared queues."""
@@ -80,7 +80,7 @@ class Broker(dramatiq.Broker):
         """For tests: wait until all messages of a queue are done, also delayed ones. timeout: in
         milliseconds. Raises Dramatiq's QueueJoinTimeout and QueueNotFound."""
         self._check(queue_name)
-        queue, watch, clock = self._place.queue(queue_name), Stopwatch(), SystemClock()
+        queue, watch, clock = self._registry.queue(queue_name), Stopwatch(), SystemClock()
         while True:
             group = queue.stats().groups["default"]
             if not group.waiting + group.pending + group.delayed:
@@ -91,7 +91,7 @@ class Broker(dramatiq.Broker):
 
     def close(self) -> None:
         """Close the client of this process."""
-        self._place.close()
+        self._registry.close()
 
     def _check(self, queue_name: str) -> None:
         if queue_name not in self.queues:

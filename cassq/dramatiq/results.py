@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cassq.client.places import QueuePlace
+from cassq.client.places import QueueRegistry
 from cassq.extras import wanted
 
 with wanted("the results backend for Dramatiq needs", "dramatiq", "dramatiq"):
@@ -18,19 +18,19 @@ class Results(ResultBackend):
 
     def __init__(self, url: str | None = None, **options: Any) -> None:
         super().__init__(**options)
-        self._place = QueuePlace(url, {})
+        self._registry = QueueRegistry(url, {})
 
     def _get(self, message_key: str) -> Any:
-        raw = self._place.client.ports.catalog.results.get(_key(message_key))
+        raw = self._registry.client.ports.catalog.results.get(_key(message_key))
         return Missing if raw is None else self.encoder.decode(raw)
 
     def _store(self, message_key: str, result: Any, ttl: int) -> None:
-        results = self._place.client.ports.catalog.results
+        results = self._registry.client.ports.catalog.results
         results.put(_key(message_key), self.encoder.encode(result), ttl / 1000)
 
     def close(self) -> None:
         """Close the client of this process."""
-        self._place.close()
+        self._registry.close()
 
 
 def _key(message_key: str) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from cassq.base.clock import SystemClock
 from cassq.client.client import Client
 from cassq.client.connecting import connect, local_directory
-from cassq.client.places import have_queue
+from cassq.client.places import ensure_queue
 from cassq.client.queue import Queue
 from cassq.errors import QueueNotFoundError
 from cassq.kombu.names import queue_name
@@ -75,7 +75,7 @@ class TransportBroker:
         with self._lock:
             queue = self._queues.get(name)
             if queue is None:
-                queue = self._queues[name] = have_queue(self.client, name, settings)
+                queue = self._queues[name] = ensure_queue(self.client, name, settings)
             return queue
 
     def exchange_queue(self, exchange: str, options: TransportOptions) -> Queue:

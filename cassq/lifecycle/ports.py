@@ -96,7 +96,7 @@ class Life:
         mine = self.mine
         return mine.calling.locked() or mine.waiting.locked() or self._in_catalog()
 
-    def put_off(self, act: Callable[[], object]) -> None:
+    def defer(self, act: Callable[[], object]) -> None:
         """Call `act` when this thread's current call ends."""
         self.later.append((threading.get_ident(), act))
 
@@ -110,16 +110,16 @@ class Life:
             return
         if self.busy:
             meanwhile()
-            self.put_off(lambda: self.end(close))
+            self.defer(lambda: self.end(close))
             return
         try:
             with self.enter():
                 close()
         finally:
             if self.later:
-                self.catch_up()
+                self.run_deferred()
 
-    def catch_up(self) -> None:
+    def run_deferred(self) -> None:
         """At the end of a call, run what was deferred."""
         if self.busy:
             return
@@ -168,7 +168,7 @@ def operation(call: C) -> C:
                 return call(self, *args, **kwargs)
         finally:
             if life.later:
-                life.catch_up()
+                life.run_deferred()
 
     return cast(C, guarded)
 

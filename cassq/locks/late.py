@@ -11,12 +11,12 @@ from cassq.locks.port import Lock, Locker
 class LateLocker(Locker):
     """Opens a locker on first use: clients that need no lock do not connect to a lock service.
 
-    really: opens the locker. If it raises an error, so does `acquire`, and the next `acquire` tries
-    again.
+    open_locker: opens the locker. If it raises an error, so does `acquire`, and the next `acquire`
+    tries again.
     """
 
-    def __init__(self, really: Callable[[], Locker]) -> None:
-        self._really = really
+    def __init__(self, open_locker: Callable[[], Locker]) -> None:
+        self._open_locker = open_locker
         self._opening = threading.Lock()
         self._locker: Locker | None = None
 
@@ -33,7 +33,7 @@ class LateLocker(Locker):
     def _opened(self) -> Locker:
         with self._opening:
             if self._locker is None:
-                self._locker = self._really()
+                self._locker = self._open_locker()
             return self._locker
 
     def close(self) -> None:

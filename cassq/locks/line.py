@@ -31,7 +31,7 @@ PATIENCE_MS = 300  # how long a client that is first in line may take to make a 
 LENGTH_MAX = 100
 
 
-class Line:
+class WaitingLine:
     """The places of one client in the lines of groups. Thread-safe. owner: a unique name."""
 
     def __init__(self, leases: Leases, clock: Clock, owner: str) -> None:

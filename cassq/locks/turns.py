@@ -25,7 +25,7 @@ from enum import Enum
 from cassq.base.clock import Clock, wait_event
 from cassq.catalog.port import Leases
 from cassq.errors import BackendError
-from cassq.locks.line import REQUEST_MS, Line
+from cassq.locks.line import REQUEST_MS, WaitingLine
 from cassq.locks.port import Lock, Locker
 from cassq.model.rows import Cursor
 
@@ -183,7 +183,7 @@ class Turns:
         self._clock = clock
         self._mutex = threading.Lock()
         self._kept: dict[str, HeldTurn] = {}  # by the lock's name
-        self._line = Line(leases, clock, owner)
+        self._line = WaitingLine(leases, clock, owner)
         self._gave_way: dict[str, int] = {}  # group → until when another client goes first
 
     def now_ms(self) -> int:
@@ -236,8 +236,8 @@ class Turns:
         """Take the lock; None while another client has it, or goes first. in_line: the group has no
         other lock that may be free, so a client in line does not try it out of turn.
 
-        Cost: that of `Locker.acquire`; that of `Line.ask` if the lock is taken, or if this client
-        is in line and not next.
+        Cost: that of `Locker.acquire`; that of `WaitingLine.ask` if the lock is taken, or if this
+        client is in line and not next.
         """
         now_ms = self._clock.boot_ms()
         if self._goes_first(group_id, popper, now_ms):

@@ -301,7 +301,7 @@ class Relay:
         headers, refused = self._headers(rows, policy)
         count = target.quota.admit(len(headers), whole=False)
         if count < len(headers):
-            refused = target.quota.full()
+            refused = target.quota.full_error()
         some = rows[:count]
         noting = PlaceNotes(
             lambda place: self._database.note(epoch, place),

@@ -397,7 +397,7 @@ def admitted(gate: Quota, entries: list[PendingPush], queue: QueueRow) -> list[P
         return entries
     count = gate.admit(len(entries), whole=False)
     for entry in entries[count:]:
-        entry.error = gate.full()
+        entry.error = gate.full_error()
     return entries[:count]
 
 

@@ -75,18 +75,18 @@ def paused(value: bool, *, push: bool, pop: bool) -> QueueSettings:
     return changes
 
 
-def drained(clock: Clock, left_now: Callable[[], int], seconds: float, learnt_ms: int) -> int:
+def drained(clock: Clock, left_now: Callable[[], int], seconds: float, notice_ms: int) -> int:
     """Wait until every group has committed everything, for at most `seconds`, but at least for
-    `learnt_ms`. Returns how many messages the slowest group has left.
+    `notice_ms`. Returns how many messages the slowest group has left.
 
-    left_now: returns that number at the moment. learnt_ms: how long pushes may still arrive.
+    left_now: returns that number at the moment. notice_ms: how long pushes may still arrive.
     """
     started_ms = clock.boot_ms()
     while True:
         passed_ms = clock.boot_ms() - started_ms
         left = left_now()
         over = left == 0 or passed_ms >= seconds * 1000
-        if over and passed_ms >= learnt_ms:
+        if over and passed_ms >= notice_ms:
             return left
         clock.sleep(DRAIN_LOOK_SECONDS)
 
@@ -166,7 +166,7 @@ class Quota:
                 trim(self._ports, self._queue(), self._dead_letter, extra=count)
                 self._look()
         elif room <= 0 or (whole and count > room):
-            raise self.full(count)
+            raise self.full_error(count)
         else:
             count = min(count, room)
         self._length += count
@@ -188,7 +188,7 @@ class Quota:
         most = self._queue().policy.max_length
         self._allowance = 0 if most is None else max(0, most - self._length) // 10
 
-    def full(self, count: int = 1) -> QueueFullError:
+    def full_error(self, count: int = 1) -> QueueFullError:
         """The error for a push of `count` messages, by the length at the last check."""
         name, most = self._queue().name, self._most
         length = counted(self._length, "uncommitted message")

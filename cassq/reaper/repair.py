@@ -25,7 +25,7 @@ from cassq.reaper.actions import DONE, FAILED, VOID, Action, Pass, Scope
 VERB = "repair"
 
 
-class RepairMemory(NamedTuple):
+class RepairSnapshot(NamedTuple):
     """The sidecars, the placements of extents, and the damaged and missing replicas, by pipe."""
 
     fleet: Fleet
@@ -34,7 +34,7 @@ class RepairMemory(NamedTuple):
     missing: Mapping[str, Sequence[ReplicaAt]]
 
 
-def plan(snapshot: RepairMemory) -> list[Action]:
+def plan(snapshot: RepairSnapshot) -> list[Action]:
     """Decide what these extents need; those with the fewest good replicas come first. Pure."""
     fleet, placements, damaged, missing = snapshot
     states = [
@@ -85,14 +85,14 @@ class Repair(Pass):
         made = self._walk.go_on(upkeep, fleet, until_ms)
         return self._mend(upkeep, fleet, until_ms) + emptied(made, fleet)
 
-    def _kept(self, upkeep: Upkeep, fleet: Fleet) -> RepairMemory:
+    def _kept(self, upkeep: Upkeep, fleet: Fleet) -> RepairSnapshot:
         """All placements, for a dry run."""
         kept, missing = list[Placement](), dict[str, Sequence[ReplicaAt]]()
         pages = self._ports.catalog.sidecars.placements()
         while page := list(islice(pages, PAGE)):
             kept += page
             missing |= upkeep.missing(fleet, page)
-        return RepairMemory(fleet, kept, upkeep.damaged(fleet), missing)
+        return RepairSnapshot(fleet, kept, upkeep.damaged(fleet), missing)
 
     def _mend(self, upkeep: Upkeep, fleet: Fleet, until_ms: int) -> list[Action]:
         actions = planned(self._walk.needs(fleet))

@@ -24,11 +24,11 @@ class SeenLease(NamedTuple):
 
     beat: int
     since_ms: int
-    asked_ms: int
+    checked_ms: int
     queue_id: str = ""
 
 
-class Sightings:
+class LeaseWatch:
     """A watcher's memory of each pipe's lease. Times are by its own boot clock."""
 
     def __init__(self) -> None:
@@ -54,11 +54,11 @@ class Sightings:
                     pipe.beat, now_ms, now_ms, pipe.queue_id
                 )  # its writer is alive
             else:
-                still.append((before.asked_ms, pipe))
+                still.append((before.checked_ms, pipe))
         still.sort(key=lambda entry: entry[0])
         asked = [pipe for _, pipe in still[:ASKED_MAX]]
         for pipe in asked:
-            self.seen[pipe.id] = self.seen[pipe.id]._replace(asked_ms=now_ms)
+            self.seen[pipe.id] = self.seen[pipe.id]._replace(checked_ms=now_ms)
         return unseen + asked
 
 
@@ -95,7 +95,7 @@ class Seal(PlannedPass[Unsealed]):
 
     def __init__(self, ports: Ports) -> None:
         super().__init__(ports)
-        self._sightings = Sightings()
+        self._leases = LeaseWatch()
 
     def now_ms(self) -> int:
         return self._ports.clock.boot_ms()
@@ -104,14 +104,14 @@ class Seal(PlannedPass[Unsealed]):
         """Cost: one query; a look into the extents of new pipes, and of at most `ASKED_MAX` pipes
         whose leases were not renewed since the last run."""
         pipes = self._ports.catalog.pipes.unsealed(scope.ids)
-        seen = self._sightings.seen
+        seen = self._leases.seen
         scoped = {
             pipe_id
             for pipe_id, last in seen.items()
             if scope.ids is None or last.queue_id in scope.ids
         }
         gone = scoped - {pipe.id for pipe in pipes}
-        to_ask = self._sightings.watch(pipes, self.now_ms(), gone)
+        to_ask = self._leases.watch(pipes, self.now_ms(), gone)
         abandoned = self._ports.store.all_abandoned([pipe.id for pipe in to_ask])
         now_ms = self.now_ms()
         doubtful = [
@@ -129,5 +129,5 @@ class Seal(PlannedPass[Unsealed]):
     def apply(self, action: Action) -> str | None:
         """Cost: one synced catalog transaction, and a scan from the pipe's last published end."""
         end = seal_pipe(self._ports.catalog, self._ports.store, action.subject)
-        self._sightings.seen.pop(action.subject, None)
+        self._leases.seen.pop(action.subject, None)
         return "gone already" if end is None else f"at seq {end.seq}"

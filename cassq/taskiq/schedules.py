@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from cassq.base.arguments import check_seconds
 from cassq.base.clock import SystemClock, attempts, contended
-from cassq.client.places import QueuePlace
+from cassq.client.places import QueueRegistry
 from cassq.errors import UsageError
 from cassq.extras import wanted
 from cassq.model.queues import check_queue_name
@@ -67,7 +67,7 @@ class ScheduleSource(taskiq.ScheduleSource):
         self, url: str | None = None, name: str = "taskiq", *, claim_timeout: float = 30.0
     ) -> None:
         check_seconds("claim_timeout", claim_timeout, CLAIM_SECONDS_MAX)
-        self._place = QueuePlace(url, {})
+        self._registry = QueueRegistry(url, {})
         self._name = check_queue_name(name)
         self._claim_ms = round(claim_timeout * 1000)
         self._clock = SystemClock()
@@ -75,11 +75,11 @@ class ScheduleSource(taskiq.ScheduleSource):
 
     async def startup(self) -> None:
         """Open the client. Raises as `cassq.connect`."""
-        await asyncio.to_thread(lambda: self._place.client)
+        await asyncio.to_thread(lambda: self._registry.client)
 
     async def shutdown(self) -> None:
         """Close the client."""
-        await asyncio.to_thread(self._place.close)
+        await asyncio.to_thread(self._registry.close)
 
     async def get_schedules(self) -> list[ScheduledTask]:
         """All schedules. Cost: a read."""
@@ -123,7 +123,7 @@ class ScheduleSource(taskiq.ScheduleSource):
 
     @property
     def _catalog(self) -> Any:
-        return self._place.client.ports.catalog
+        return self._registry.client.ports.catalog
 
     @property
     def _key(self) -> str:

@@ -28,7 +28,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, overl
 from cassq.base.arguments import check_seconds, message_place
 from cassq.client.client import Client
 from cassq.client.connecting import connect
-from cassq.client.places import have_queue
+from cassq.client.places import ensure_queue
 from cassq.client.queue import Queue
 from cassq.consumer.delivery import Message
 from cassq.errors import (
@@ -407,7 +407,7 @@ class App:
         most = max((len(task.retries) for task in tasks if task.retries is not None), default=0)
         if most >= QueuePolicy().max_deliveries:
             settings = {"max_deliveries": most + 1, **settings}
-        queue = have_queue(client, name, settings)
+        queue = ensure_queue(client, name, settings)
         if any(task.key is not None for task in tasks):
             have_keyed_group(queue)
         if queue.policy.max_deliveries <= most:

@@ -96,7 +96,7 @@ NOTE_PLACE = "INSERT INTO group_places (group_id, queue_id, name) VALUES (?, ?, 
 UNNOTE_PLACE = "DELETE FROM group_places WHERE group_id = ?"
 
 # Sets the desired number of pipes, by compare-and-set.
-WISH = (
+SET_DESIRED_PIPES = (
     "UPDATE queues SET wished_pipes = ?, wished_ms = ? WHERE queue_id = ?"
     " IF wished_pipes = ? AND wished_ms = ? AND deleted = false"
 )
@@ -397,7 +397,7 @@ class CassandraQueues(Queues):
             row = self._rows.queues.by_id(queue.id)
             return row is not None and (row.desired_pipes, row.desired_ms) == (pipes, at_ms)
 
-        return self._cql.apply_settled(WISH, values, is_set)
+        return self._cql.apply_settled(SET_DESIRED_PIPES, values, is_set)
 
     def live(self) -> list[str]:
         """Cost: as `Pipes.unsealed`."""

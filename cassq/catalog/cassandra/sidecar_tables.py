@@ -22,12 +22,12 @@ _BEFORE_ALL = -(1 << 63)  # a token that no key has
 
 # The fields that a sidecar reports about itself.
 _FACTS = tuple(each.name for each in fields(SidecarRow) if each.name not in ("name", "state"))
-_TOLD = ", ".join(_FACTS)
-_SIDECAR = f"{_TOLD}, name, state, state_of"
+_REPORTED = ", ".join(_FACTS)
+_SIDECAR = f"{_REPORTED}, name, state, state_of"
 # All sidecars, or one: they are few, in one partition.
 SIDECARS = f"SELECT {_SIDECAR} FROM sidecars WHERE all_of = 0"
 SIDECAR = f"{SIDECARS} AND name = ?"
-BEAT = f"INSERT INTO sidecars (all_of, name, {_TOLD}) VALUES (0, ?{', ?' * len(_FACTS)})"
+BEAT = f"INSERT INTO sidecars (all_of, name, {_REPORTED}) VALUES (0, ?{', ?' * len(_FACTS)})"
 SET_STATE = "UPDATE sidecars SET state = ?, state_of = ? WHERE all_of = 0 AND name = ?"
 FORGET = "DELETE FROM sidecars WHERE all_of = 0 AND name = ?"
 

@@ -46,7 +46,7 @@ BUSY = """
 SELECT DISTINCT queue_id FROM pipes INDEXED BY pipes_unsealed WHERE state < 2 AND rate > 0
 UNION SELECT id FROM queues WHERE wished_pipes > 1 AND deleted = 0"""
 # Sets the desired number of pipes, by compare-and-set: by key.
-WISH = """
+SET_DESIRED_PIPES = """
 UPDATE queues SET wished_pipes = ?1, wished_ms = ?2
 WHERE id = ?3 AND wished_pipes = ?4 AND wished_ms = ?5 AND deleted = 0"""
 # Queues with live pipes: steps from queue to queue in the partial index of live pipes.
@@ -243,7 +243,7 @@ class SqliteQueues(Queues):
     def set_desired_pipes(self, queue: QueueRow, pipes: int, at_ms: int) -> bool:
         with self._db.lock, self._db.write(synced=False) as tx:
             values = (pipes, at_ms, queue.id, queue.desired_pipes, queue.desired_ms)
-            return tx.execute(WISH, values).rowcount == 1
+            return tx.execute(SET_DESIRED_PIPES, values).rowcount == 1
 
     def live(self) -> list[str]:
         return [queue_id for (queue_id,) in self._db.read(LIVE_QUEUES)]

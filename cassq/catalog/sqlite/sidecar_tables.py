@@ -13,16 +13,16 @@ from cassq.model.sidecar_rows import Placement, SidecarRow, SidecarState, replic
 PAGE = 1000  # placements read in one statement, so that other threads do not wait long
 
 _COLUMNS = tuple(each.name for each in fields(SidecarRow))
-_TOLD = ", ".join(_COLUMNS)
+_COLUMN_LIST = ", ".join(_COLUMNS)
 # A beat: one row by key. A new row, or one of another generation, starts as up.
 BEAT = f"""
-INSERT INTO sidecars ({_TOLD}) VALUES ({", ".join(f":{name}" for name in _COLUMNS)})
+INSERT INTO sidecars ({_COLUMN_LIST}) VALUES ({", ".join(f":{name}" for name in _COLUMNS)})
 ON CONFLICT (name) DO UPDATE SET
     {", ".join(f"{name} = excluded.{name}" for name in _COLUMNS if name != "state")},
     state = CASE WHEN sidecars.generation = excluded.generation THEN sidecars.state ELSE 0 END
-RETURNING {_TOLD}"""
+RETURNING {_COLUMN_LIST}"""
 # All sidecars: they are few.
-SIDECARS = f"SELECT {_TOLD} FROM sidecars ORDER BY name"
+SIDECARS = f"SELECT {_COLUMN_LIST} FROM sidecars ORDER BY name"
 
 _PLACEMENT = "pipe_id, queue_name, strict, replicas, wanted, version, created_ms, end_seq"
 ADD_PLACEMENT = f"INSERT OR IGNORE INTO placements ({_PLACEMENT}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"

@@ -142,7 +142,7 @@ def _open(
                 note_rebuild(catalog)
             found = adopt(catalog, store, ids)
             if lost or found.messages:
-                logger.warning("%s", _told(directory, found, lost=lost))
+                logger.warning("%s", _adoption_warning(directory, found, lost=lost))
         else:
             requests = Requests()
             from cassq.extents.sidecar import open_sidecar_store
@@ -333,7 +333,7 @@ def adopt(catalog: SqliteCatalog, store: ExtentStore, ids: Ids) -> AdoptedPipes:
     return AdoptedPipes(messages, in_use)
 
 
-def _told(directory: Path, found: AdoptedPipes, *, lost: bool) -> str:
+def _adoption_warning(directory: Path, found: AdoptedPipes, *, lost: bool) -> str:
     """The warning about messages in pipes that had no row."""
     counts = [f"{count:,} of queue {name!r}" for name, count in sorted(found.messages.items())]
     listed = ", ".join(counts[:_QUEUES_LISTED_MAX])

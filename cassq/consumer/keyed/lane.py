@@ -31,7 +31,14 @@ from cassq.consumer.keyed.holding import HeldKeyNotices
 from cassq.consumer.keyed.keys import Acked, KeyLine, PopperCallbacks
 from cassq.consumer.keyed.receiving import Receiving
 from cassq.consumer.keyed.segment_hold import LaneMessages, SegmentHold, give_up_all, give_up_late
-from cassq.consumer.keyed.segments import Adrift, Entry, Segment, delivery_of, in_hand, seqs_of
+from cassq.consumer.keyed.segments import (
+    Entry,
+    ForgottenInHand,
+    Segment,
+    delivery_of,
+    in_hand,
+    seqs_of,
+)
 from cassq.consumer.keyed.take_over import HELD_FOR, LaterRows, TakeOver, lane_lock
 from cassq.consumer.keyed.waiting import Waiting
 from cassq.consumer.keyed.watching import Watch
@@ -70,7 +77,7 @@ class Lane(LaneMessages):
         claimer: Claimer,
         settler: Settler,
         acknowledger: Acknowledger,
-        says: PopperCallbacks,
+        callbacks: PopperCallbacks,
         keep_alive_ms: float,
         part: LanePart,
     ) -> None:
@@ -82,7 +89,7 @@ class Lane(LaneMessages):
         self._claimer = claimer
         self._settler = settler
         self._acknowledger = acknowledger
-        self._flush, self._wake, self._ring = says
+        self._flush, self._wake, self._ring = callbacks
         self._keep_alive_ms = keep_alive_ms
         self._lock: Lock | None = None
         self._known = False  # whether all that is unsettled is in line
@@ -103,7 +110,7 @@ class Lane(LaneMessages):
             self._own, self._forget,
         )  # fmt: skip
         self._segments: dict[Delivery, Segment] = {}
-        self._adrift = Adrift()
+        self._forgotten = ForgottenInHand()
         self._bytes = 0  # of their messages
         self._after: list[Acked] = []  # whose acks are not written
         self._goes_on = False  # some ready messages follow others whose acks are not written
@@ -471,7 +478,7 @@ class Lane(LaneMessages):
         begin anew. What was in hand is delivered again after a claim timeout."""
         for delivery, segment in list(self._segments.items()):
             if segment.out:
-                self._adrift.add(len(segment.out), delivery.due_ms)
+                self._forgotten.add(len(segment.out), delivery.due_ms)
             self._settler.forget(delivery)
         self._clear()
 
@@ -638,7 +645,7 @@ class Lane(LaneMessages):
     def in_hand(self) -> int:
         """How many messages consumers have. Cost: linear in the rows held."""
         count = sum(len(segment.out) for segment in self._segments.values())
-        count += self._adrift.count(self._catalog.now_ms)
+        count += self._forgotten.count(self._catalog.now_ms)
         return count + self._elsewhere.in_hand(self._claimer.name)
 
     def _keep(self, timeout_ms: int) -> None:

@@ -43,7 +43,7 @@ _NEVER = 3600.0
 
 class Lanes:
     """The lanes of a group, as one popper works on them. of_part: makes a claimer for the `part` of
-    a lane. parts, says, keep_alive_ms: as for `Lane`; the claimer is the popper's."""
+    a lane. parts, callbacks, keep_alive_ms: as for `Lane`; the claimer is the popper's."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Lanes:
         queue: Callable[[], QueueRow],
         group: Callable[[], GroupRow],
         parts: tuple[Claimer, Settler, Acknowledger],
-        says: PopperCallbacks,
+        callbacks: PopperCallbacks,
         of_part: Callable[..., Claimer],
         keep_alive_ms: float,
     ) -> None:
@@ -65,7 +65,7 @@ class Lanes:
         self._claimer = claimer
         self._claimers = [claimer] if count == 1 else [of_part(part=part) for part in lane_parts]
         self.lanes: list[Lane] = [
-            Lane(ports, queue, group, own, settler, acknowledger, says, keep_alive_ms, part)
+            Lane(ports, queue, group, own, settler, acknowledger, callbacks, keep_alive_ms, part)
             for own, part in zip(self._claimers, lane_parts, strict=True)
         ]
         self._only = self.lanes[0] if count == 1 else None

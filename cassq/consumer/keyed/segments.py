@@ -106,7 +106,7 @@ class Segment:
         self.handed.append((now_ms, seqs))
 
 
-class Adrift:
+class ForgottenInHand:
     """Counts the messages that consumers have of segments that were forgotten."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ import pytest
 import cassq
 from cassq.base.clock import ManualClock
 from cassq.catalog.port import line_name, pipe_lock
-from cassq.locks.line import LENGTH_MAX, PATIENCE_MS, REQUEST_MS, Line, turn_lease
+from cassq.locks.line import LENGTH_MAX, PATIENCE_MS, REQUEST_MS, WaitingLine, turn_lease
 from cassq.locks.turns import LINE_SECONDS, LOOK_MS, OVERSTAY_MS, TURN_MS
 from tests.integration.consumer.test_turns import jobs, keeping, one
 from tests.integration.places import Place
@@ -140,13 +140,13 @@ def test_a_client_for_which_the_line_is_too_long_may_be_next_too(
     leases = place.open(clock).ports.catalog.leases
     names = " ".join(f"c{number}" for number in range(LENGTH_MAX))
     assert leases.swap(line_name("group"), "", f"mark {names}")
-    assert Line(leases, clock, "outside").ask("group", "popper")
+    assert WaitingLine(leases, clock, "outside").ask("group", "popper")
     assert leases.owner(turn_lease("group")) == "outside"
 
 
 def test_of_two_that_get_in_line_at_once_both_are_in_it(place: Place, clock: ManualClock) -> None:
     leases = place.open(clock).ports.catalog.leases
-    holder, second, third = (Line(leases, clock, name) for name in ("a", "b", "c"))
+    holder, second, third = (WaitingLine(leases, clock, name) for name in ("a", "b", "c"))
     assert holder.ask("group", "popper")
     read, swap = leases.shared, leases.swap
 
@@ -166,7 +166,7 @@ def test_a_client_that_got_a_turn_before_it_was_next_leaves_the_line(
 ) -> None:
     """As in an exclusive group, in which another pipe may be free."""
     leases = place.open(clock).ports.catalog.leases
-    following, waiting = Line(leases, clock, "a"), Line(leases, clock, "b")
+    following, waiting = WaitingLine(leases, clock, "a"), WaitingLine(leases, clock, "b")
     assert following.ask("group", "popper")
     assert not waiting.ask("group", "popper")
     assert waiting.waits("group")

@@ -33,7 +33,7 @@ def pauses(writer: ConditionalWriter, clock: ManualClock, write_ms: float) -> li
     for _ in range(TIMES):
         known.refused = REFUSALS_MAX
         before_ms = clock.boot_ms()
-        writer.stand_back(known)
+        writer.back_off(known)
         found.append((clock.boot_ms() - before_ms) / 1000)
     return found
 

@@ -26,7 +26,7 @@ from cassq.model.rows import (
 )
 from cassq.reaper import disband, retire, rollback, seal, sweep, unstage
 from cassq.reaper.actions import Action
-from cassq.reaper.seal import ASKED_MAX, SeenLease, Sightings
+from cassq.reaper.seal import ASKED_MAX, LeaseWatch, SeenLease
 
 LEASE_MS = 10_000
 SEEN_MS = 500_000
@@ -100,51 +100,51 @@ def test_a_sealed_pipe_is_not_sealed_again(state: PipeState) -> None:
 
 
 def test_a_beat_that_stands_still_keeps_the_time_it_was_first_seen_at() -> None:
-    sightings = Sightings()
+    leases = LeaseWatch()
     for now_ms in (100, 200, 300):
-        sightings.watch([a_pipe(beat=7)], now_ms)
-    assert sightings.seen["p"].since_ms == 100
+        leases.watch([a_pipe(beat=7)], now_ms)
+    assert leases.seen["p"].since_ms == 100
 
 
 def test_a_beat_that_moved_is_seen_again() -> None:
-    sightings = Sightings()
-    sightings.watch([a_pipe(beat=7)], 100)
-    sightings.watch([a_pipe(beat=8)], 200)
-    assert sightings.seen["p"] == SeenLease(8, 200, 200, "queue")
+    leases = LeaseWatch()
+    leases.watch([a_pipe(beat=7)], 100)
+    leases.watch([a_pipe(beat=8)], 200)
+    assert leases.seen["p"] == SeenLease(8, 200, 200, "queue")
 
 
 def test_a_pipe_that_is_gone_is_forgotten() -> None:
-    sightings = Sightings()
-    sightings.watch([a_pipe("old"), a_pipe("new")], 100)
-    sightings.watch([a_pipe("new")], 200, gone={"old"})
-    assert list(sightings.seen) == ["new"]
+    leases = LeaseWatch()
+    leases.watch([a_pipe("old"), a_pipe("new")], 100)
+    leases.watch([a_pipe("new")], 200, gone={"old"})
+    assert list(leases.seen) == ["new"]
 
 
 def test_a_writer_is_asked_for_at_first_and_then_while_its_lease_stands_still() -> None:
-    sightings = Sightings()
+    leases = LeaseWatch()
     dead, alive = a_pipe("dead"), a_pipe("alive")
-    assert sightings.watch([dead, alive], 100) == [dead, alive]
+    assert leases.watch([dead, alive], 100) == [dead, alive]
     alive = replace(alive, beat=4)
-    assert sightings.watch([dead, alive], 200) == [dead]
+    assert leases.watch([dead, alive], 200) == [dead]
 
 
 def test_of_many_still_leases_each_is_asked_for_in_its_turn() -> None:
-    sightings = Sightings()
+    leases = LeaseWatch()
     pipes = [a_pipe(str(number)) for number in range(2 * ASKED_MAX + 1)]
-    assert sightings.watch(pipes, 0) == pipes, "all of those never seen"
-    turns = [sightings.watch(pipes, now_ms) for now_ms in (1, 2, 3)]
+    assert leases.watch(pipes, 0) == pipes, "all of those never seen"
+    turns = [leases.watch(pipes, now_ms) for now_ms in (1, 2, 3)]
     assert [len(turn) for turn in turns] == [ASKED_MAX] * 3
     assert {pipe.id for turn in turns for pipe in turn} == {pipe.id for pipe in pipes}
 
 
 def test_a_pipe_watched_for_a_lease_is_sealed_in_the_pass_after() -> None:
     """The two together: watch, decide, watch again. A pipe that shows life in between stays."""
-    sightings = Sightings()
+    leases = LeaseWatch()
     dead, alive = a_pipe("dead"), a_pipe("alive")
     for now_ms, expected in ((0, []), (LEASE_MS - 1, []), (LEASE_MS, ["dead"])):
         alive = replace(alive, beat=alive.beat + 1)
-        sightings.watch([dead, alive], now_ms)
-        assert planned_seals([dead, alive], sightings.seen, now_ms) == expected
+        leases.watch([dead, alive], now_ms)
+        assert planned_seals([dead, alive], leases.seen, now_ms) == expected
 
 
 # --- giving back ------------------------------------------------------------------------------

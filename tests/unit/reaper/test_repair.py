@@ -11,7 +11,7 @@ from cassq.inspect.placements.rounds import AGAIN_MS, Round
 from cassq.inspect.placements.walk import SOON_MS, is_due
 from cassq.model.sidecar_rows import Placement
 from cassq.reaper.actions import DONE, PLANNED
-from cassq.reaper.repair import RepairMemory, emptied, plan
+from cassq.reaper.repair import RepairSnapshot, emptied, plan
 from tests.unit.extents.test_fleet import NOW_MS, at, fleet, placed, the_fleet
 
 
@@ -25,7 +25,7 @@ def planned(
     known, _ = the_fleet(sidecars)
     found = {each.pipe_id: [at(damaged)] for each in placements if damaged}
     absent = {each.pipe_id: [at(missing)] for each in placements if missing}
-    actions = plan(RepairMemory(known, placements, found, absent))
+    actions = plan(RepairSnapshot(known, placements, found, absent))
     assert all(action.outcome == PLANNED and action.verb == "repair" for action in actions)
     return [(action.subject, action.detail) for action in actions]
 
@@ -58,7 +58,7 @@ def test_a_plan_says_why() -> None:
 
 def test_a_plan_names_the_queue() -> None:
     known, _ = the_fleet("a b c:dead d")
-    (action,) = plan(RepairMemory(known, [named("p", "a", "b", "c")], {}, {}))
+    (action,) = plan(RepairSnapshot(known, [named("p", "a", "b", "c")], {}, {}))
     assert action.queue == "queue-p"
 
 

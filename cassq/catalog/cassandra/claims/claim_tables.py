@@ -93,7 +93,7 @@ class CassandraClaims(Claims):
         if step.results == [True]:
             known.refused = 0
         elif not step.sure:
-            self._partitions.stand_back(known)
+            self._partitions.back_off(known)
         return step.results == [True]
 
     def fence_all(self, cursors: Sequence[Cursor], owner: str) -> list[Cursor | None]:

@@ -56,7 +56,7 @@ class Cursors:
     def cursors_in(self, group_id: str, pipe_ids: Sequence[str]) -> list[Cursor | None]:
         """Cost: a round of reads; if cursors must be created, two more, a round of hints, one of
         conditional batches, and another two of reads."""
-        told: dict[str, Cursor] = {}
+        cursors: dict[str, Cursor] = {}
         left = list(pipe_ids)
         for _ in self._cql.attempts():
             absent: list[str] = []
@@ -69,15 +69,15 @@ class Cursors:
                 elif cursor.chain.seq == cql.CLOSED:
                     closed.append(cursor)
                 else:
-                    told[pipe_id] = cursor
+                    cursors[pipe_id] = cursor
             made = self._make_cursors(group_id, absent)
-            told.update((cursor.pipe_id, cursor) for cursor in made.values() if cursor is not None)
+            cursors |= {each.pipe_id: each for each in made.values() if each is not None}
             left = [pipe_id for pipe_id, cursor in made.items() if cursor is None]
             left += [cursor.pipe_id for cursor in closed if self._open_again(cursor)]
             if not left:
-                for cursor in told.values():
+                for cursor in cursors.values():
                     self._see(cursor)
-                return [told.get(pipe_id) for pipe_id in pipe_ids]
+                return [cursors.get(pipe_id) for pipe_id in pipe_ids]
         raise contended(f"the cursor in pipe {left[0]}")
 
     def _see(self, cursor: Cursor) -> None:

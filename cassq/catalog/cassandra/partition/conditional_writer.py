@@ -38,7 +38,7 @@ from cassq.model.rows import Claim
 WRITES_MAX = 200
 UNSURE_MAX = 3  # attempts without an answer
 REFUSALS_MAX = 8
-STAND_BACK_MAX = 0.25  # seconds
+BACK_OFF_MAX = 0.25  # seconds
 
 Plan = Callable[[PartitionCache, bool], PlannedBatch | None]
 
@@ -146,11 +146,11 @@ class ConditionalWriter:
                 if request.results is None:
                     request.error = failure
 
-    def stand_back(self, known: PartitionCache) -> None:
+    def back_off(self, known: PartitionCache) -> None:
         """Back off after losing a claim: wait a random, growing time, so that most of many
         concurrent claims are applied."""
         known.refused = min(known.refused + 1, REFUSALS_MAX)
-        self.clock.sleep(min(random() * known.refused * known.write_ms / 1000, STAND_BACK_MAX))
+        self.clock.sleep(min(random() * known.refused * known.write_ms / 1000, BACK_OFF_MAX))
 
     def read_of(
         self, known: PartitionCache, text: str, values: Sequence[Any], *, serial: bool = False
