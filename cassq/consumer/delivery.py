@@ -73,17 +73,16 @@ class Delivery:
 
     rows: the claim rows that are still ours, disjoint, all with the same number of deliveries.
     taken_ms: when work on them could begin. settled: seqs acked, written or not. pending: seqs
-    acked but not yet written. backs: seqs given back but not yet written, by their options. given
-    and given_singly: all seqs given back. missed: seqs that a receipt took from us. last_nack: the
-    arguments of the last `nack`, and their options. pieces: its messages, as handed out. consumers:
-    the threads that received some of them. keyed: whether its group is keyed. hold: in a keyed
-    group, what of it consumers have, until the popper leaves the lane. reserved: set while its
-    claim is a reservation.
+    acked but not yet written. pending_returns: seqs given back but not yet written, by their
+    options. given and given_singly: all seqs given back. missed: seqs that a receipt took from us.
+    last_nack: the arguments of the last `nack`, and their options. pieces: its messages, as handed
+    out. consumers: the threads that received some of them. keyed: whether its group is keyed. hold:
+    in a keyed group, what of it consumers have, until the popper leaves the lane. reserved: set
+    while its claim is a reservation.
     """
 
     __slots__ = (
         "acknowledger",
-        "backs",
         "claimed_ms",
         "consumers",
         "count",
@@ -102,6 +101,7 @@ class Delivery:
         "lost",
         "missed",
         "pending",
+        "pending_returns",
         "pieces",
         "pipe_id",
         "priority",
@@ -140,7 +140,7 @@ class Delivery:
         self.lock: Lock | None = lock
         self.epoch: int | None = epoch
         self.pending: RangeSet = EMPTY
-        self.backs: dict[NackOptions, list[tuple[int, int]]] = {}
+        self.pending_returns: dict[NackOptions, list[tuple[int, int]]] = {}
         self.given: RangeSet = EMPTY
         self.given_singly: set[int] = set()
         self.lost: bool = False
@@ -168,7 +168,7 @@ class Delivery:
     def settle(self, seqs: RangeSet, *, ours: bool = False) -> None:
         """Note acks. Raises ClaimLostError for messages that are no longer ours. ours: skip that
         check: the caller knows that none of them was given back."""
-        if self.lost or (not ours and self.gave):
+        if self.lost or (not ours and self.has_returns):
             self.check(seqs)
         new = seqs - self.settled if self.settled is not EMPTY else seqs
         self.settled = self.settled | new
@@ -177,7 +177,7 @@ class Delivery:
 
     def give(self, seqs: RangeSet, back: NackOptions) -> None:
         """Note messages given back. The caller has checked that they are ours and not settled."""
-        self.backs.setdefault(back, []).extend(seqs.ranges)
+        self.pending_returns.setdefault(back, []).extend(seqs.ranges)
         if seqs.single is not None:
             self.given_singly.add(seqs.single)
         else:
@@ -186,9 +186,9 @@ class Delivery:
 
     def give_one(self, seq: int, back: NackOptions) -> None:
         """`give` for one message."""
-        spans = self.backs.get(back)
+        spans = self.pending_returns.get(back)
         if spans is None:
-            spans = self.backs[back] = []
+            spans = self.pending_returns[back] = []
         spans.append((seq, seq + 1))
         self.given_singly.add(seq)
         self.left -= 1
@@ -198,14 +198,14 @@ class Delivery:
         return (self.epoch is not None and self.hold is None) or now_ms >= self.due_ms
 
     @property
-    def gave(self) -> bool:
+    def has_returns(self) -> bool:
         """Whether anything was given back."""
         return bool(self.given_singly) or self.given is not EMPTY
 
     @property
     def is_acked(self) -> bool:
         """Whether it is over because all of its messages are acked."""
-        return not (self.left or self.lost or self.gave)
+        return not (self.left or self.lost or self.has_returns)
 
     def given_seqs(self) -> RangeSet:
         """All seqs given back."""
@@ -233,7 +233,7 @@ class Delivery:
         return seq in self.given_singly or (bool(self.given) and seq in self.given)
 
     def _has_given(self, seqs: RangeSet) -> bool:
-        if not self.gave:
+        if not self.has_returns:
             return False
         if seqs.single is not None:
             return self.has_given(seqs.single)
@@ -250,7 +250,7 @@ class Delivery:
         self.rows.remove(old)
         self.rows += [row for row in new if self._is_ours(row)]
 
-    def part(self, old: Claim, new: list[Claim]) -> None:
+    def split_off(self, old: Claim, new: list[Claim]) -> None:
         """Note that a row was rewritten because some of its messages got deadlines of their own:
         these are no longer ours."""
         self.replace(old, new)

@@ -26,7 +26,7 @@ from cassq.message.bitsets import as_bits
 from cassq.message.bundles import BundleSlice
 from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model import claims
-from cassq.model.claims import GiveBack
+from cassq.model.claims import ReturnedSeqs
 from cassq.model.rows import Claim, ClaimState
 
 Change = tuple[Delivery, Claim, list[Claim]]
@@ -95,7 +95,7 @@ class Settler:
         wait for that write: for a message given back, or in a group with order or limits."""
         if self._claimer.rules.limited:
             return 0
-        if any(each.backs or each.epoch is not None for each in self.unwritten):
+        if any(each.pending_returns or each.epoch is not None for each in self.unwritten):
             return 0
         now_ms = self._catalog.now_ms()
         self.flush_ms = min(self.flush_ms, now_ms + ACK_INTERVAL_MS)
@@ -109,7 +109,7 @@ class Settler:
     @property
     def giving(self) -> bool:
         """Whether anything given back is not yet written."""
-        return any(delivery.backs for delivery in self.unwritten)
+        return any(delivery.pending_returns for delivery in self.unwritten)
 
     @property
     def open_count(self) -> int:
@@ -134,19 +134,19 @@ class Settler:
 
     def note(self, delivery: Delivery, seqs: RangeSet, now_ms: int) -> None:
         """Collect acks. Raises ClaimLostError for messages that are no longer ours."""
-        gave, left = delivery.gave, seqs
+        has_returns, left = delivery.has_returns, seqs
         if delivery.hold is not None:
             delivery.hold.check(seqs)
             delivery.settle(as_bits(seqs, delivery.hold.base), ours=True)
             self._note(delivery, now_ms)
             delivery.hold.acked(seqs)
             return
-        if gave and seqs.single is None:
+        if has_returns and seqs.single is None:
             left = seqs - delivery.given_seqs()
             delivery.settle(left, ours=True)
         else:
             delivery.settle(seqs)
-        if not (delivery.left or gave):
+        if not (delivery.left or has_returns):
             self.pace.finished.append((delivery.count, now_ms - delivery.taken_ms))
         self._note(delivery, now_ms)
         if left != seqs:
@@ -203,7 +203,7 @@ class Settler:
             self.tally.committed += len(delivery.pending)
         delivery.pending = EMPTY
         if gives_too or delivery.lost:
-            delivery.backs.clear()
+            delivery.pending_returns.clear()
             del self.unwritten[delivery]
             self._drop_if_over(delivery)
 
@@ -227,7 +227,7 @@ class Settler:
                 new = claims.resolved(row, EMPTY, [], self._version, tried=tried, due_ms=due_ms)
                 yield delivery, row, new
 
-    def part(self, changes: Sequence[Change], *, synced: bool) -> list[Change]:
+    def write_deadlines(self, changes: Sequence[Change], *, synced: bool) -> list[Change]:
         """Write the changes of a keyed group's rows that give messages deadlines of their own.
         Returns those that were applied; the claims of the others are lost. Cost: a transaction."""
         self._clear_up()
@@ -235,7 +235,7 @@ class Settler:
         for change, is_done in zip(changes, self._replace(changes, synced=synced), strict=True):
             delivery, old, new = change
             if is_done:
-                delivery.part(old, new)
+                delivery.split_off(old, new)
                 self._drop_if_over(delivery)
                 done.append(change)
             else:
@@ -252,11 +252,11 @@ class Settler:
         """Have the next flush write which messages of a claim a keyed group has handed out."""
         self._note(delivery, self._catalog.now_ms())
 
-    def _changes(self, delivery: Delivery, gives: list[GiveBack]) -> list[Change]:
+    def _changes(self, delivery: Delivery, gives: list[ReturnedSeqs]) -> list[Change]:
         """The replacement of each row with messages that were acked or given back."""
         rows = sorted(delivery.rows, key=attrgetter("start"))
         starts = [row.start for row in rows]
-        given: list[list[GiveBack]] = [[] for _ in rows]
+        given: list[list[ReturnedSeqs]] = [[] for _ in rows]
         for give in gives:
             first, last = give.seqs.ranges[0][0], give.seqs.ranges[-1][1]
             for at in range(max(0, bisect_right(starts, first) - 1), bisect_left(starts, last)):
@@ -480,21 +480,21 @@ class Settler:
             self.begin(now_ms)
         self.unwritten[delivery] = None
 
-    def _gives(self, delivery: Delivery, now_ms: int) -> list[GiveBack]:
+    def _gives(self, delivery: Delivery, now_ms: int) -> list[ReturnedSeqs]:
         """What is being given back, in the form for claim rows. Delays begin with the flush."""
-        if not delivery.backs:
+        if not delivery.pending_returns:
             return []
         self._claimer.look()
         rules = self._claimer.rules
         slow_ms = self._claimer.health.slow_ms(delivery.rows[0]) if delivery.rows else 0
-        gives: list[GiveBack] = []
-        for back, spans in delivery.backs.items():
+        gives: list[ReturnedSeqs] = []
+        for back, spans in delivery.pending_returns.items():
             seqs = RangeSet(spans)
             if not seqs:
                 continue  # the caller was interrupted before the seqs were noted
             if not back.counted:
                 # They go to the front of the line, after the delay if there is one.
-                gives.append(GiveBack(seqs, back.delay_ms or 0, delivery.deliveries - 1))
+                gives.append(ReturnedSeqs(seqs, back.delay_ms or 0, delivery.deliveries - 1))
                 continue
             wait_ms = back.delay_ms
             if wait_ms is None:
@@ -507,7 +507,7 @@ class Settler:
                 doomed=back.doomed,
             )
             due_ms = now_ms + (0 if back.doomed else max(wait_ms, slow_ms))
-            give = GiveBack(seqs, due_ms, delivery.deliveries, failure)
+            give = ReturnedSeqs(seqs, due_ms, delivery.deliveries, failure)
             spent = delivery.deliveries >= rules.max_deliveries
             if back.doomed or (spent and not back.together):
                 # Each becomes a dead letter by itself, so each needs a row of its own.
@@ -518,7 +518,7 @@ class Settler:
                 gives.append(give)
         return gives
 
-    def _recorded(self, give: GiveBack, row: Claim) -> GiveBack:
+    def _recorded(self, give: ReturnedSeqs, row: Claim) -> ReturnedSeqs:
         """`give`, with what must be kept of the row's earlier failures."""
         if not give.failure:
             return give

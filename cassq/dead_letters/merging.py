@@ -37,7 +37,7 @@ Append = Callable[[Batch, Intend], object]
 
 class Merging(BulkJob):
     """Moves dead letters back to `group`, and only to it; None: to where `append` pushes. ring:
-    wakes the group's poppers. anew: their push time becomes the present, so that age limits count
+    wakes the group's poppers. as_new: their push time becomes the present, so that age limits count
     from now."""
 
     def __init__(
@@ -49,18 +49,18 @@ class Merging(BulkJob):
         group: GroupRow | None,
         append: Append,
         ring: Callable[[], None],
-        anew: bool = False,
+        as_new: bool = False,
         **how: Any,
     ) -> None:
         super().__init__(ports, letters, where, **how)
         self._group = group
         self._append = append
         self._ring = ring
-        self._anew = anew
+        self._as_new = as_new
         self._owner = self._version()
         # If the dead-letter queue has other groups, these keep the letters: then they are copied.
         readers = self._catalog.queues.groups(letters.queue_id)
-        self._may_repoint = where.is_empty and len(readers) == 1 and not anew
+        self._may_repoint = where.is_empty and len(readers) == 1 and not as_new
         if self._may_repoint and self._has_key_lanes():
             self._may_repoint = False
 
@@ -96,7 +96,7 @@ class Merging(BulkJob):
             return False
         intents = Intents(self._catalog, held, list(chosen.seqs), Reason.MERGED)
         try:
-            now_ms = self._ports.clock.wall_ms() if self._anew else None
+            now_ms = self._ports.clock.wall_ms() if self._as_new else None
             self._append(_batch(chosen.slices, spot.pipe, now_ms), intents)
         except OwnershipError:
             return False  # our claim had expired: another process finishes the move

@@ -82,7 +82,7 @@ def _alone(ports: Ports, group: GroupRow, head: HeldKey) -> Claim | None:
     error = json.loads(row.failure).get("error", "") if row.failure else ""
     doomed = claims.failure_record("rejected", error, "", now_ms, doomed=True)
     failure = claims.failed_again(row.failure, doomed)
-    one = claims.GiveBack(RangeSet.run(seq, seq + 1), 0, row.deliveries, failure)
+    one = claims.ReturnedSeqs(RangeSet.run(seq, seq + 1), 0, row.deliveries, failure)
     new = claims.resolved(row, EMPTY, [one], ports.ids.version)
     if not ports.catalog.claims.replace(row, new):
         return None

@@ -26,7 +26,7 @@ from cassq.lifecycle.sealing import seal_pipe
 from cassq.message.frames import Place
 from cassq.message.ranges import RangeSet
 from cassq.model import claims
-from cassq.model.claims import GiveBack
+from cassq.model.claims import ReturnedSeqs
 from cassq.model.rows import Claim, ClaimState, Move, Reason, Removed
 
 # How long a mover may hold a claim before other processes finish or undo its work.
@@ -160,7 +160,7 @@ def settle(ports: Ports, held: Claim, done: RangeSet, intents: Collection[Move])
     has taken the claim: then that one finishes the move. Cost: one synced transaction.
     """
     left = held.left - done
-    gives = [GiveBack(left, held.due_ms, held.deliveries)] if left else []
+    gives = [ReturnedSeqs(left, held.due_ms, held.deliveries)] if left else []
     rows = claims.resolved(held, done, gives, ports.ids.version)
     return ports.catalog.claims.replace(
         held,

@@ -48,7 +48,7 @@ _MARKED = {"acked", "tried", "version"}
 _BESIDE_MARKS = attrgetter(*(each.name for each in fields(Claim) if each.name not in _MARKED))
 
 
-class GiveBack(NamedTuple):
+class ReturnedSeqs(NamedTuple):
     """Seqs to give back, and how: free from `due_ms` on, with this number of deliveries."""
 
     seqs: RangeSet
@@ -111,7 +111,7 @@ def failed_again(before: str, now: str) -> str:
     return json.dumps({**json.loads(now), **kept}) if kept else now
 
 
-def cut_up(give: GiveBack, max_deliveries: int) -> GiveBack:
+def cut_up(give: ReturnedSeqs, max_deliveries: int) -> ReturnedSeqs:
     """How to give back messages that failed together. If this was not the first time, or their
     deliveries are spent, they are split into pieces, which are delivered once more. A message
     becomes a dead letter only after it failed alone, so till then `deliveries` is below the limit.
@@ -195,7 +195,7 @@ def reserved(cursor: Cursor) -> Claim | None:
 def resolved(
     claim: Claim,
     acks: RangeSet,
-    gives: Sequence[GiveBack],
+    gives: Sequence[ReturnedSeqs],
     version: Version,
     *,
     tried: RangeSet | None = None,

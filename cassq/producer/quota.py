@@ -27,7 +27,7 @@ from cassq.lifecycle.retries import MAXLEN, DeadLetterFn, dead_letter_or_leave
 from cassq.lifecycle.sealing import end_of, seen_end
 from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model import claims
-from cassq.model.claims import GiveBack
+from cassq.model.claims import ReturnedSeqs
 from cassq.model.ledger import Fate, Unfinished, unfinished
 from cassq.model.queues import QueuePolicy
 from cassq.model.rows import Claim, Cursor, GroupRow, PipeRow, PipeState, QueueRow
@@ -340,5 +340,7 @@ class _Backlog:
         now_ms = self._catalog.now_ms()
         failure = claims.failure_record(MAXLEN, "", "", now_ms, doomed=True)
         chosen = [seq for seq, _ in zip(row.left, range(count), strict=False)]
-        gives = [GiveBack(RangeSet.run(seq, seq + 1), 0, row.deliveries, failure) for seq in chosen]
+        gives = [
+            ReturnedSeqs(RangeSet.run(seq, seq + 1), 0, row.deliveries, failure) for seq in chosen
+        ]
         return claims.resolved(row, EMPTY, gives, self._ports.ids.version)

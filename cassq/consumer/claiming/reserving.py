@@ -20,7 +20,7 @@ from cassq.lifecycle.ports import Ports
 from cassq.message.frames import Place
 from cassq.message.ranges import EMPTY
 from cassq.model import claims
-from cassq.model.claims import GiveBack
+from cassq.model.claims import ReturnedSeqs
 from cassq.model.queues import Rules
 from cassq.model.rows import Claim, ClaimState, Cursor
 
@@ -233,6 +233,6 @@ class Reserving:
         seqs = range(mine.start, mine.end)
         for row in self._catalog.claims.rows(mine.group_id, mine.pipe_id, seqs):
             if row.version == mine.version:
-                back = GiveBack(row.left, 0, row.deliveries - 1)
+                back = ReturnedSeqs(row.left, 0, row.deliveries - 1)
                 free = claims.resolved(row, EMPTY, [back], self._version)
                 self._catalog.claims.replace(row, free)

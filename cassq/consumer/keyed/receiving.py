@@ -137,7 +137,7 @@ class Receiving:
                     new = claims.received(row, mine, now_ms + ms, holder, self._version)
                     changes.append((delivery, row, new))
         synced = any(segment.synced for segment in by_segment)
-        done = self._settler.part(changes, synced=synced)
+        done = self._settler.write_deadlines(changes, synced=synced)
         own: dict[Delivery, list[Claim]] = {}
         for delivery, _, new in done:
             own.setdefault(delivery, []).extend(row for row in new if row.holder == holder)

@@ -149,7 +149,7 @@ class _Task:
                 group=group,
                 append=pusher.push_intended,
                 ring=self.client.runtime.doorbell(to.id).ring,
-                anew=True,
+                as_new=True,
                 rate=self.rate,
                 watch=wants_end,
             )

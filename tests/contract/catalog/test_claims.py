@@ -12,7 +12,7 @@ from cassq.consumer.claiming.parts import LanePart
 from cassq.message.frames import Place
 from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model import claims
-from cassq.model.claims import GiveBack
+from cassq.model.claims import ReturnedSeqs
 from cassq.model.rows import Claim, ClaimState
 from cassq.model.scaling import owner_of
 from tests.contract.rows import (
@@ -244,7 +244,7 @@ def test_a_claim_is_cut_up_and_each_piece_replaced_for_itself(
 
 def test_rows_that_are_given_back_in_part_cover_what_they_covered(consumer: Consumer) -> None:
     row = consumer.claim(10)
-    give = GiveBack(RangeSet([(2, 5)]), DUE_MS + 9, 1, '{"error":"no"}')
+    give = ReturnedSeqs(RangeSet([(2, 5)]), DUE_MS + 9, 1, '{"error":"no"}')
     pieces = claims.resolved(row, RangeSet([(0, 2), (7, 8)]), [give], version)
     assert consumer.catalog.claims.replace(row, pieces)
     assert consumer.states == [(2, 5, FREE), (5, 10, HELD)]
@@ -384,7 +384,7 @@ def test_done_pieces_of_a_claim_in_the_middle_stay_until_the_front_is_done(
     row = consumer.claim(9)
     acked = replace(row, acked=RangeSet([(3, 6)]), version=version())
     assert consumer.catalog.claims.replace(row, [acked])
-    gives = [GiveBack(RangeSet([(0, 3)]), 1, 1), GiveBack(RangeSet([(6, 9)]), 2, 1)]
+    gives = [ReturnedSeqs(RangeSet([(0, 3)]), 1, 1), ReturnedSeqs(RangeSet([(6, 9)]), 2, 1)]
     assert consumer.catalog.claims.replace(acked, claims.resolved(acked, EMPTY, gives, version))
     assert consumer.states == [(0, 3, FREE), (3, 6, DONE), (6, 9, FREE)]
     first = consumer.rows[0]
@@ -422,7 +422,7 @@ def test_whatever_poppers_do_the_rows_cover_and_no_ack_is_lost(
                 done |= row.acked
             elif chance.random() < 0.3:
                 acks = RangeSet([(row.start, start)])
-                new = claims.resolved(row, acks, [GiveBack(part, DUE_MS, 1)], version)
+                new = claims.resolved(row, acks, [ReturnedSeqs(part, DUE_MS, 1)], version)
                 done |= acks | row.acked
             else:
                 new = claims.resolved(row, part, [], version)

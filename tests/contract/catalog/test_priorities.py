@@ -8,7 +8,7 @@ import pytest
 
 from cassq.catalog.port import Catalog
 from cassq.model import claims
-from cassq.model.claims import GiveBack
+from cassq.model.claims import ReturnedSeqs
 from cassq.model.rows import ClaimState
 from tests.contract.rows import (
     Consumer,
@@ -164,8 +164,8 @@ def test_a_claim_keeps_its_priority_however_it_is_written_again(queue: Catalog) 
     assert {each.priority for each in consumer.rows} == {6}
 
 
-def _back(seqs: object) -> GiveBack:
-    return GiveBack(seqs, 70, 1)  # type: ignore[arg-type]
+def _back(seqs: object) -> ReturnedSeqs:
+    return ReturnedSeqs(seqs, 70, 1)  # type: ignore[arg-type]
 
 
 def test_groups_have_the_same_order(queue: Catalog) -> None:

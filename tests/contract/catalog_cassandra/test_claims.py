@@ -30,7 +30,7 @@ from cassq.errors import (
 from cassq.message.frames import Place
 from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model import claims
-from cassq.model.claims import GiveBack
+from cassq.model.claims import ReturnedSeqs
 from cassq.model.rows import Claim, ClaimState
 from cassq.reaper import mend
 
@@ -474,7 +474,7 @@ class Popper(threading.Thread):
             new = self._consumer.freed(row)
         elif draw < 0.4:
             acks = RangeSet.run(row.start, start)
-            new = claims.resolved(row, acks, [GiveBack(part, DUE_MS, 1)], version)
+            new = claims.resolved(row, acks, [ReturnedSeqs(part, DUE_MS, 1)], version)
         else:
             acks = part if draw < 0.6 else row.left
             new = claims.resolved(row, acks, [], version)

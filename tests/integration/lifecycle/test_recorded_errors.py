@@ -172,7 +172,7 @@ def test_what_cannot_be_written_costs_no_other_message_its_ack(
             popper.flush()
     committed = 1 if kind == "cp" else 2
     assert queue.stats().groups["one"].committed == committed
-    delivery.backs = {NackOptions(delay_ms=0): delivery.backs.pop(unwritable)}
+    delivery.pending_returns = {NackOptions(delay_ms=0): delivery.pending_returns.pop(unwritable)}
     popper.flush()
     (again,) = popper.pop()
     assert (again.payload, again.attempts) == (b"1", 2)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cassq.message.frames import Place
 from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model import claims
-from cassq.model.claims import GiveBack, Version
+from cassq.model.claims import ReturnedSeqs, Version
 from cassq.model.rows import Claim, ClaimState, Cursor
 
 HELD, FREE, DONE = ClaimState.HELD, ClaimState.FREE, ClaimState.DONE
@@ -101,8 +101,8 @@ seq_sets = st.lists(st.integers(0, 60), max_size=15).map(RangeSet.of)
 
 
 @st.composite
-def gives(draw: st.DrawFn) -> GiveBack:
-    return GiveBack(
+def gives(draw: st.DrawFn) -> ReturnedSeqs:
+    return ReturnedSeqs(
         draw(seq_sets),
         draw(st.integers(0, 100_000)),
         draw(st.integers(0, 12)),
@@ -128,7 +128,7 @@ def test_the_first_claim_begins_where_the_chain_ends_and_counts_its_delivery() -
 @each_case
 @given(held_claims(), seq_sets, st.lists(gives(), max_size=3))
 def test_a_resolved_claim_covers_the_same_and_forgets_no_ack(
-    claim: Claim, acks: RangeSet, given_back: list[GiveBack]
+    claim: Claim, acks: RangeSet, given_back: list[ReturnedSeqs]
 ) -> None:
     pieces = claims.resolved(claim, acks, given_back, versions())
     assert_covers_exactly(pieces, claim)
@@ -138,7 +138,7 @@ def test_a_resolved_claim_covers_the_same_and_forgets_no_ack(
 @each_case
 @given(held_claims(), seq_sets, st.lists(gives(), min_size=1, max_size=3))
 def test_what_is_given_back_is_free_and_the_rest_stays_held(
-    claim: Claim, acks: RangeSet, given_back: list[GiveBack]
+    claim: Claim, acks: RangeSet, given_back: list[ReturnedSeqs]
 ) -> None:
     acked = (claim.acked | acks) & whole(claim)
     assume(acked != whole(claim))
@@ -191,7 +191,7 @@ def test_acks_of_one_before_the_last_leave_it_held() -> None:
 @each_case
 @given(held_claims(), seq_sets, st.lists(gives(), min_size=1, max_size=3))
 def test_cut_gives_come_back_in_small_pieces_of_the_same_seqs(
-    claim: Claim, acks: RangeSet, given_back: list[GiveBack]
+    claim: Claim, acks: RangeSet, given_back: list[ReturnedSeqs]
 ) -> None:
     cut = [give._replace(cut=True) for give in given_back]
     plain = claims.resolved(claim, acks, given_back, versions())
@@ -227,19 +227,19 @@ def test_cut_gives_come_back_in_small_pieces_of_the_same_seqs(
 def test_messages_that_failed_together_are_cut_up_from_the_second_failure_on(
     size: int, deliveries: int, allowed: int, cut: bool, counted: int
 ) -> None:
-    give = GiveBack(RangeSet([(10, 10 + size)]), NOW_MS, deliveries, "{}")
+    give = ReturnedSeqs(RangeSet([(10, 10 + size)]), NOW_MS, deliveries, "{}")
     found = claims.cut_up(give, allowed)
-    assert found == GiveBack(give.seqs, NOW_MS, counted, "{}", cut)
+    assert found == ReturnedSeqs(give.seqs, NOW_MS, counted, "{}", cut)
 
 
 def test_giving_everything_back_leaves_one_free_row() -> None:
-    give = GiveBack(RangeSet([(0, 99)]), NOW_MS + 5, 0)
+    give = ReturnedSeqs(RangeSet([(0, 99)]), NOW_MS + 5, 0)
     (row,) = claims.resolved(a_claim(10, 20), EMPTY, [give], versions())
     assert (row.start, row.end, row.state, row.deliveries) == (10, 20, FREE, 0)
 
 
 def test_a_message_acked_and_given_back_at_once_stays_acked() -> None:
-    give = GiveBack(RangeSet([(10, 12)]), NOW_MS, 1)
+    give = ReturnedSeqs(RangeSet([(10, 12)]), NOW_MS, 1)
     rows = claims.resolved(a_claim(10, 13), RangeSet([(11, 12)]), [give], versions())
     assert [(r.start, r.end, r.state) for r in rows] == [
         (10, 11, FREE), (11, 12, DONE), (12, 13, HELD),
