@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import NoReturn, ParamSpec, TypeVar, Unpack
 
-from cassq.aio.parts import Parts
+from cassq.aio.client_context import ClientContext
 from cassq.aio.queue import Queue
 from cassq.base.arguments import refuse_pickling
 from cassq.client.client import Client as ThreadClient
@@ -90,7 +90,7 @@ class Client:
 
     def __init__(self, calls: Calls, sync: ThreadClient) -> None:
         self.sync: ThreadClient = sync
-        self._parts = Parts(calls, sync)
+        self._context = ClientContext(calls, sync)
         self._closing: asyncio.Task[None] | None = None
 
     @property
@@ -99,15 +99,15 @@ class Client:
 
     async def create_queue(self, name: str, **policy: Unpack[QueueSettings]) -> Queue:
         """Create a queue, or return an equal one that exists: see `cassq.Client.create_queue`."""
-        return Queue(self._parts, await self.call(self.sync.create_queue, name, **policy))
+        return Queue(self._context, await self.call(self.sync.create_queue, name, **policy))
 
     async def queue(self, name: str) -> Queue:
         """The queue with this name. Raises QueueNotFoundError if it does not exist."""
-        return Queue(self._parts, await self.call(self.sync.queue, name))
+        return Queue(self._context, await self.call(self.sync.queue, name))
 
     async def queues(self, prefix: str = "") -> list[Queue]:
         """The queues whose names begin with `prefix`, by name."""
-        return [Queue(self._parts, queue) for queue in await self.call(self.sync.queues, prefix)]
+        return [Queue(self._context, queue) for queue in await self.call(self.sync.queues, prefix)]
 
     async def delete_queue(self, name: str) -> None:
         """Delete a queue with its messages, groups, dead letters and schedules, permanently."""
@@ -117,20 +117,20 @@ class Client:
         """Make a blocking call in the client's thread, after earlier calls; returns what it
         returns, and raises what it raises. If the awaiting task is cancelled, the call is made
         nevertheless. A slow call delays the client's other calls, but not pushers and poppers."""
-        return await self._parts.call(act, *args, **kwargs)
+        return await self._context.call(act, *args, **kwargs)
 
     # --- life -----------------------------------------------------------------------------------
 
     async def close(self) -> None:
         """Close every pusher and popper: push what waits, write acks, and give back the messages in
         hand. Repeatable. If it is cancelled, it closes nevertheless."""
-        parts = self._parts
-        if parts.life.forked:
+        context = self._context
+        if context.life.forked:
             return  # it belongs to the parent
-        check_loop(parts.loop)
+        check_loop(context.loop)
         if self._closing is None:
-            parts.closing = True
-            self._closing = parts.loop.create_task(parts.close(self.sync.close))
+            context.closing = True
+            self._closing = context.loop.create_task(context.close(self.sync.close))
         await asyncio.shield(self._closing)
 
     async def __aenter__(self) -> Client:
@@ -140,7 +140,7 @@ class Client:
         await self.close()
 
     def __del__(self) -> None:
-        life = self._parts.life
+        life = self._context.life
         if self._closing is None and not (life.closed or life.forked):
             warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self)
 

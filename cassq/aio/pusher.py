@@ -17,7 +17,7 @@ from cassq.message.message_ids import MessageId, MessageIds
 from cassq.producer.admission import OVERHEAD_BYTES
 from cassq.producer.pusher import BUFFER_BYTES_MAX, BUFFER_MESSAGES_MAX, Push
 from cassq.producer.pusher import Pusher as ThreadPusher
-from cassq.worker.eventloop.calls import CallOutcome, LoopCall, done, into, tell
+from cassq.worker.eventloop.calls import CallOutcome, LoopCall, deliver, done, into
 from cassq.worker.eventloop.loop_thread import LoopThread, check_loop
 
 T = TypeVar("T")
@@ -257,10 +257,10 @@ class Pusher:
     def _work(self, jobs: list[_Pending | _Several | LoopCall]) -> bool:
         for calls, some in groupby(jobs, key=lambda job: isinstance(job, LoopCall)):
             if calls:
-                told: list[CallOutcome] = [
+                outcomes: list[CallOutcome] = [
                     (job, *done(job)) for job in some if isinstance(job, LoopCall)
                 ]
-                self._loop_thread.post(partial(tell, told))
+                self._loop_thread.post(partial(deliver, outcomes))
             else:
                 self._push([job for job in some if not isinstance(job, LoopCall)])
         return False

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import NoReturn, ParamSpec, TypeVar, Unpack
 
-from cassq.aio.parts import Parts
+from cassq.aio.client_context import ClientContext
 from cassq.aio.popper import Popper
 from cassq.aio.pusher import Pusher
 from cassq.base.arguments import refuse_pickling
@@ -34,8 +34,8 @@ class Queue:
     `await queue.call(queue.sync.audit)`.
     """
 
-    def __init__(self, parts: Parts, sync: ThreadQueue) -> None:
-        self._parts = parts
+    def __init__(self, context: ClientContext, sync: ThreadQueue) -> None:
+        self._context = context
         self.sync: ThreadQueue = sync
         self._pusher: Pusher | None = None
         self._poppers: dict[str, Popper] = {}  # of `pop`, by group
@@ -52,9 +52,9 @@ class Queue:
 
     def pusher(self) -> Pusher:
         """A pusher with a pipe of its own. Cost: none until the first push; then a thread."""
-        self._parts.check()
-        pusher = Pusher(self._parts.loop, self._parts.life, self.sync.pusher)
-        self._parts.opened(pusher)
+        self._context.check()
+        pusher = Pusher(self._context.loop, self._context.life, self.sync.pusher)
+        self._context.opened(pusher)
         return pusher
 
     def popper(
@@ -64,15 +64,15 @@ class Queue:
         raises GroupNotFoundError if the group does not exist. keep_alive: as for
         `cassq.Queue.popper`; claims are kept alive while the popper is open and its process runs.
         Cost: none until it is opened; then a thread."""
-        parts = self._parts
-        parts.check()
+        context = self._context
+        context.check()
 
         async def opened() -> Fetcher:
-            popper = await parts.call(self.sync.popper, group, keep_alive=keep_alive)
-            return Fetcher(parts.loop, popper, parts.ports)
+            popper = await context.call(self.sync.popper, group, keep_alive=keep_alive)
+            return Fetcher(context.loop, popper, context.ports)
 
-        popper = Popper(parts.loop, opened)
-        parts.opened(popper)
+        popper = Popper(context.loop, opened)
+        context.opened(popper)
         return popper
 
     async def push(
@@ -165,7 +165,7 @@ class Queue:
 
     async def call(self, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """See `Client.call`."""
-        return await self._parts.call(act, *args, **kwargs)
+        return await self._context.call(act, *args, **kwargs)
 
     async def stats(self) -> QueueStats:
         """See `cassq.Queue.stats`. The methods below are those of `cassq.Queue` too."""

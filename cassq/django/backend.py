@@ -185,28 +185,28 @@ class Backend(BaseTaskBackend):
         finally:
             close_old_connections()
 
-    def _run(self, told: Enqueued) -> None:
+    def _run(self, enqueued: Enqueued) -> None:
         records, now = self._records, timezone.now().isoformat()
-        if records.is_unknown(told.id):
-            records.keep(told.id, told)
-        ran = records.ran(told.id) or RunOutcome(TaskResultStatus.RUNNING.value, now, now, [])
+        if records.is_unknown(enqueued.id):
+            records.keep(enqueued.id, enqueued)
+        ran = records.ran(enqueued.id) or RunOutcome(TaskResultStatus.RUNNING.value, now, now, [])
         if ran.finished_at is not None and ran.status == TaskResultStatus.SUCCESSFUL:
             return  # the worker that ran it died before it could ack
         ran.status, ran.last_attempted_at = TaskResultStatus.RUNNING.value, now
         ran.worker_ids.append(self._worker_id)
-        records.keep(told.id, ran)
-        result = as_result(told, ran)
+        records.keep(enqueued.id, ran)
+        result = as_result(enqueued, ran)
         task_started.send(type(self), task_result=result)
         try:
             context = [TaskContext(task_result=result)] if result.task.takes_context else []
             value = normalize_json(result.task.call(*context, *result.args, **result.kwargs))
         except (Exception, SystemExit) as exc:
-            self._failed(told, ran, exc)
+            self._failed(enqueued, ran, exc)
         else:
             ran.status, ran.value = TaskResultStatus.SUCCESSFUL.value, value
-            self._finished(told, ran)
+            self._finished(enqueued, ran)
 
-    def _failed(self, told: Enqueued, ran: RunOutcome, exc: BaseException) -> None:
+    def _failed(self, enqueued: Enqueued, ran: RunOutcome, exc: BaseException) -> None:
         kind = type(exc)
         path = f"{kind.__module__}.{kind.__qualname__}"
         text = "".join(traceback.format_exception(exc))
@@ -214,16 +214,16 @@ class Backend(BaseTaskBackend):
         failures = len(ran.errors)
         if failures <= len(self._retries):
             ran.status = TaskResultStatus.READY.value
-            self._records.keep(told.id, ran)
+            self._records.keep(enqueued.id, ran)
             raise Retry(f"{kind.__name__}: {exc}", delay=self._retries[failures - 1]) from exc
         ran.status = TaskResultStatus.FAILED.value
-        self._finished(told, ran)
+        self._finished(enqueued, ran)
         raise Reject(f"{kind.__name__}: {exc}") from exc
 
-    def _finished(self, told: Enqueued, ran: RunOutcome) -> None:
+    def _finished(self, enqueued: Enqueued, ran: RunOutcome) -> None:
         ran.finished_at = timezone.now().isoformat()
-        self._records.keep(told.id, ran)
-        task_finished.send(type(self), task_result=as_result(told, ran))
+        self._records.keep(enqueued.id, ran)
+        task_finished.send(type(self), task_result=as_result(enqueued, ran))
 
 
 def app_of_settings() -> App:

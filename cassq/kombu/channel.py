@@ -18,7 +18,7 @@ from cassq.errors import ClaimLostError, QueueNotFoundError
 from cassq.kombu.batches import PublishBatch, batch_of_thread, log_failure
 from cassq.kombu.brokers import TransportBroker
 from cassq.kombu.envelopes import ChannelMessage, due_of, packed, unpacked
-from cassq.kombu.exchanges import DEFAULT_TYPE, Declared, fits
+from cassq.kombu.exchanges import DEFAULT_TYPE, Declared, matches
 from cassq.kombu.intake import ChannelPrefetch, Taken
 from cassq.kombu.names import queue_name
 from cassq.kombu.options import TransportOptions, settings_of
@@ -387,7 +387,7 @@ class Channel(virtual.Channel):
             info = raw["properties"]["delivery_info"]
             exchange, key = info.get("exchange", ""), info.get("routing_key") or ""
             kind = self.connection.exchanges.types.get(exchange, DEFAULT_TYPE)
-            if not any(fits(kind, each, key) for each in declared.bindings.get(exchange, [])):
+            if not any(matches(kind, each, key) for each in declared.bindings.get(exchange, [])):
                 return None
             age_ms = self.broker.clock.wall_ms() - message.pushed_ms
             if declared.ttl_ms and age_ms > declared.ttl_ms:

@@ -63,7 +63,7 @@ class Exchanges:
             cached = self._cached[exchange] = now_ms, known["bindings"]
             self.types.setdefault(exchange, known.get("type", DEFAULT_TYPE))
         kind = self.types.get(exchange, DEFAULT_TYPE)
-        found = (queue for pattern, queue in cached[1] if fits(kind, pattern, key))
+        found = (queue for pattern, queue in cached[1] if matches(kind, pattern, key))
         return list(dict.fromkeys(found))
 
     def bind(self, broker: TransportBroker, exchange: str, key: str, queue: str) -> None:
@@ -127,7 +127,7 @@ class Exchanges:
         return found is not None and bool(found.groups())
 
 
-def fits(kind: str, pattern: str, key: str) -> bool:
+def matches(kind: str, pattern: str, key: str) -> bool:
     """Whether a binding matches a routing key. kind: the type of the exchange."""
     if kind == "fanout":
         return True

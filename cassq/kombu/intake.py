@@ -61,11 +61,11 @@ Opened = Callable[[str, Message, Popper], Taken | None]
 class ChannelPrefetch:
     """The messages in hand of one channel. Thread-safe.
 
-    limit: how many it may have; 0: any number. news: called when a message is ready.
+    limit: how many it may have; 0: any number. on_ready: called when a message is ready.
     """
 
-    def __init__(self, news: Callable[[], None], opened: Opened) -> None:
-        self._news = news
+    def __init__(self, on_ready: Callable[[], None], opened: Opened) -> None:
+        self._on_ready = on_ready
         self._opened = opened
         self._change = threading.Condition()
         self._limit = 0
@@ -73,36 +73,36 @@ class ChannelPrefetch:
         self._ready: deque[Taken] = deque()
         self._held: dict[int, Taken] = {}
         self._failure: CassqError | None = None
-        self._takers: dict[str, list[ChannelFetcher]] = {}
+        self._fetchers: dict[str, list[ChannelFetcher]] = {}
         self._retired: list[ChannelFetcher] = []
 
     # --- consumers ------------------------------------------------------------------------------
 
     def consume(self, queue: str, poppers: Iterable[Popper], *, no_ack: bool) -> None:
         """Begin to pop for a queue."""
-        takers = [ChannelFetcher(self, queue, popper, no_ack) for popper in poppers]
-        self._takers.setdefault(queue, []).extend(takers)
-        for fetcher in takers:
+        fetchers = [ChannelFetcher(self, queue, popper, no_ack) for popper in poppers]
+        self._fetchers.setdefault(queue, []).extend(fetchers)
+        for fetcher in fetchers:
             fetcher.start()
 
     def cancel(self, queue: str) -> list[ChannelFetcher]:
         """Pop no more for a queue. Messages in hand can still be settled. Returns its fetchers."""
-        takers = self._takers.pop(queue, [])
-        for fetcher in takers:
+        fetchers = self._fetchers.pop(queue, [])
+        for fetcher in fetchers:
             fetcher.stop()
         with self._change:
             self._change.notify_all()
             back = [taken for taken in self._ready if taken.queue == queue]
             self._ready = deque(taken for taken in self._ready if taken.queue != queue)
-        for fetcher in takers:
+        for fetcher in fetchers:
             fetcher.join()
         give_back(taken for taken in back if not taken.settled)
-        self._retired += takers
-        return takers
+        self._retired += fetchers
+        return fetchers
 
     def close(self) -> None:
         """Give all messages in hand back, untried, and close the poppers."""
-        for queue in list(self._takers):
+        for queue in list(self._fetchers):
             self.cancel(queue)
         self.give_back_held()
         retired, self._retired = self._retired, []
@@ -141,7 +141,7 @@ class ChannelPrefetch:
             while not fetcher.stopped:
                 room = self.room()
                 if room:
-                    return room if len(self._takers) == 1 else 1
+                    return room if len(self._fetchers) == 1 else 1
                 self._change.wait(WAIT_SECONDS)
         return 0
 
@@ -193,7 +193,7 @@ class ChannelPrefetch:
         except ClaimLostError as exc:
             logger.warning("a message of %s was lost: %s", fetcher.queue, exc)
         give_back(beyond)
-        self._news()
+        self._on_ready()
 
     def next(self) -> Taken | None:
         """The next message to deliver, in hand from now on; None if none is ready. Raises the error
@@ -222,7 +222,7 @@ class ChannelPrefetch:
         """A fetcher ended: the thread that delivers raises the error."""
         with self._change:
             self._failure = failure
-        self._news()
+        self._on_ready()
 
     # --- settling -------------------------------------------------------------------------------
 

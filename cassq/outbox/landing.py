@@ -30,7 +30,7 @@ class PlaceNotes:
         self.places.append(place)
 
 
-def landed(ports: Ports, place: LandingPlace) -> tuple[int, ...]:
+def rows_at(ports: Ports, place: LandingPlace) -> tuple[int, ...]:
     """The rows that are in their queue at a place. The answer is final, because the pipe is sealed
     first.
 

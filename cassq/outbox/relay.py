@@ -40,7 +40,7 @@ from cassq.model.priorities import check_allowed
 from cassq.model.queues import QueuePolicy
 from cassq.model.rows import QueueRow
 from cassq.outbox.database import OutboxDatabase, database_of
-from cassq.outbox.landing import PlaceNotes, landed
+from cassq.outbox.landing import PlaceNotes, rows_at
 from cassq.outbox.table import LandingPlace, Row, stored_headers
 from cassq.producer.pusher import Pusher
 from cassq.producer.quota import Quota
@@ -136,7 +136,7 @@ class Relay:
         self._in_doubt = False  # whether a push that failed may have left notes
         self._targets: dict[str, _RelayTarget] = {}
         self._stuck: dict[str, tuple[str, int]] = {}  # why, and until when it is left out
-        self._told: dict[str, str] = {}
+        self._warned: dict[str, str] = {}
         self._stop = threading.Event()
 
     # --- running ------------------------------------------------------------------------------
@@ -155,11 +155,11 @@ class Relay:
             try:
                 done = self.forward(lambda: not (self._stop.is_set() or wait(0)))
                 pause, again = (self._every if done.leads else LEASE_MS / 3000), 0.0
-                self._told.pop("", None)
+                self._warned.pop("", None)
             except BackendError as exc:
                 again = min(max(2 * again, TROUBLE_SECONDS_MIN), TROUBLE_SECONDS_MAX)
                 pause = again
-                self._tell("", f"the outbox is not forwarded at the moment: {exc}")
+                self._warn_once("", f"the outbox is not forwarded at the moment: {exc}")
 
     def stop(self) -> None:
         """Make `run` return when the rows in hand are forwarded. Safe in any thread."""
@@ -232,7 +232,7 @@ class Relay:
     def _settle(self, epoch: int, done: Relayed) -> None:
         """Delete the rows that are at noted places, and the notes."""
         places = self._database.places()
-        rows = {row for place in places for row in landed(self._client.ports, place)}
+        rows = {row for place in places for row in rows_at(self._client.ports, place)}
         if places:
             self._database.done(epoch, sorted(rows), places)
         done.forwarded += len(rows)
@@ -315,7 +315,7 @@ class Relay:
         if refused is not None:
             self._is_stuck(group.queue, refused)
         else:
-            self._told.pop(group.queue, None)
+            self._warned.pop(group.queue, None)
         return noting.places
 
     def _headers(
@@ -354,13 +354,13 @@ class Relay:
         if own:
             until_ms = self._client.runtime.clock.boot_ms() + self._retry_ms
             self._stuck[name] = (exc.message, until_ms)
-            self._tell(name, f"messages for queue {name!r} wait in the outbox: {exc}")
+            self._warn_once(name, f"messages for queue {name!r} wait in the outbox: {exc}")
         return own
 
-    def _tell(self, name: str, why: str) -> None:
+    def _warn_once(self, name: str, why: str) -> None:
         """Warn, unless the last warning for this queue gave the same reason."""
-        if self._told.get(name) != why:
-            self._told[name] = why
+        if self._warned.get(name) != why:
+            self._warned[name] = why
             logger.warning("%s", why)
 
 

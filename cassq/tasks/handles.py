@@ -29,7 +29,7 @@ class Result(NamedTuple):
     value: Any
 
 
-class ResultPlace(Protocol):
+class HandleApp(Protocol):
     """What a handle needs of its app: see `App`."""
 
     @property
@@ -44,13 +44,13 @@ class Handle(Generic[T]):
     """A call that was pushed. id: the id of its message. queue: the name of its queue. T: the type
     of its result; for an async task, what awaiting it returns."""
 
-    __slots__ = ("_kept", "_place", "_result", "_watch", "id", "queue")
+    __slots__ = ("_app", "_kept", "_result", "_watch", "id", "queue")
 
     def __init__(
         self,
         id: MessageId,
         queue: str,
-        place: ResultPlace | None = None,
+        app: HandleApp | None = None,
         result: Result | None = None,
         *,
         kept: bool = True,
@@ -58,7 +58,7 @@ class Handle(Generic[T]):
         """kept: whether its result is kept."""
         self.id: MessageId = id
         self.queue: str = queue
-        self._place = place
+        self._app = app
         self._result = result
         self._kept = kept
         self._watch = Stopwatch()  # since the message was last looked for
@@ -92,17 +92,17 @@ class Handle(Generic[T]):
 
     def signal(self, name: str, value: object = None) -> bool:
         """Send a signal to the task: see `Task.signal`."""
-        if self._place is None:
+        if self._app is None:
             raise UsageError(
                 "a call that ran inline takes no signals", hint="inline(signals={...})"
             )
-        return self._place.signal(self.id, name, value, self.queue)
+        return self._app.signal(self.id, name, value, self.queue)
 
     def cancel(self) -> bool:
         """Cancel the call: see `App.cancel`."""
-        if self._place is None:
+        if self._app is None:
             raise UsageError("a call that ran inline cannot be cancelled")
-        return self._place.cancel(self.id, self.queue)
+        return self._app.cancel(self.id, self.queue)
 
     def _waiting(self, timeout: float | None) -> Iterator[float]:
         """The pauses between two looks, until the timeout."""
@@ -119,11 +119,11 @@ class Handle(Generic[T]):
     def _look(self) -> Result | None:
         if self._result is not None:
             return self._result
-        if self._place is None or not self._kept:
+        if self._app is None or not self._kept:
             raise UsageError(
                 f"the task of {self.id} keeps no results", hint="declare it with results=True"
             )
-        client = self._place.client
+        client = self._app.client
         self._result = self._find(client)
         if self._result is None and self._watch.seconds() >= ASK_SECONDS:
             self._watch = Stopwatch()

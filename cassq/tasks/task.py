@@ -63,7 +63,7 @@ class Pushed(NamedTuple):
         return Push(payload, None, self.key, delay, due, self.dedup_id, None, self.priority)
 
 
-class Pushes(Protocol):
+class TaskApp(Protocol):
     """What a task needs of its app: see `App`."""
 
     @property
@@ -81,7 +81,7 @@ class Task(Generic[P, R_co]):
     at once, in the caller."""
 
     def __init__(
-        self, app: Pushes, function: Callable[..., R_co], name: str, settings: TaskSettings
+        self, app: TaskApp, function: Callable[..., R_co], name: str, settings: TaskSettings
     ) -> None:
         self._app = app
         self.function: Callable[..., R_co] = function

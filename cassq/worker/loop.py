@@ -37,7 +37,7 @@ from cassq.popper import KEEP_ALIVE_SECONDS, WAIT_MAX_SECONDS, Popper
 from cassq.worker.feed import Feed
 from cassq.worker.handler import Handler, check_handler, check_result
 from cassq.worker.journal import HandlerCall, Journal, Outcome, Terms
-from cassq.worker.settling import give_up, runs_here, settle
+from cassq.worker.settling import give_up, set_running, settle
 from cassq.worker.wakeup import Stopper, Wakeup, handled
 
 logger: logging.Logger = logging.getLogger("cassq")
@@ -235,7 +235,7 @@ class Worker:
         with self._lock:
             self._running[task] = None
         failure: BaseException | None = None
-        runs_here(task, self._adopt)
+        set_running(task, self._adopt)
         try:
             check_result(self._handler(task.message))
         except BaseException as exc:  # also SystemExit, which would only end this thread

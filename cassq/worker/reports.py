@@ -66,12 +66,14 @@ class Reporter:
             self.send(FAILED, **error, kind=type(exc).__name__, traceback="", files=files)
             return
         text = f"the handler's module raised {type(exc).__name__}: {exc}"
-        trace = "".join(traceback.format_exception(exc.with_traceback(_theirs(exc.__traceback__))))
+        trace = "".join(
+            traceback.format_exception(exc.with_traceback(_user_frames(exc.__traceback__)))
+        )
         error = {"message": text, "hint": "", "exit_code": UsageError.exit_code}
         self.send(FAILED, **error, kind=UsageError.__name__, traceback=trace, files=files)
 
 
-def _theirs(trace: TracebackType | None) -> TracebackType | None:
+def _user_frames(trace: TracebackType | None) -> TracebackType | None:
     """A traceback without the first frames, which are cassq's and the import system's."""
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename

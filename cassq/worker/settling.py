@@ -15,7 +15,7 @@ _running: ContextVar[tuple[HandlerCall, Callable[[HandlerCall, Terms], object]]]
 )
 
 
-def runs_here(task: HandlerCall, adopt: Callable[[HandlerCall, Terms], object]) -> None:
+def set_running(task: HandlerCall, adopt: Callable[[HandlerCall, Terms], object]) -> None:
     """Note that this thread, or this task of an event loop, runs a task. adopt: sets other terms
     for it."""
     _running.set((task, adopt))

@@ -171,7 +171,7 @@ class Supervisor:
             self._take_reports(child)
             if code is not None:
                 child.close()
-                self._gone(child, code, now_ms)
+                self._on_exit(child, code, now_ms)
         self._look_for_silence(now_ms)
         self._look_at_sources(now_ms)
         if all(slot.child is not None and slot.child.is_ready for slot in self._slots):
@@ -201,7 +201,7 @@ class Supervisor:
         replaced = self._replaced[_queue(child.orders)]
         replaced[why] = replaced.get(why, 0) + 1
 
-    def _gone(self, child: Child, code: int, now_ms: int) -> None:
+    def _on_exit(self, child: Child, code: int, now_ms: int) -> None:
         """A process has ended."""
         slot = self._slot_of(child)
         if slot is None:

@@ -44,7 +44,7 @@ from cassq.worker.loop import (
     WorkSource,
     abandoned,
 )
-from cassq.worker.settling import give_up, runs_here, settle
+from cassq.worker.settling import give_up, set_running, settle
 from cassq.worker.wakeup import ENDING, Stopper
 
 TASKS = 100
@@ -240,7 +240,7 @@ class AsyncWorker:
     async def _do(self, task: HandlerCall, message: Message) -> None:
         """Run the handler, and have the popper's thread settle the message."""
         failure: BaseException | None = None
-        runs_here(task, _adopt)
+        set_running(task, _adopt)
         try:
             await self._handler(message)
         except BaseException as exc:  # also SystemExit, which would end the loop, and a cancel
@@ -260,7 +260,7 @@ class AsyncWorker:
         assert self._fetcher is not None
         self._settling += 1
 
-        def told(result: object, error: BaseException | None) -> None:
+        def note_outcome(result: object, error: BaseException | None) -> None:
             self._settling -= 1
             if isinstance(result, tuple):
                 self.journal.ended(task, *result)
@@ -268,7 +268,7 @@ class AsyncWorker:
                 self.journal.ended(task, Outcome.UNWRITTEN, error)
             self._changed.set()
 
-        self._fetcher.call_soon(act, told)
+        self._fetcher.call_soon(act, note_outcome)
 
     # --- ending tasks ---------------------------------------------------------------------------
 

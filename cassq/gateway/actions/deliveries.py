@@ -24,13 +24,13 @@ from cassq.consumer.delivery import Message
 from cassq.consumer.receiving import RECEIVE_MAX, AnyReceiver
 from cassq.errors import CassqError, CorruptionError, ReceiptError
 from cassq.extents.port import ExtentMissingError
-from cassq.worker.eventloop.calls import CallOutcome, LoopCall, done, hand_out, into, tell
+from cassq.worker.eventloop.calls import CallOutcome, LoopCall, deliver, done, hand_out, into
 from cassq.worker.eventloop.loop_thread import LOOK_SECONDS, LoopThread
 
 logger: logging.Logger = logging.getLogger("cassq")
 
 
-class _Want:
+class _ReceiveRequest:
     """A request that waits for messages. number: its place in line. ms: how long its messages are
     hidden from others. until: when it has waited long enough, by the watch of its `Deliveries`."""
 
@@ -46,10 +46,10 @@ class _Want:
         self.future: asyncio.Future[list[Message]] = future
 
 
-class _Leaving(NamedTuple):
+class _Cancellation(NamedTuple):
     """A request whose client disconnected."""
 
-    want: _Want
+    request: _ReceiveRequest
 
 
 class _Line:
@@ -57,30 +57,30 @@ class _Line:
     wait, so no method but `clear` goes over all of them. Used by the receiving thread only."""
 
     def __init__(self) -> None:
-        self._alike: dict[int, OrderedDict[int, _Want]] = {}
+        self._alike: dict[int, OrderedDict[int, _ReceiveRequest]] = {}
         self._asked: Counter[int] = Counter()  # how many messages each line asks for
         self._ends: list[tuple[float, int, int]] = []  # a heap: when, the line, the number
 
     def __bool__(self) -> bool:
         return bool(self._alike)
 
-    def join(self, want: _Want) -> None:
-        self._alike.setdefault(want.ms, OrderedDict())[want.number] = want
-        self._asked[want.ms] += want.most
-        heapq.heappush(self._ends, (want.until, want.ms, want.number))
+    def join(self, request: _ReceiveRequest) -> None:
+        self._alike.setdefault(request.ms, OrderedDict())[request.number] = request
+        self._asked[request.ms] += request.most
+        heapq.heappush(self._ends, (request.until, request.ms, request.number))
 
-    def leave(self, ms: int, number: int) -> _Want | None:
+    def leave(self, ms: int, number: int) -> _ReceiveRequest | None:
         """Remove a request; None if it is not in line any more."""
         line = self._alike.get(ms)
-        want = None if line is None else line.pop(number, None)
-        if line is None or want is None:
+        request = None if line is None else line.pop(number, None)
+        if line is None or request is None:
             return None
-        self._asked[ms] -= want.most
+        self._asked[ms] -= request.most
         if not line:
             del self._alike[ms], self._asked[ms]
-        return want
+        return request
 
-    def first(self) -> _Want:
+    def first(self) -> _ReceiveRequest:
         """The request that has waited for longest."""
         heads = (next(iter(line.values())) for line in self._alike.values())
         return min(heads, key=attrgetter("number"))
@@ -89,38 +89,38 @@ class _Line:
         """How many messages the requests with this visibility timeout ask for."""
         return self._asked[ms]
 
-    def served(self, ms: int, found: list[Message]) -> list[tuple[_Want, list[Message]]]:
+    def served(self, ms: int, found: list[Message]) -> list[tuple[_ReceiveRequest, list[Message]]]:
         """Distribute messages to the first requests with this visibility timeout; these leave the
         line."""
-        dealt: list[tuple[_Want, list[Message]]] = []
+        dealt: list[tuple[_ReceiveRequest, list[Message]]] = []
         at = 0
         while at < len(found) and ms in self._alike:
-            want = next(iter(self._alike[ms].values()))
-            self.leave(ms, want.number)
-            dealt.append((want, found[at : at + want.most]))
-            at += want.most
+            request = next(iter(self._alike[ms].values()))
+            self.leave(ms, request.number)
+            dealt.append((request, found[at : at + request.most]))
+            at += request.most
         return dealt
 
-    def over(self, now: float) -> list[_Want]:
+    def over(self, now: float) -> list[_ReceiveRequest]:
         """The requests that have waited for long enough; they leave the line."""
-        found: list[_Want] = []
+        found: list[_ReceiveRequest] = []
         while self._ends:
             until, ms, number = self._ends[0]
             if until > now and number in self._alike.get(ms, ()):
                 break
             heapq.heappop(self._ends)
-            want = self.leave(ms, number)
-            if want is not None:
-                found.append(want)
+            request = self.leave(ms, number)
+            if request is not None:
+                found.append(request)
         return found
 
     def next_end(self) -> float:
         """When the next request will have waited for long enough. Call it after `over`."""
         return self._ends[0][0]
 
-    def clear(self) -> list[_Want]:
+    def clear(self) -> list[_ReceiveRequest]:
         """All requests, in order; they leave the line."""
-        found = [want for line in self._alike.values() for want in line.values()]
+        found = [request for line in self._alike.values() for request in line.values()]
         self._alike.clear()
         self._asked.clear()
         self._ends.clear()
@@ -155,7 +155,7 @@ class Deliveries:
         self._line = _Line()  # the receiving thread's
         self._watch = Stopwatch()
         self._numbers = count()
-        self._receiving: LoopThread[_Want | _Leaving | LoopCall] = LoopThread(
+        self._receiving: LoopThread[_ReceiveRequest | _Cancellation | LoopCall] = LoopThread(
             loop, "receiving", self._work, interrupt=self._interrupt, cleanup=self._close_now
         )
         self._settling: LoopThread[_Deletion | LoopCall] = LoopThread(
@@ -170,17 +170,17 @@ class Deliveries:
         within `seconds`. If it is cancelled, messages that were received for it are given back,
         uncounted."""
         until = self._watch.seconds() + seconds
-        want = _Want(next(self._numbers), most, ms, until, self._loop.create_future())
-        self._receiving.send(want)
+        request = _ReceiveRequest(next(self._numbers), most, ms, until, self._loop.create_future())
+        self._receiving.send(request)
         self.waiting += 1
         try:
-            return await want.future
+            return await request.future
         except asyncio.CancelledError:
-            if want.future.done() and not want.future.cancelled():
-                if want.future.exception() is None:
-                    self.release_soon([message.receipt for message in want.future.result()])
+            if request.future.done() and not request.future.cancelled():
+                if request.future.exception() is None:
+                    self.release_soon([message.receipt for message in request.future.result()])
             else:
-                self._receiving.send(_Leaving(want))
+                self._receiving.send(_Cancellation(request))
             raise
         finally:
             self.waiting -= 1
@@ -239,9 +239,11 @@ class Deliveries:
 
     def _settle(self, jobs: list[_Deletion | LoopCall]) -> bool:
         deletions = [job for job in jobs if isinstance(job, _Deletion)]
-        told: list[CallOutcome] = [(job, *done(job)) for job in jobs if isinstance(job, LoopCall)]
-        if told:
-            self._settling.post(lambda: tell(told))
+        outcomes: list[CallOutcome] = [
+            (job, *done(job)) for job in jobs if isinstance(job, LoopCall)
+        ]
+        if outcomes:
+            self._settling.post(lambda: deliver(outcomes))
         if deletions:
             self._delete(deletions)
         return False
@@ -276,17 +278,17 @@ class Deliveries:
 
     # --- the receiving thread ---------------------------------------------------------------------
 
-    def _work(self, jobs: list[_Want | _Leaving | LoopCall]) -> bool:
-        told: list[CallOutcome] = []
+    def _work(self, jobs: list[_ReceiveRequest | _Cancellation | LoopCall]) -> bool:
+        outcomes: list[CallOutcome] = []
         for job in jobs:
-            if isinstance(job, _Want):
+            if isinstance(job, _ReceiveRequest):
                 self._line.join(job)
-            elif isinstance(job, _Leaving):
-                self._line.leave(job.want.ms, job.want.number)
+            elif isinstance(job, _Cancellation):
+                self._line.leave(job.request.ms, job.request.number)
             else:
-                told.append((job, *done(job)))
-        if told:
-            self._receiving.post(lambda: tell(told))
+                outcomes.append((job, *done(job)))
+        if outcomes:
+            self._receiving.post(lambda: deliver(outcomes))
         if self._line:
             self._serve()
         return bool(self._line)
@@ -299,7 +301,7 @@ class Deliveries:
     def _close_now(self) -> None:
         if self._receiver is not None:
             self._receiver.close()
-        self._answer([(want, []) for want in self._line.clear()])
+        self._answer([(request, []) for request in self._line.clear()])
 
     def _serve(self) -> None:
         """Receive for the requests in line; if some get nothing, wait a moment for messages."""
@@ -309,7 +311,7 @@ class Deliveries:
             while line and self._receive(receiver):
                 continue
             now = self._watch.seconds() - receiver.patience
-            self._answer([(want, []) for want in line.over(now)])
+            self._answer([(request, []) for request in line.over(now)])
             if line:
                 left = line.next_end() - now
                 receiver.wait(max(0.0, min(LOOK_SECONDS, left)))
@@ -319,9 +321,9 @@ class Deliveries:
                 line.leave(first.ms, first.number)
                 self._answer([(first, exc)])
             else:
-                self._answer([(want, exc) for want in line.clear()])
+                self._answer([(request, exc) for request in line.clear()])
         except Exception as exc:
-            self._answer([(want, exc) for want in line.clear()])
+            self._answer([(request, exc) for request in line.clear()])
             raise
 
     def _receive(self, receiver: AnyReceiver) -> bool:
@@ -332,7 +334,7 @@ class Deliveries:
         self._answer(self._line.served(ms, found))
         return bool(found)
 
-    def _answer(self, answers: Sequence[tuple[_Want, list[Message] | Exception]]) -> None:
+    def _answer(self, answers: Sequence[tuple[_ReceiveRequest, list[Message] | Exception]]) -> None:
         def back(messages: list[Message]) -> None:
             self.release_soon([message.receipt for message in messages])
 

@@ -107,7 +107,7 @@ def expired(handle: str) -> ActionError:
     )
 
 
-class Attempts:
+class ReceiveAttempts:
     """What was received by each ReceiveRequestAttemptId, for five minutes."""
 
     def __init__(self) -> None:

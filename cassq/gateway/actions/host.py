@@ -15,7 +15,7 @@ from cassq.errors import GroupNotFoundError, QueueNotFoundError, UsageError
 from cassq.gateway.actions.attributes import MessageTerms, terms_of
 from cassq.gateway.actions.deliveries import Deliveries
 from cassq.gateway.actions.faults import fault, no_queue
-from cassq.gateway.actions.fifo import Attempts
+from cassq.gateway.actions.fifo import ReceiveAttempts
 from cassq.gateway.errors import ActionError
 from cassq.gateway.lane_receiver import NOT_IN_ORDER, NOT_IN_ORDER_HINT, LaneReceiver
 from cassq.gateway.request import Request
@@ -26,7 +26,7 @@ REGION = "us-east-1"
 KNOWN_SECONDS = 1.0  # how long a row is used before it is read again, if nothing watches it
 COUNTED_SECONDS = 1.0
 CLOCKS_MS = 20  # reading two clocks one after the other makes a smaller difference
-BETWEEN = "--"  # separates a queue's name from its group's
+GROUP_SEPARATOR = "--"  # separates a queue's name from its group's
 # The actions for a group that SQS clients see as a queue.
 OF_GROUPS = (
     "ReceiveMessage",
@@ -54,7 +54,7 @@ class HostedQueue:
         self.name: str = shown_name(queue.name, group)
         self.used_at: float = 0.0
         self.read_at: float = 0.0
-        self.attempts: Attempts = Attempts()
+        self.attempts: ReceiveAttempts = ReceiveAttempts()
         self._client = client
         self._known = queue.sync.watched.row().policy  # the policy of `_terms`
         self._terms = terms_of(self._known)
@@ -146,7 +146,7 @@ class HostedQueue:
 
 def shown_name(queue: str, group: str) -> str:
     """The name that SQS clients use for a queue with one of its groups."""
-    return queue if group == DEFAULT_GROUP else f"{queue}{BETWEEN}{group}"
+    return queue if group == DEFAULT_GROUP else f"{queue}{GROUP_SEPARATOR}{group}"
 
 
 class Host:
@@ -233,8 +233,8 @@ class Host:
         try:
             queue, group = await self.client.queue(name), DEFAULT_GROUP
         except QueueNotFoundError as exc:
-            own, between, group = name.rpartition(BETWEEN)
-            if not (self.groups and between) or group == DEFAULT_GROUP:
+            own, separator, group = name.rpartition(GROUP_SEPARATOR)
+            if not (self.groups and separator) or group == DEFAULT_GROUP:
                 raise no_queue(name) from exc
             queue = await self._with_group(own, group)
         groups = await self.client.call(self.client.sync.ports.catalog.queues.groups, queue.id)
@@ -260,12 +260,12 @@ class Host:
             raise fault(
                 "UnsupportedOperation",
                 f"{name} is a group, and {request.action} is for whole queues: use"
-                f" {name.rpartition(BETWEEN)[0]}.",
+                f" {name.rpartition(GROUP_SEPARATOR)[0]}.",
             )
 
     async def is_group(self, name: str) -> bool:
         """Whether a name stands for a group. Cost: none for a name without a group."""
-        if not self.groups or BETWEEN not in name:
+        if not self.groups or GROUP_SEPARATOR not in name:
             return False
         try:
             return (await self.find(name)).group != DEFAULT_GROUP

@@ -140,7 +140,7 @@ class ConnectionHost(Protocol):
         """The client went away before it got an answer: undo what the answer promised."""
         ...
 
-    def too_much(self) -> None:
+    def body_refused(self) -> None:
         """A body was refused, because other bodies have too many bytes."""
         ...
 
@@ -281,7 +281,7 @@ class HttpConnection(asyncio.Protocol):
         elif self._refusal is not None:
             return
         elif self._body_bytes > SMALL_BODY_BYTES and self._is_too_much(len(body)):
-            self._house.too_much()
+            self._house.body_refused()
             self._refuse(503, "SlowDown: too many bytes are being sent at once; try again")
         else:
             self._chunks.append(body)

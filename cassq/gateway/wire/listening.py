@@ -99,7 +99,7 @@ class Listener:
         """See `ConnectionHost`."""
         self._begin(self._given_back(give_back))
 
-    def too_much(self) -> None:
+    def body_refused(self) -> None:
         """See `ConnectionHost`."""
         text = "requests with large bodies get 503: those that are in hand have %s MB"
         self.log.say("large bodies", text, self.body_bytes // 1_000_000)

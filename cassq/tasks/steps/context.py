@@ -50,15 +50,15 @@ class Context:
     task: the task's name. attempt: from 1; counted from 1 again after each sleep or wait.
     """
 
-    __slots__ = ("_ledger", "_message", "attempt", "task")
+    __slots__ = ("_message", "_records", "attempt", "task")
 
     def __init__(
-        self, task: str, attempt: int, message: Message | None, ledger: RunRecords | None = None
+        self, task: str, attempt: int, message: Message | None, records: RunRecords | None = None
     ) -> None:
         self.task: str = task
         self.attempt: int = attempt
         self._message = message
-        self._ledger = ledger
+        self._records = records
 
     @property
     def message(self) -> Message:
@@ -87,38 +87,38 @@ class Context:
             raise UsageError(
                 f"step {name!r} has an async function", hint="await ctx.step_async(...)"
             )
-        ledger = self._steps()
-        label, at = ledger.come_to(STEP, name)
-        found = ledger.find(label)
+        records = self._steps()
+        label, at = records.come_to(STEP, name)
+        found = records.find(label)
         if found is not None:
             known: T = found[0]
             return known
-        began_ms = ledger.now_ms()
+        began_ms = records.now_ms()
         try:
             value = function(*args, **kwargs)
         except BaseException:
-            ledger.raised(label)
+            records.raised(label)
             raise
-        kept: T = ledger.returned(label, at, began_ms, value)
+        kept: T = records.returned(label, at, began_ms, value)
         return kept
 
     async def step_async(
         self, name: str, function: Callable[Q, Awaitable[T]], /, *args: Q.args, **kwargs: Q.kwargs
     ) -> T:
         """`step` for an async function, in an async task; does not block the event loop."""
-        ledger = self._steps()
-        label, at = ledger.come_to(STEP, name)
-        found = await asyncio.to_thread(ledger.find, label)
+        records = self._steps()
+        label, at = records.come_to(STEP, name)
+        found = await asyncio.to_thread(records.find, label)
         if found is not None:
             known: T = found[0]
             return known
-        began_ms = ledger.now_ms()
+        began_ms = records.now_ms()
         try:
             value = await function(*args, **kwargs)
         except BaseException:
-            ledger.raised(label)
+            records.raised(label)
             raise
-        kept: T = await asyncio.to_thread(ledger.returned, label, at, began_ms, value)
+        kept: T = await asyncio.to_thread(records.returned, label, at, began_ms, value)
         return kept
 
     # --- sleeping and waiting -------------------------------------------------------------------
@@ -131,15 +131,15 @@ class Context:
         Raises UsageError in a cp queue, whose messages cannot be delayed. Cost: four synced writes,
         and the push of a message.
         """
-        ledger = self._steps()
-        label, at = ledger.come_to(SLEEP, name)
-        ledger.sleep(label, at, _seconds(**length))
+        records = self._steps()
+        label, at = records.come_to(SLEEP, name)
+        records.sleep(label, at, _seconds(**length))
 
     async def sleep_async(self, name: str, **length: Unpack[Length]) -> None:
         """`sleep` in an async task."""
-        ledger = self._steps()
-        label, at = ledger.come_to(SLEEP, name)
-        await asyncio.to_thread(ledger.sleep, label, at, _seconds(**length))
+        records = self._steps()
+        label, at = records.come_to(SLEEP, name)
+        await asyncio.to_thread(records.sleep, label, at, _seconds(**length))
 
     def wait(self, name: str, *, timeout: float | None = None) -> Any:
         """The value of the next signal of this name that no other wait has taken; None if none
@@ -147,23 +147,23 @@ class Context:
 
         Until then the task sleeps: see `sleep`, also for errors and cost.
         """
-        ledger = self._steps()
-        label, at = ledger.come_to(WAIT, name)
-        return ledger.wait(label, at, name, _timeout(timeout))
+        records = self._steps()
+        label, at = records.come_to(WAIT, name)
+        return records.wait(label, at, name, _timeout(timeout))
 
     async def wait_async(self, name: str, *, timeout: float | None = None) -> Any:
         """`wait` in an async task."""
-        ledger = self._steps()
-        label, at = ledger.come_to(WAIT, name)
-        return await asyncio.to_thread(ledger.wait, label, at, name, _timeout(timeout))
+        records = self._steps()
+        label, at = records.come_to(WAIT, name)
+        return await asyncio.to_thread(records.wait, label, at, name, _timeout(timeout))
 
     def _steps(self) -> RunRecords:
-        if self._ledger is None:
+        if self._records is None:
             raise UsageError(
                 f"task {self.task!r} has no steps",
                 hint="let it take a context: def task(ctx: cassq.tasks.Context, ...)",
             )
-        return self._ledger
+        return self._records
 
     def __repr__(self) -> str:
         return f"<Context of {self.task}, attempt {self.attempt}>"

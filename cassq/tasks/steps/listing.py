@@ -23,7 +23,7 @@ from cassq.tasks.calls import (
 )
 from cassq.tasks.groups import group_of
 from cassq.tasks.steps.cancelling import cancel_call
-from cassq.tasks.steps.moving import MoveContext, letter_at, moves_of
+from cassq.tasks.steps.moving import MoveContext, call_at, moves_of
 from cassq.tasks.steps.overview import (
     SIGNAL,
     SLEEPING,
@@ -205,9 +205,9 @@ def shown(client: Client, task_id: str) -> TaskShown:
 def _call_of(client: Client, found: CallState, task_id: str) -> Call | None:
     """The call in a message; None if it is not stored any more. Raises UsageError if the message is
     not a call."""
-    letter = letter_at(client.ports, (found.now.pipe_id, found.now.seq), task_id)
+    call = call_at(client.ports, (found.now.pipe_id, found.now.seq), task_id)
     try:
-        return None if letter is None else decode(letter.payload)
+        return None if call is None else decode(call.payload)
     except NotACallError as exc:
         raise UsageError(f"message {task_id} is not a call of a task: {exc}") from exc
 

@@ -158,23 +158,23 @@ def _is_past(there: CallPlace, mine: CallPlace) -> bool:
     return there.moves > mine.moves or there.state != WAITING
 
 
-def push_again(context: MoveContext, letter: MovedCall, place: CallPlace) -> None:
+def push_again(context: MoveContext, call: MovedCall, place: CallPlace) -> None:
     """Push a call as the message of a move, unless it is there already. Durable on return. Raises
     OwnershipError if the call has gone on since. Cost: a read, two synced writes."""
     queue, catalog = context.queue(place.queue), context.ports.catalog
     left_ms = place.until_ms - context.wall_ms
     lane = lane_of(left_ms) if left_ms > 0 else None
-    headers = {**letter.headers, MOVES_HEADER: str(place.moves)}
+    headers = {**call.headers, MOVES_HEADER: str(place.moves)}
     batch = Batch(
-        [letter.payload],
-        [letter.pushed_ms],
+        [call.payload],
+        [call.pushed_ms],
         [encode_headers(headers)],
-        None if letter.key is None else [letter.key],
-        [letter.id.encode()],
+        None if call.key is None else [call.key],
+        [call.id.encode()],
         dues_ms=None if lane is None else catalog.now_ms() + left_ms,
-        priority=letter.priority,
+        priority=call.priority,
     )
-    push = MovePush(context, queue, letter.id, place)
+    push = MovePush(context, queue, call.id, place)
     context.pusher(place.queue, place.group_id).push_intended(batch, push, lane)
 
 
@@ -214,12 +214,12 @@ def begin(context: MoveContext, message: Message) -> dict[str, bytes] | None:
     raise contended(f"the place of task {task_id}")
 
 
-def settle_move(context: MoveContext, letter: MovedCall, place: CallPlace) -> None:
+def settle_move(context: MoveContext, call: MovedCall, place: CallPlace) -> None:
     """Make sure that a call is at the place of its move. After that its old message may be
     acked."""
     try:
-        push_again(context, letter, place)
-        wake(context, letter.id)
+        push_again(context, call, place)
+        wake(context, call.id)
     except OwnershipError as exc:
         logger.debug("%s", exc)  # it has gone on since
 
@@ -284,13 +284,13 @@ def wake(context: MoveContext, task_id: str) -> bool:
     if record is None or record.kind != WAIT or free_signal(rows, name_of(place.label)) is None:
         return False
     old = place.came_from or place.spot
-    letter = letter_at(context.ports, old, task_id)
-    if letter is None:
+    call = call_at(context.ports, old, task_id)
+    if call is None:
         return False  # it was delivered just now, and sees the signal
     if place.came_from is None:
         place = place._replace(moves=place.moves + 1, until_ms=context.wall_ms, came_from=old)
     try:
-        push_again(context, letter, place)
+        push_again(context, call, place)
     except OwnershipError as exc:
         logger.debug("%s", exc)  # it runs
     return True
@@ -308,7 +308,7 @@ def _take_back(context: MoveContext, place: CallPlace) -> None:
         logger.debug("a message that was woken is left until it is due: %s", exc)
 
 
-def letter_at(ports: Ports, spot: tuple[str, int], task_id: str) -> MovedCall | None:
+def call_at(ports: Ports, spot: tuple[str, int], task_id: str) -> MovedCall | None:
     """The call at a place; None if it is not there, or no longer. Cost: reads its frame."""
     pipe_id, seq = spot
     pipe = live_pipe(ports.catalog, pipe_id)

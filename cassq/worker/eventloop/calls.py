@@ -16,17 +16,17 @@ T = TypeVar("T")
 
 
 class LoopCall:
-    """Something to call in a thread. told: called in the loop with its result, or its error."""
+    """Something to call in a thread. callback: called in the loop with its result, or its error."""
 
-    __slots__ = ("act", "told")
+    __slots__ = ("act", "callback")
 
     def __init__(
         self,
         act: Callable[[], object],
-        told: Callable[[object, BaseException | None], object],
+        callback: Callable[[object, BaseException | None], object],
     ) -> None:
         self.act: Callable[[], object] = act
-        self.told: Callable[[object, BaseException | None], object] = told
+        self.callback: Callable[[object, BaseException | None], object] = callback
 
 
 CallOutcome = tuple[LoopCall, object, BaseException | None]
@@ -40,10 +40,10 @@ def done(call: LoopCall) -> tuple[object, BaseException | None]:
         return None, exc
 
 
-def tell(told: list[CallOutcome]) -> None:
+def deliver(outcomes: list[CallOutcome]) -> None:
     """In the loop: pass on the outcomes of calls."""
-    for call, result, error in told:
-        call.told(result, error)
+    for call, result, error in outcomes:
+        call.callback(result, error)
 
 
 def into(future: asyncio.Future[Any]) -> Callable[[object, BaseException | None], object]:
@@ -105,6 +105,6 @@ class Calls:
         await self._loop_thread.end()
 
     def _work(self, calls: list[LoopCall]) -> bool:
-        told = [(call, *done(call)) for call in calls]
-        self._loop_thread.post(lambda: tell(told))
+        outcomes = [(call, *done(call)) for call in calls]
+        self._loop_thread.post(lambda: deliver(outcomes))
         return False

@@ -22,7 +22,7 @@ from cassq.errors import CassqError, ClaimLostError, ClosedError, CorruptionErro
 from cassq.extents.port import ExtentMissingError
 from cassq.lifecycle.ports import Ports
 from cassq.popper import POP_MAX, WAIT_MAX_SECONDS, Popper
-from cassq.worker.eventloop.calls import CallOutcome, LoopCall, done, hand_out, into, tell
+from cassq.worker.eventloop.calls import CallOutcome, LoopCall, deliver, done, hand_out, into
 from cassq.worker.eventloop.loop_thread import LOOK_SECONDS, LoopThread, check_loop
 from cassq.worker.eventloop.message import Message, SettleCallbacks
 
@@ -121,10 +121,10 @@ class Fetcher:
         self._loop_thread.send(LoopCall(message.ack, _log_ack))
 
     def call_soon(
-        self, act: Callable[[], object], told: Callable[[object, BaseException | None], object]
+        self, act: Callable[[], object], callback: Callable[[object, BaseException | None], object]
     ) -> None:
-        """Call something in the thread. Returns at once. told: see `LoopCall`."""
-        self._loop_thread.send(LoopCall(act, told))
+        """Call something in the thread. Returns at once. callback: see `LoopCall`."""
+        self._loop_thread.send(LoopCall(act, callback))
 
     async def call(self, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call something in the thread, after earlier requests. If the wait is cancelled, it is
@@ -164,15 +164,15 @@ class Fetcher:
     # --- the thread's side ----------------------------------------------------------------------
 
     def _work(self, jobs: list[TakeRequest | LoopCall]) -> bool:
-        told: list[CallOutcome] = []
+        outcomes: list[CallOutcome] = []
         for job in jobs:
             if isinstance(job, TakeRequest):
                 self._line.append(job)
                 continue
             result, error = done(job)
-            told.append((job, result, error))
-        if told:
-            self._loop_thread.post(lambda: tell(told))
+            outcomes.append((job, result, error))
+        if outcomes:
+            self._loop_thread.post(lambda: deliver(outcomes))
         if any(request.gone for request in self._line):
             self._line = deque(request for request in self._line if not request.gone)
         if self._line:

@@ -78,7 +78,7 @@ class House:
     def undelivered(self, give_back: Undelivered) -> None:
         self.given_back += 1
 
-    def too_much(self) -> None:
+    def body_refused(self) -> None:
         return
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cassq.kombu.exchanges import fits
+from cassq.kombu.exchanges import matches
 
 
 @pytest.mark.parametrize(
@@ -20,10 +20,10 @@ from cassq.kombu.exchanges import fits
     ],
 )
 def test_topics(pattern: str, matching: list[str], others: list[str]) -> None:
-    assert [key for key in matching + others if fits("topic", pattern, key)] == matching
+    assert [key for key in matching + others if matches("topic", pattern, key)] == matching
 
 
 def test_direct_keys_are_equal_and_fanout_has_no_keys() -> None:
-    assert fits("direct", "a", "a")
-    assert not fits("direct", "#", "a")
-    assert fits("fanout", "a", "b")
+    assert matches("direct", "a", "a")
+    assert not matches("direct", "#", "a")
+    assert matches("fanout", "a", "b")

@@ -1,4 +1,4 @@
-"""How much a fetcher pops at once, and that takers do not keep each other waiting."""
+"""How much a fetcher pops at once, and that fetchers do not keep each other waiting."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def holding(count: int) -> ChannelPrefetch:
 def taker_of(made: ChannelPrefetch, queue: str = "mails") -> ChannelFetcher:
     """A fetcher whose thread does not run, and that has taken this moment."""
     fetcher = ChannelFetcher(made, queue, POPPER, no_ack=False)
-    made._takers[queue] = [fetcher]
+    made._fetchers[queue] = [fetcher]
     return fetcher
 
 

@@ -1,4 +1,4 @@
-"""The parts that one client's queues, pushers and poppers share."""
+"""What one client's queues, pushers and poppers share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Parts:
+class ClientContext:
     """What the objects of one client share. closing: whether the client refuses further calls."""
 
     def __init__(self, calls: Calls, client: Client) -> None:
