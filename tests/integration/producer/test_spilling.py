@@ -147,7 +147,7 @@ def test_a_message_in_the_spool_is_in_no_queue_and_the_error_says_where_it_may_b
     spilled = queue.pusher().push(b"one")
     with (
         cassq.connect(f"file://{cluster.directory}") as another,
-        pytest.raises(MessageNotFoundError, match="in the spool of the client"),
+        pytest.raises(MessageNotFoundError, match="in the spool of that client"),
     ):
         another.explain(spilled)
 
