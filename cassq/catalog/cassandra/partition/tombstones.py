@@ -120,6 +120,7 @@ class TombstoneCompactor:
             if len(self._listings) >= LISTINGS_MOST:
                 self._listings.popitem(last=False)
             listing = self._listings[name] = _Listing(asked_us)
+        self._listings.move_to_end(name)
         return listing
 
     def _cover(
