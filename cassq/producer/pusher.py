@@ -198,8 +198,11 @@ class Pusher:
             entry = admission.entry_of_many(
                 payloads, headers, keys, delay, due, dedup_ids, importance
             )
-            pushes.append(LevelPush(level, which, entry, self._of(level)._submit_beside))
-        beside = columns.dedup_ids is None and self._side_by_side()  # equal ids wait for each other
+            pusher = self._of(level)
+            pushes.append(LevelPush(level, which, entry, pusher._submit, pusher._submit_apart))
+        # Equal ids wait for each other, and a limit counts what is pushed.
+        in_turn = columns.dedup_ids is not None or admission.has_quota
+        beside = not in_turn and self._side_by_side()
         return push_levels(pushes, side_by_side=beside)
 
     @operation
@@ -399,13 +402,10 @@ class Pusher:
         if entry.error is not None:
             raise entry.error
 
-    def _submit_beside(self, entry: PendingPush) -> None:
-        """`_submit`, in this call, or in a thread that this call has started."""
-        if self._life.busy:
-            self._submit(entry)
-            return
-        with self._life.enter():
-            self._submit(entry)
+    @operation
+    def _submit_apart(self, entry: PendingPush) -> None:
+        """`_submit`, as a call of its own thread."""
+        self._submit(entry)
 
     def _submit_all(self, entries: Sequence[PendingPush]) -> None:
         """Have entries appended, in order; each gets its ids or its error.

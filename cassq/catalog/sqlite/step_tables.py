@@ -15,13 +15,13 @@ CREATE TABLE IF NOT EXISTS steps (
 CREATE_INDEX = "CREATE INDEX IF NOT EXISTS steps_until ON steps (until_ms)"
 # The records of one task: a range of the key.
 FIND = "SELECT key, value FROM steps WHERE task_id = ? AND until_ms > ?"
+# The value of one record, by key.
+VALUE = "SELECT value FROM steps WHERE task_id = ? AND key = ?"
 # Writes of one record, by key, and of all of a task: a range of it. Expired ones count as absent.
 ADD = """
 INSERT INTO steps (task_id, key, value, until_ms) VALUES (?, ?, ?, ?)
-ON CONFLICT (task_id, key) DO UPDATE SET
-value = iif(until_ms > ?, value, excluded.value),
-until_ms = iif(until_ms > ?, until_ms, excluded.until_ms)
-RETURNING value"""
+ON CONFLICT (task_id, key) DO UPDATE SET value = excluded.value, until_ms = excluded.until_ms
+WHERE steps.until_ms <= ?"""
 CHANGE = """
 UPDATE steps SET value = ?, until_ms = ?
 WHERE task_id = ? AND key = ? AND value = ? AND until_ms > ?"""
@@ -46,11 +46,13 @@ class SqliteSteps(Steps):
 
     def add(self, task_id: str, key: str, value: bytes, kept_seconds: float) -> bytes:
         now_ms = self.file.clock.wall_ms()
-        row = (task_id, key, value, _until_ms(now_ms, kept_seconds), now_ms, now_ms)
+        row = (task_id, key, value, _until_ms(now_ms, kept_seconds), now_ms)
         with self.file.opened() as connection:
             self.file.forget(connection)
-            ((found,),) = connection.execute(ADD, row).fetchall()
-        return bytes(found)
+            if connection.execute(ADD, row).rowcount == 1:
+                return value
+            found = connection.execute(VALUE, (task_id, key)).fetchone()
+        return bytes(found[0]) if found else value
 
     def change(self, task_id: str, key: str, old: bytes, new: bytes, kept_seconds: float) -> bool:
         now_ms = self.file.clock.wall_ms()

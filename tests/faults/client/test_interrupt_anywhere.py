@@ -147,9 +147,9 @@ class Scene:
                 return self.seen >= self.pushed
 
             eventually("all that was pushed comes", all_came)
-            audit = queue.audit()
-            assert audit.findings == []
-            assert audit.balanced
+            for audit in (queue.audit(), client.queue("lanes").audit()):
+                assert audit.findings == []
+                assert audit.balanced
         finally:
             client.close()
 

@@ -5,20 +5,14 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
-from threading import Barrier
-from typing import Any
 
 import pytest
 
 import cassq
-from cassq.errors import BackendUnavailableError, InvalidPayloadError, MessageTooLargeError
-from cassq.extents.port import ExtentStore
-from cassq.message.batches import Batch
+from cassq.errors import InvalidPayloadError, MessageTooLargeError
 from cassq.message.columns import COLUMN_BYTES_MAX
-from cassq.model.scaling import key_lane_of
 from cassq.outbox.relay import Relay
-from cassq.pipes import PipeWriter
-from tests.integration.deadlines import DEADLINE_SECONDS, eventually
+from tests.integration.deadlines import eventually
 from tests.integration.laned import check_lanes
 from tests.integration.outbox.databases import connection, file, outbox
 from tests.integration.spilled import FakeCluster
@@ -85,50 +79,6 @@ def test_a_dedup_id_is_one_message_whatever_its_key(client: cassq.Client) -> Non
         assert len(set(ids)) == 2
         assert pusher.push(b"again", key=b"other", dedup_id="b") in set(ids)
     assert len(drain(queue.popper())) == 2
-
-
-def test_the_lanes_of_one_push_are_appended_side_by_side(
-    queue: cassq.Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where appends wait for servers: here each waits until all are at it."""
-    monkeypatch.setattr(ExtentStore, "networked", True)
-    append, all_at_it = PipeWriter.append, Barrier(LANES)
-
-    def append_with_others(self: PipeWriter, *given: Any) -> object:
-        all_at_it.wait(DEADLINE_SECONDS)
-        return append(self, *given)
-
-    monkeypatch.setattr(PipeWriter, "append", append_with_others)
-    with queue.pusher() as pusher:
-        ids = pusher.push_many(KEYS, keys=KEYS)
-        assert len(set(ids)) == len(KEYS)
-    monkeypatch.undo()
-    assert sorted(payloads(drain(queue.popper()))) == sorted(KEYS)
-
-
-def test_if_a_lane_fails_an_error_says_what_was_pushed(
-    queue: cassq.Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ExtentStore, "networked", True)
-    append, all_at_it = PipeWriter.append, Barrier(LANES)
-
-    def append_or_fail(self: PipeWriter, batch: Batch, *given: Any) -> object:
-        all_at_it.wait(DEADLINE_SECONDS)
-        if KEYS[5] in batch.payloads:
-            raise BackendUnavailableError("away")
-        return append(self, batch, *given)
-
-    monkeypatch.setattr(PipeWriter, "append", append_or_fail)
-    lost = {key for key in KEYS if key_lane_of(key, LANES) == key_lane_of(KEYS[5], LANES)}
-    first = min(KEYS.index(key) for key in lost)
-    with queue.pusher() as pusher:
-        with pytest.raises(BackendUnavailableError, match="away") as caught:
-            pusher.push_many(KEYS, keys=KEYS)
-        assert caught.value.fields["pushed"] == first
-        assert caught.value.outcome_unknown
-        monkeypatch.undo()
-        assert sorted(payloads(drain(queue.popper()))) == sorted({*KEYS} - lost)
-        assert len(pusher.push_many(KEYS, keys=KEYS)) == len(KEYS)
 
 
 @pytest.mark.parametrize(
