@@ -299,7 +299,7 @@ def test_an_invalid_receipt_is_refused(client: cassq.Client, queue: cassq.Queue)
         with pytest.raises(UsageError, match=r"receipt"):
             queue.settle(wrong)  # type: ignore[arg-type]
     other = client.create_queue("other")
-    with pytest.raises(UsageError, match="not of a group of queue 'other'"):
+    with pytest.raises(UsageError, match="does not belong to any group of queue 'other'"):
         other.settle(receipt).ack()
     for seconds in (-1, 12 * 3600 + 1, "5"):
         with pytest.raises(UsageError, match="seconds"):

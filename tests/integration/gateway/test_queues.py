@@ -337,7 +337,7 @@ def test_each_group_of_a_queue_may_be_a_queue_for_clients(url: str, connect: Con
             "ListQueueTags": {},
         }.items():
             message = await sqs.refused("UnsupportedOperation", action, "jobs--mail", **parameters)
-            assert "ask for it with jobs" in message
+            assert "for whole queues: use jobs" in message
         for name in ("jobs--none", "jobs--default"):
             await sqs.refused("QueueDoesNotExist", "ReceiveMessage", name)
         await sqs.refused("QueueDoesNotExist", "ReceiveMessage", "none--mail")

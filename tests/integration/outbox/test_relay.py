@@ -279,7 +279,7 @@ def test_what_holds_the_database_is_waited_for(
         ("mysql://host/app", "there can be no outbox at mysql:"),
         ("sqlite://", "there can be no outbox at sqlite:"),
         ("absent.db", "there is no database absent.db"),
-        ("", "must be named by a str"),
+        ("", "must be named by a non-empty str"),
     ],
 )
 def test_what_is_not_a_database_is_refused(client: cassq.Client, dsn: str, error: str) -> None:

@@ -275,7 +275,7 @@ def test_a_popper_of_an_expired_group_learns_what_became_of_it(
     queue.watched.refresh()
     with pytest.raises(GroupNotFoundError) as caught:
         popper.pop()
-    assert "no popper came for 60 seconds" in caught.value.hint
+    assert "after 60 seconds without a popper" in caught.value.hint
     with pytest.raises((GroupNotFoundError, cassq.errors.ClaimLostError)):
         popper.commit(messages)
     popper.close()

@@ -259,10 +259,10 @@ def test_a_catalog_is_opened_by_the_url_that_clients_have(tmp_path: Path) -> Non
     with closing(open_catalog(f"file:{tmp_path / 'queues'}", clock)) as catalog:
         assert catalog.records.identity() == identity
     for url, found in (
-        ("http://there", "not the URL of queues"),
+        ("http://there", "not a URL of queues"),
         (f"file:{tmp_path / 'queues'}?colour=red", "unknown option 'colour'"),
         ("cassandra://", "names no server"),
-        ("", "not the URL of queues"),
+        ("", "not a URL of queues"),
     ):
         with pytest.raises(ConfigError, match=found):
             open_catalog(url, clock)

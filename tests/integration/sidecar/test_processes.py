@@ -362,7 +362,7 @@ def test_two_of_one_name(start: Start, catalog: SqliteCatalog, tmp_path: Path) -
         (["--free-min", "lots"], "is not a size"),
         (["--free-min", "100%"], "leaves no space"),
         (["--cert", "missing.pem"], "TLS needs --key"),
-        (["--catalog", "http://queues"], "not the URL of queues"),
+        (["--catalog", "http://queues"], "not a URL of queues"),
         (["--http", "127.0.0.1:99999"], "cannot be served"),
         (["--listen", "0.0.0.0:0", "--insecure"], "--advertise"),
     ],
