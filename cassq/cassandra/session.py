@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
+from weakref import ref
 
 from cassandra import DriverException
 from cassandra.cluster import Cluster, ResponseFuture, Session, _discard_cluster_shutdown
@@ -81,6 +82,14 @@ MEASUREMENTS = 3  # of the servers' time, at the start
 SERVER_TIME = "SELECT toUnixTimestamp(now()) FROM system.local"
 # The replication of a keyspace; no row if it does not exist.
 KEYSPACE = "SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = ?"
+
+
+def _forget_timer(_answer: object, sent: ref[ResponseFuture]) -> None:
+    """Free a statement, and the payloads in it, with the last reference to its future: a future and
+    its timer refer to each other. The driver has cancelled the timer."""
+    future = sent()
+    if future is not None:
+        future._timer = None
 
 
 def settled(act: Callable[[], bool], look: Callable[[], bool]) -> bool:
@@ -383,6 +392,8 @@ class Cql:
         except DriverException as exc:
             raise self._explained(exc, conditional=True) from exc
         future.add_callback(self._note_latency, statement, watch)
+        sent = (ref(future),)
+        future.add_callbacks(_forget_timer, _forget_timer, sent, errback_args=sent)
         return future
 
     def _note_latency(self, _rows: object, statement: Any, watch: Stopwatch) -> None:

@@ -45,7 +45,10 @@ def push_levels(pushes: Sequence[LevelPush], *, side_by_side: bool) -> MessageId
         errors = _submit(some, SIDE_BY_SIDE_MAX if side_by_side else 1)
         if any(push.entry.ids is None for push in some):
             raise _failure(errors, pushes)
-    ids = [(push.which, push.entry.ids) for push in pushes if push.entry.ids is not None]
+    ids: list[tuple[Sequence[int], MessageIds]] = []
+    for push in pushes:
+        assert push.entry.ids is not None
+        ids.append((push.which, push.entry.ids))
     return ids[0][1] if len(ids) == 1 else ScatteredIds(ids)
 
 

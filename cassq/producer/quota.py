@@ -6,7 +6,8 @@ used a tenth of the room, so most pushes pay nothing for the limit.
 
 The bound: a single pusher never exceeds the limit. n pushers exceed it by at most what n - 1 of
 them push between two checks: each the larger of one append (a `push_many`, or the pushes that wait
-together) and a tenth of the room left at its last check.
+together) and a tenth of the room left at its last check. If several threads share a pusher, it
+counts once for every level (a priority, or a key lane) that they push to.
 
 In a full queue that drops its oldest messages, these are marked as doomed in one transaction. Then
 they become dead letters like any other rejected message: through this pusher, or, if it dies,

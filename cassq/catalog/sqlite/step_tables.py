@@ -49,10 +49,11 @@ class SqliteSteps(Steps):
         row = (task_id, key, value, _until_ms(now_ms, kept_seconds), now_ms)
         with self.file.opened() as connection:
             self.file.forget(connection)
-            if connection.execute(ADD, row).rowcount == 1:
-                return value
-            found = connection.execute(VALUE, (task_id, key)).fetchone()
-        return bytes(found[0]) if found else value
+            while connection.execute(ADD, row).rowcount != 1:
+                found = connection.execute(VALUE, (task_id, key)).fetchone()
+                if found is not None:  # else another process removed it in between
+                    return bytes(found[0])
+        return value
 
     def change(self, task_id: str, key: str, old: bytes, new: bytes, kept_seconds: float) -> bool:
         now_ms = self.file.clock.wall_ms()

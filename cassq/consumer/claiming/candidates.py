@@ -263,26 +263,25 @@ class CandidatePipes:
         views = [view for view in self._views.values() if view.row.priority > priority]
         return self._waiting_in([view for view in views if view.row.id not in out], width)
 
-    def in_chains(self, *, strict: bool, now_ms: int) -> list[PipeView]:
-        """The views with something waiting that may be claimed from if the pipes of each pusher
-        (strict: all pipes of the queue) are claimed from one after the other; the greatest priority
-        first. now_ms: boot time."""
+    def in_chains(self, chain_of: Callable[[PipeRow], str], now_ms: int) -> dict[str, PipeView]:
+        """By chain, the view with something waiting that may be claimed from if the pipes of a
+        chain are claimed from one after the other; the greatest priority first. now_ms: boot time.
+        """
         heads: dict[str, PipeView] = {}
         out = self.left_alone(now_ms)
         self._look_at([view for view in self._views.values() if view.row.id not in out])
         for view in sorted(self._views.values(), key=lambda view: view.row.ordinal):
-            chain = "" if strict else view.row.owner
             if view.row.id in out or not self._is_claimed(view):
-                heads.setdefault(chain, view)
-        found: list[PipeView] = []
-        for view in heads.values():
+                heads.setdefault(chain_of(view.row), view)
+        found: list[tuple[str, PipeView]] = []
+        for chain, view in heads.items():
             try:
                 if view.row.id not in out and self.waiting(view):
-                    found.append(view)
+                    found.append((chain, view))
             except (ExtentMissingError, CorruptionError) as exc:
                 self.set_aside(view.row.id, exc)
-        found.sort(key=lambda view: view.row.priority, reverse=True)
-        return found
+        found.sort(key=lambda each: each[1].row.priority, reverse=True)
+        return dict(found)
 
     def _is_claimed(self, view: PipeView) -> bool:
         """Whether all that a pipe will ever hold is claimed."""

@@ -84,7 +84,6 @@ class Lane(LaneMessages):
         self._ports, self._part = ports, part
         self._catalog = ports.catalog
         self._clock = ports.clock
-        self._strict = queue().policy.strict
         self._group = group
         self._claimer = claimer
         self._settler = settler
@@ -94,7 +93,7 @@ class Lane(LaneMessages):
         self._lock: Lock | None = None
         self._known = False  # whether all that is unsettled is in line
         self._line = KeyLine()
-        self._take_over = TakeOver(ports, claimer, acknowledger, strict=self._strict)
+        self._take_over = TakeOver(ports, claimer, acknowledger, strict=queue().policy.strict)
         self._holding = HeldKeyNotices(ports, queue(), group())
         self._watch = Watch(ports.catalog)
         self._unread: list[PipeRow] = []  # pipes with unsettled messages that are not in line yet
@@ -317,10 +316,9 @@ class Lane(LaneMessages):
         as what is read of them then is old once it is."""
         if not self._known:
             return []
-        views = self._claimer.window.in_chains(strict=self._strict, now_ms=now_ms)
+        views = self._claimer.window.in_chains(self._take_over.chain_of, now_ms)
         held_up, ahead = self._held_up, self._take_over.ahead.chains
-        chains = [(view, self._take_over.chain_of(view.row)) for view in views]
-        return [view for view, chain in chains if chain not in held_up and chain not in ahead]
+        return [view for chain, view in views.items() if not (chain in held_up or chain in ahead)]
 
     def _claim_from(self, view: PipeView) -> bool:
         """Claim a run of a pipe; whether there was one."""

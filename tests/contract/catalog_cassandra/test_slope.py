@@ -282,8 +282,8 @@ def test_a_queue_left_idle_after_heavy_use_pops_as_a_new_one(
     for _ in range(RESTS_MAX):
         rest(place, queue)
         of_old = traced_use(open_place, old)
-        more = [most - few for most, few in zip(figures(of_old), figures(of_new), strict=True)]
-        if all(each <= few for each, few in zip(more, FEW_MORE, strict=True)):
+        more = [old - new for old, new in zip(figures(of_old), figures(of_new), strict=True)]
+        if all(each <= bound for each, bound in zip(more, FEW_MORE, strict=True)):
             break
     else:
         pytest.fail(f"reads, rows, most tombstones: {more} more than of a new queue")

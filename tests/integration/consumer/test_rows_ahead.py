@@ -19,6 +19,7 @@ from cassq.extents.port import ExtentUnavailableError
 from cassq.lifecycle.dead_keys import DeadKeys
 from cassq.model.rows import Claim
 from tests.integration.consumer.keyed_stage import (
+    by_key,
     drained,
     pass_time,
     pipe_for_each,
@@ -63,10 +64,6 @@ def claimed_ahead(queue: cassq.Queue) -> list[str]:
     popper.commit(first)
     popper.close()
     return names[2:]
-
-
-def by_key(names: list[str]) -> dict[str, list[str]]:
-    return {key: [name for name in names if name[0] == key] for key in "ab"}
 
 
 def test_a_holder_reads_only_what_it_needs(

@@ -442,12 +442,14 @@ def test_counts_cost_the_same_with_many_messages(queue: cassq.Queue) -> None:
     """They are made of rows of the catalog; no message is looked at."""
     ports, calls = queue._ports, []
     with queue.pusher() as pusher:
+        pusher.push(b"x")
+        _counts(ports, queue.row, "default")  # prepares its statements
         for count in (10, 10_000):
             pusher.push_many([b"x"] * count)
             calls.append(walked("counts", lambda: _counts(ports, queue.row, "default")).calls)
     found = _counts(ports, queue.row, "default")
-    assert found["ApproximateNumberOfMessages"] == "10010"
-    assert calls[0] == calls[1] > 0
+    assert found["ApproximateNumberOfMessages"] == "10011"
+    assert 0 < calls[1] < 1.1 * calls[0]  # a wait for a server may take a call more
 
 
 def test_a_group_with_order_or_limits_is_left_to_poppers(url: str, connect: Connect) -> None:

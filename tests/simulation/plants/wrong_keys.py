@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
@@ -24,7 +24,7 @@ from cassq.locks.port import Lock
 from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model import claims
 from cassq.model.priorities import Level
-from cassq.model.rows import Claim
+from cassq.model.rows import Claim, PipeRow
 from cassq.producer.leveling import Leveling
 
 
@@ -42,9 +42,11 @@ def forgets_keys_at_a_take_over() -> AbstractContextManager[Any]:
 def reads_all_pipes_at_once() -> AbstractContextManager[Any]:
     """The next pipe of a pusher is claimed from while the one before still has messages."""
 
-    def wrong(self: CandidatePipes, *, strict: bool, now_ms: int) -> list[PipeView]:
+    def wrong(
+        self: CandidatePipes, chain_of: Callable[[PipeRow], str], now_ms: int
+    ) -> dict[str, PipeView]:
         found = self.candidates(8, now_ms)
-        return sorted(found, key=lambda view: -view.row.ordinal)
+        return {view.row.id: view for view in sorted(found, key=lambda view: -view.row.ordinal)}
 
     return patch.object(CandidatePipes, "in_chains", wrong)
 
