@@ -69,11 +69,15 @@ class Notebook:
             total: Counter[str] = Counter()
             for _, new in found:
                 total.update(new)
-            _note(ports, queue_id, total)
-            for noted, new in found:
-                noted.update(new)
+            if _note(ports, queue_id, total):
+                for noted, new in found:
+                    noted.update(new)
         with self._mutex:
-            self._tallies = [each for each in self._tallies if id(each[1]) not in over]
+            self._tallies = [
+                (queue_id, tally, noted)
+                for queue_id, tally, noted in self._tallies
+                if id(tally) not in over or _counted(tally) - noted
+            ]
         if self._clock.boot_ms() - self._requests_ms >= NOTE_REQUESTS_MS:
             self._note_requests(ports)
         return NOTE_SECONDS
@@ -88,8 +92,7 @@ class Notebook:
             return
         self._requests_ms = self._clock.boot_ms()
         new = _counted(ports.requests) - self._requests
-        if new:
-            _note(ports, _OF_ALL, new)
+        if new and _note(ports, _OF_ALL, new):
             self._requests.update(new)
 
 
@@ -98,8 +101,9 @@ def _counted(tally: Tally | Requests) -> Counter[str]:
     return Counter({name: count for name in names if (count := getattr(tally, name))})
 
 
-def _note(ports: Ports, queue_id: str, new: Counter[str]) -> None:
-    """Add a sample; at another millisecond if there already is one."""
+def _note(ports: Ports, queue_id: str, new: Counter[str]) -> bool:
+    """Add a sample; at another millisecond if there already is one. False if there is one at each
+    of the next `SPREAD_MS`."""
     catalog = ports.catalog
     data = json.dumps({**new, "client": ports.ids.client})
     now_ms = catalog.now_ms()
@@ -107,7 +111,8 @@ def _note(ports: Ports, queue_id: str, new: Counter[str]) -> None:
         sample = Sample(_subject(queue_id), MINUTE_MS, at_ms, data)
         catalog.records.add_samples([sample])
         if sample in catalog.records.samples(sample.subject, MINUTE_MS, at_ms):
-            return
+            return True
+    return False
 
 
 def troubles_of(catalog: Catalog, queue_id: str) -> dict[str, int]:

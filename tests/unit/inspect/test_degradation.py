@@ -11,12 +11,13 @@ import pytest
 pytest.importorskip("cassandra")
 
 from cassq.base.clock import ManualClock
-from cassq.base.counters import REQUESTS, Requests
+from cassq.base.counters import REQUESTS, Requests, Tally
 from cassq.cassandra.contact import HELD_UP
 from cassq.cassandra.errors import OverloadedError
 from cassq.cassandra.tries import is_held_up, note_answer, note_error
 from cassq.cli.ops.stats import _trouble_lines
 from cassq.errors import BackendError, BackendTimeoutError, BackendUnavailableError
+from cassq.inspect import degradation
 from cassq.inspect.degradation import NOTE_REQUESTS_MS, Notebook, requests_of, troubles_of
 from cassq.inspect.metrics import request_metrics
 from cassq.inspect.stats import QueueStats
@@ -110,6 +111,30 @@ def test_what_all_clients_have_counted_is_added_up_and_noted_once() -> None:
     assert lines[1].split("  ")[0] == "REQUESTS"
     assert [line.split()[0] for line in lines[2:]] == ["4", "2", "2"]
     assert _trouble_lines(QueueStats("jobs", "ap")) == []
+
+
+def test_counts_for_which_no_millisecond_is_free_are_noted_the_next_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    catalog: Any = Samples()
+    clock, requests, tally = ManualClock(), Requests(), Tally()
+    ports: Any = SimpleNamespace(
+        catalog=catalog, requests=requests, ids=SimpleNamespace(client="one"), clock=clock
+    )
+    notebook = Notebook(clock)
+    notebook.add("queue", tally)
+    tally.lost = 2
+    tally.over = True
+    requests.count("repeated")
+    monkeypatch.setattr(degradation, "SPREAD_MS", 0)
+    notebook.close(ports)
+    monkeypatch.undo()
+    assert catalog.kept == []
+    for _ in range(2):
+        notebook.close(ports)
+    assert troubles_of(catalog, "queue") == {"lost": 2}
+    assert requests_of(catalog) == {"repeated": 1}
+    assert len(catalog.kept) == 2
 
 
 def test_every_count_has_a_metric() -> None:
