@@ -17,14 +17,18 @@ TIMEOUT = 1.0
 
 
 class Troubled(CalmProcess):
-    """A process that does as it is told, and cannot write for as long as it is told so."""
+    """A process that does as it is told. fails: the step of a write that fails, as long as it is
+    named. write_seconds: how long a write takes."""
 
     def __init__(self, scheduler: Scheduler, name: str) -> None:
         super().__init__(scheduler, name)
-        self.cannot_write = False
+        self.fails = ""
+        self.write_seconds = 0.0
 
     def fault(self, what: str) -> bool:
-        return self.cannot_write and what == "before BEGIN"
+        if self.write_seconds and what == "before BEGIN":
+            self.sleep(self.write_seconds)
+        return what == self.fails
 
 
 @pytest.fixture
@@ -47,12 +51,53 @@ def test_what_comes_after_a_lock_could_not_be_renewed_is_kept_for_its_whole_time
     other = world.open_client(second).queue("ap").popper("keyed", keep_alive=0)
     popper.commit(popper.pop(1))
     first.sleep(1.5 * TIMEOUT)
-    first.cannot_write = True
+    first.fails = "before BEGIN"
     with pytest.raises(BackendError):
         popper.pop(1)
-    first.cannot_write = False
+    first.fails = ""
     in_hand = popper.pop(1)
     assert in_hand.payloads == [b"2"]
     first.sleep(0.9 * TIMEOUT)
     assert not other.pop(1)
     popper.commit(in_hand)
+
+
+def limited(world: World, **limits: Any) -> tuple[Troubled, Any, Any]:
+    """A process with a pusher, and a popper of a group with limits of each key, which has looked
+    for messages, and whose lane is older than any interval."""
+    process = Troubled(world.scheduler, "first")
+    queue: Any = world.open_client(process).create_queue("ap", claim_timeout=5.0)
+    queue.create_group("keyed", **limits)
+    popper = queue.popper("keyed", keep_alive=0)
+    pusher = queue.pusher()
+    pusher.push_many([b"a1", b"a2"], keys=[b"a", b"a"])
+    if "rate_per_key" in limits:
+        assert not popper.pop(10)
+        process.sleep(1.0)
+    return process, pusher, popper
+
+
+def test_the_interval_of_a_key_counts_from_when_a_message_was_handed_out(world: World) -> None:
+    process, _, popper = limited(world, rate_per_key="2/s")
+    process.write_seconds = 1.0
+    assert popper.pop(10).payloads == [b"a1"]
+    process.write_seconds = 0.0
+    assert not popper.pop(10), "the last one came just now, though it was taken long ago"
+    process.sleep(0.5)
+    assert popper.pop(10).payloads == [b"a2"]
+
+
+def test_a_lane_that_begins_anew_counts_what_its_consumers_have_of_each_key(world: World) -> None:
+    process, pusher, popper = limited(world, limit_per_key=2)
+    assert popper.pop(10).payloads == [b"a1", b"a2"]
+    pusher.push_many([b"a3", b"a4", b"b1"], keys=[b"a", b"a", b"b"])
+    process.sleep(1.5)
+    process.fails = "COMMIT, after its effect"
+    with pytest.raises(BackendError):
+        popper.pop(10)
+    process.fails = ""
+    found = popper.pop(10)
+    assert found.payloads == [b"b1"]
+    popper.commit(found)
+    process.sleep(5.0)
+    assert len(popper.pop(10)) == 2, "what its consumers had for a claim timeout counts no more"

@@ -186,7 +186,11 @@ class ReceiptFollower:
         now_ms, line = self._catalog.now_ms(), self._line()
         ended = [segment for segment in away if segment.row.due_ms <= now_ms]
         later = [segment for segment in away if segment.row.due_ms > now_ms]
-        free, refused = self._take_over.freed(ended, epochs)
+        for segment in ended:
+            if segment.row.state is ClaimState.FREE:
+                line.back(segment)  # this popper's consumers had it before it began anew
+        dated = [segment for segment in ended if segment.away]
+        free, refused = self._take_over.freed(dated, epochs)
         due = [segment for segment in segments if not segment.away]
         for segment in free:
             line.back(segment)

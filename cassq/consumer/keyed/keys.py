@@ -61,7 +61,10 @@ class KeyLine:
         self.after_push_ms: int | None = None
         self._first_ms = begun_ms + interval_ms
         self._next_ms: dict[bytes, int] = {}  # by key: when its next message may be taken
-        self._paced: list[tuple[int, int, Entry]] = []  # those that wait for that time
+        self._later: dict[bytes, deque[Entry]] = {}  # by key: those that wait for that time
+        self._taken: list[bytes] = []  # the keys of the last `take`, if there is an interval
+        # When to look at such a key again, or when a message is old enough.
+        self._paced: list[tuple[int, int, Entry | bytes]] = []
         self.fair: FairReady | None = fair
         self.ready: deque[Entry] | ReadyByPriority | FairReady = deque() if fair is None else fair
         self.count: int = 0  # how many are in line, ready ones included
@@ -211,32 +214,65 @@ class KeyLine:
 
     def _paced_out(self, limit: int, now_ms: int) -> list[Entry]:
         """Take the first ready messages whose time has come; those before them wait."""
-        due: list[Entry] = []
-        while self._paced and self._paced[0][0] <= now_ms:
-            due.append(heapq.heappop(self._paced)[2])
-        self.ready.extendleft(reversed(due))
+        self.ready.extendleft(reversed(self._due_again(now_ms)))
         if len(self._next_ms) >= PACED_KEPT:
             self._next_ms = {key: ms for key, ms in self._next_ms.items() if ms > now_ms}
         taken: list[Entry] = []
+        self._taken.clear()
         while self.ready and len(taken) < limit:
             entry = self.ready.popleft()
             _, bundle, seq = entry
             key = bundle.key_at(seq - bundle.base_seq)
-            next_ms = 0
             if key is not None and self._interval_ms:
                 next_ms = self._next_ms.get(key, self._first_ms)
+                if next_ms > now_ms:
+                    self.finished([key])
+                    if key not in self._later:
+                        self._later[key] = deque()
+                        self._pace(next_ms, key)
+                    self._later[key].append(entry)
+                    continue
             if self.after_push_ms is not None:
-                pushed_ms = bundle.time_ms(seq - bundle.base_seq)
-                next_ms = max(next_ms, pushed_ms + self.after_push_ms)
-            if next_ms > now_ms:
-                self._numbers += 1
-                heapq.heappush(self._paced, (next_ms, self._numbers, entry))
-                self.finished([key])
-                continue
+                next_ms = bundle.time_ms(seq - bundle.base_seq) + self.after_push_ms
+                if next_ms > now_ms:
+                    self.finished([key])
+                    self._pace(next_ms, entry)
+                    continue
             if key is not None and self._interval_ms:
                 self._next_ms[key] = now_ms + self._interval_ms
+                self._taken.append(key)
             taken.append(entry)
         return taken
+
+    def _pace(self, next_ms: int, waits: Entry | bytes) -> None:
+        self._numbers += 1
+        heapq.heappush(self._paced, (next_ms, self._numbers, waits))
+
+    def _due_again(self, now_ms: int) -> list[Entry]:
+        """Messages that waited for a time that has come: of a key only the first, as the next must
+        wait for that one. So each is looked at a few times, however many wait."""
+        due: list[Entry] = []
+        while self._paced and self._paced[0][0] <= now_ms:
+            waits = heapq.heappop(self._paced)[2]
+            if not isinstance(waits, bytes):
+                due.append(waits)
+                continue
+            next_ms = self._next_ms.get(waits, self._first_ms)
+            if next_ms <= now_ms:
+                due.append(self._later[waits].popleft())
+                next_ms = now_ms + self._interval_ms
+            if self._later[waits]:
+                self._pace(next_ms, waits)
+            else:
+                del self._later[waits]
+        return due
+
+    def handed_out(self, now_ms: Callable[[], int]) -> None:
+        """Note that what was taken last came into consumers' hands only now, as it took time to
+        write that down: the interval counts from now on. now_ms: catalog time."""
+        if self._taken:
+            self._next_ms |= dict.fromkeys(self._taken, now_ms() + self._interval_ms)
+            self._taken.clear()
 
     def put_back(self, entries: list[Entry]) -> None:
         """Messages in hand are ready again, before all others."""

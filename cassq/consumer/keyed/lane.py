@@ -26,11 +26,12 @@ from cassq.consumer.claiming.candidates import REFRESH_MS, UNREADABLE, PipeView
 from cassq.consumer.claiming.claimer import DUE_LISTED, LOOK_BESIDE_MS, LOOK_MS, Claimer
 from cassq.consumer.claiming.parts import LanePart
 from cassq.consumer.delivery import Acknowledger, DeliveredRun, Delivery, Messages
+from cassq.consumer.keyed import segment_hold
 from cassq.consumer.keyed.elsewhere import ReceiptFollower
 from cassq.consumer.keyed.holding import HeldKeyNotices
 from cassq.consumer.keyed.keys import Acked, KeyLine, PopperCallbacks
 from cassq.consumer.keyed.receiving import Receiving
-from cassq.consumer.keyed.segment_hold import LaneMessages, SegmentHold, give_up_all, give_up_late
+from cassq.consumer.keyed.segment_hold import LaneMessages, SegmentHold, give_up_late
 from cassq.consumer.keyed.segments import (
     Entry,
     ForgottenInHand,
@@ -164,7 +165,11 @@ class Lane(LaneMessages):
         if (self._after or self._elsewhere.acks) and len(self._line.ready) < limit:
             self._go_on(limit)
             self._fill(limit, now_ms)
-        entries = self._line.take(limit, self._catalog.now_ms())
+        until_ms = now_ms + LOOK_MS_MAX
+        waited, entries = len(self._line.ready), self._line.take(limit, self._catalog.now_ms())
+        while waited and not (entries or self._line.ready) and self._clock.boot_ms() < until_ms:
+            self._fill(limit, now_ms)  # all that was ready must wait for its time
+            waited, entries = len(self._line.ready), self._line.take(limit, self._catalog.now_ms())
         self._hungry = not entries
         return self._hand_out(entries)
 
@@ -224,6 +229,10 @@ class Lane(LaneMessages):
         return Messages(
             [DeliveredRun(delivery_of(segment), bundle, seqs) for segment, bundle, seqs in runs]
         )
+
+    def handed_out(self) -> None:
+        """What was taken last comes into consumers' hands now."""
+        self._line.handed_out(self._catalog.now_ms)
 
     def _receive(self, entries: list[Entry], ms: int) -> Messages:
         """`_hand_out` for a receiver: what it got is nobody else's for `ms` milliseconds."""
@@ -573,13 +582,7 @@ class Lane(LaneMessages):
 
     def put_back_ahead(self, ahead: Mapping[Delivery, RangeSet]) -> None:
         """Messages that were taken ahead were not used."""
-        for delivery, seqs in ahead.items():
-            segment = self._segments.get(delivery)
-            if segment is not None:
-                left = RangeSet.of([seq for seq in seqs if seq in segment.out])
-                if left and delivery.hold is not None:
-                    delivery.hold.released(left)
-                    self._settler.will_write(delivery)
+        segment_hold.put_back_ahead(self._segments, self._settler, ahead)
 
     def failed(self, row: Claim, entries: list[Entry]) -> None:
         self._line.failed(row, entries)
@@ -647,8 +650,7 @@ class Lane(LaneMessages):
         return count + self._elsewhere.in_hand(self._claimer.name)
 
     def _keep(self, timeout_ms: int) -> None:
-        assert self._lock is not None
-        if not self._lock.renew(HELD_FOR * timeout_ms):
+        if self._lock is None or not self._lock.renew(HELD_FOR * timeout_ms):
             self._lose()
             return
         now_ms = self._catalog.now_ms()
@@ -666,7 +668,7 @@ class Lane(LaneMessages):
         lock = self._lock
         if lock is None:
             return
-        give_up_all(self._segments, self._settler, ahead)
+        segment_hold.give_up_all(self._segments, self._settler, ahead)
         self._lock = None
         self._clear()
         try:
@@ -679,10 +681,8 @@ class Lane(LaneMessages):
 
     def until_due(self, most: float) -> float:
         """Seconds until there may be something to do; at most `most`."""
-        if self._claimer.paused:
-            return most
-        if self._lock is None:
-            return min(most, IN_LINE_SECONDS)
+        if self._lock is None or self._claimer.paused:
+            return most if self._claimer.paused else min(most, IN_LINE_SECONDS)
         most = self._watch.until_due(self._line, self._holding.until_due(self._line, most))
         most = self._elsewhere.until_due(most)
         return self._line.until_due(self._catalog.now_ms(), most)

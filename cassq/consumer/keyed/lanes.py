@@ -96,7 +96,9 @@ class Lanes:
         there are several lanes, also a read or two per second, and taking the lock of each lane
         that is tried."""
         if self._only is not None:
-            return self._only.take(limit)
+            found = self._only.take(limit)
+            self._only.handed_out()
+            return found
         if self._failed is not None:
             failed, self._failed = self._failed, None
             raise failed
@@ -118,6 +120,8 @@ class Lanes:
         since_ms = now_ms - (BUSY_MS if runs else self._pause_ms(len(held)))
         free = [lane for lane in others if self._refused.get(lane, since_ms) <= since_ms]
         self._take_from(free, left, runs)
+        for lane in held + free:
+            lane.handed_out()
         return Messages(runs)
 
     def _take_from(self, lanes: Iterable[Lane], limit: int, runs: list[DeliveredRun]) -> int:

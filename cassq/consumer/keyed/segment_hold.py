@@ -177,6 +177,19 @@ def give_up_late(
     return found
 
 
+def put_back_ahead(
+    segments: Mapping[Delivery, Segment], settler: Settler, ahead: Mapping[Delivery, RangeSet]
+) -> None:
+    """Put back messages that were taken ahead and not used; the flush writes that."""
+    for delivery, seqs in ahead.items():
+        segment = segments.get(delivery)
+        if segment is not None:
+            left = RangeSet.of([seq for seq in seqs if seq in segment.out])
+            if left and delivery.hold is not None:
+                delivery.hold.released(left)
+                settler.will_write(delivery)
+
+
 def give_up_all(
     segments: Mapping[Delivery, Segment], settler: Settler, ahead: Mapping[Delivery, RangeSet]
 ) -> None:

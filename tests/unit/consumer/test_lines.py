@@ -230,6 +230,40 @@ def test_messages_of_a_key_are_an_interval_apart() -> None:
     assert seqs(line.take(10, 1250)) == [4], "nothing of this key was taken lately"
 
 
+def test_an_interval_counts_from_when_a_message_was_handed_out() -> None:
+    line = KeyLine(0, ordered=False, interval_ms=100)
+    line.add(segment("aaa"))
+    assert seqs(line.take(10, 1000)) == [0]
+    line.handed_out(lambda: 1050)
+    assert line.take(10, 1149) == []
+    assert seqs(line.take(10, 1150)) == [1]
+    line.handed_out(lambda: 1150)
+    line.handed_out(lambda: 9000)
+    assert seqs(line.take(10, 1250)) == [2], "nothing was taken since the last was handed out"
+
+
+def test_what_waits_behind_an_interval_is_looked_at_only_a_few_times() -> None:
+    looks = 0
+
+    class Watched(Texts):
+        """Counts how often somebody asks for a key."""
+
+        __slots__ = ()
+
+        def key_at(self, at: int) -> bytes | None:
+            nonlocal looks
+            looks += 1
+            return super().key_at(at)
+
+    line, many = KeyLine(0, ordered=False, interval_ms=100), segment("a" * 2000)
+    many.pieces = [BundleSlice(Watched(0, [b"a"] * 2000), RangeSet.run(0, 2000))]
+    line.add(many)
+    for turn in range(1, 201):
+        assert seqs(line.take(10, 100 * turn)) == [turn - 1]
+    assert looks < 3 * 2000
+    assert (line.count, line.due_ms()) == (1800, 20_100)
+
+
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("add"), st.text("abc-", min_size=1, max_size=6)),
