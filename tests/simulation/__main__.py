@@ -13,6 +13,7 @@ from tests.simulation.plants.spill_plants import SPILL_PLANTS
 from tests.simulation.run import run_seed
 from tests.simulation.tasks.step_plants import STEP_PLANTS
 from tests.simulation.tasks.step_world import StepWorld
+from tests.simulation.worlds.keyed_world import KeyedWorld
 from tests.simulation.worlds.schedule_world import ScheduleWorld
 from tests.simulation.worlds.sidecar_world import SidecarWorld
 from tests.simulation.worlds.spill_world import SpillWorld
@@ -22,6 +23,7 @@ from tests.simulation.worlds.world import World
 KINDS: dict[str, tuple[type[World], int]] = {
     "plain": (World, 1),
     "sidecars": (SidecarWorld, 5),  # whose pipes are on them
+    "keys": (KeyedWorld, 3),  # where a group limits each key
     "spilling": (SpillWorld, 10),  # whose pushers are cut off now and then
     "schedules": (ScheduleWorld, 10),  # where nothing but a schedule's ticks is pushed
     "steps": (StepWorld, 10),  # where there are tasks with steps, and nothing else

@@ -10,6 +10,7 @@ import pytest
 from tests.simulation.planted import check_caught, check_determined, params, seeds
 from tests.simulation.plants.plants import PLANTS, Plant, plant_named
 from tests.simulation.run import run_seed, run_world
+from tests.simulation.worlds.keyed_world import KeyedWorld
 from tests.simulation.worlds.scenario import (
     draw_calm,
     draw_scenario,
@@ -37,6 +38,7 @@ SEEDS_OF_KEY_LANES = seeds(12, 2)
 SEEDS_OF_RECEIPTS_OF_KEYS = seeds(4, 3)
 SEEDS_OF_HOLDING = seeds(12, 8)
 SEEDS_OF_LIMITS = seeds(10, 6)
+SEEDS_OF_KEY_LIMITS = seeds(24, 8)
 SEEDS_OF_RESERVING = seeds(12, 4)
 SEEDS_OF_CALM = seeds(15, 9)
 SEEDS_OF_PURGES = seeds(8, 6)
@@ -223,6 +225,12 @@ def test_no_message_passes_a_dead_one_that_holds_its_key(seed: int) -> None:
 @pytest.mark.parametrize("seed", [*SEEDS_OF_LIMITS, *FOUND_BY_LIMITS])
 def test_no_group_gets_more_than_its_limits_allow(seed: int) -> None:
     failure = run_world(world_of_limits(seed))
+    assert failure is None, str(failure)
+
+
+@pytest.mark.parametrize("seed", SEEDS_OF_KEY_LIMITS)
+def test_no_key_gets_more_than_its_limits_allow_and_none_waits_for_another(seed: int) -> None:
+    failure = run_world(KeyedWorld(seed))
     assert failure is None, str(failure)
 
 

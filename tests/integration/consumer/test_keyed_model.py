@@ -23,6 +23,7 @@ from tests.integration.places import DirectoryPlace
 TIMEOUT = 2.0
 KNOWN_SECONDS = 1.0  # after which a popper knows what was pushed or settled
 KEYS = [None, b"a", b"b", b"c"]
+INTERVALS = {"1/s": 1.0, "40/m": 1.5}
 
 
 @dataclass(eq=False)
@@ -80,6 +81,10 @@ class KeyedGroup(RuleBasedStateMachine):
                 {"order": "key", "fair": True},
                 {"order": "key", "on_dead": "hold"},
                 {"limit_per_key": 2},
+                {"limit_per_key": 3, "fair": True},
+                {"rate_per_key": "40/m"},
+                {"rate_per_key": "1/s", "order": "key"},
+                {"rate_per_key": "40/m", "limit_per_key": 2},
                 {"fair": True},
             ]
         ),
@@ -89,6 +94,8 @@ class KeyedGroup(RuleBasedStateMachine):
     )
     def begin(self, group: dict[str, object], pipe: int, lanes: int, *, strict: bool) -> None:
         self.group, self.strict = group, strict
+        self.interval = INTERVALS.get(str(group.get("rate_per_key")), 0.0)
+        self.came: dict[bytes, float] = {}  # by key, when one was handed out last
         self.queue = self.client.create_queue(
             "jobs",
             consistency="cp" if strict else "ap",
@@ -132,6 +139,10 @@ class KeyedGroup(RuleBasedStateMachine):
         for message in found:
             sent = self.sent[message.payload]
             self._check(message, sent)
+            if sent.key is not None:
+                since = self._now() - self.came.get(sent.key, -self.interval)
+                assert since >= self.interval, "another one of its key came just now"
+                self.came[sent.key] = self._now()
             sent.tries += 1
             sent.until = self._now() + TIMEOUT
             sent.latest, sent.dated, sent.back = message, False, False
@@ -283,7 +294,7 @@ class KeyedGroup(RuleBasedStateMachine):
             assert all(each.done for each in earlier), "an earlier one of its key is unsettled"
             assert not out, "another one of its key is in hand"
         elif "limit_per_key" in self.group:
-            assert len(out) < 2
+            assert len(out) < int(str(self.group["limit_per_key"]))
 
     def _check_nothing_is_free(self, member: Member) -> None:
         """A popper that found nothing has no lane with a key of which nothing was
@@ -291,19 +302,23 @@ class KeyedGroup(RuleBasedStateMachine):
         lanes = member.popper.lanes
         assert lanes is not None
         count = len(lanes.lanes)
-        ours = {
-            number
+        ours = {  # and when a message of each key may have come first, because of the rate
+            number: self._now() + (lane._line._first_ms - member.popper._catalog.now_ms()) / 1000
             for number, lane in enumerate(lanes.lanes)
             if lane.is_held and lane._known and lane is not lanes._drained
         }
         for key in KEYS[1:]:
-            if key_lane_of(key or b"", count) not in ours:
+            number = key_lane_of(key or b"", count)
+            if number not in ours:
                 continue
             mine = [sent for sent in self.sent.values() if sent.key == key]
             if any(sent.holds or (sent.latest and not sent.done) for sent in mine):
                 continue
             pushed = [sent.since for sent in mine if not sent.done]
             since = max([min(pushed), *(sent.since for sent in mine if sent.done)]) if pushed else 0
+            if self.interval:
+                came = self.came.get(key or b"", -self.interval)
+                since = max(since, ours[number], came + self.interval)
             late = pushed and self._now() - since >= KNOWN_SECONDS
             assert not late, f"{key!r} is free since {since}"
 
@@ -327,7 +342,7 @@ class KeyedGroup(RuleBasedStateMachine):
             sent.holds = False
         self.join(elsewhere=True)
         (member,) = self.members
-        for _ in range(200):
+        for _ in range(400):
             if all(sent.done for sent in self.sent.values()):
                 break
             self.pop(0, 9)

@@ -140,6 +140,7 @@ class Hand:
         if wait:
             self._world.checker.waited(popper, started_ms)
         if not messages:
+            self._world.checker.limits_of_keys.found_nothing(popper, started_ms)
             if not self._out and rng.random() < 0.03 and self._alone:
                 self._close(popper)
             return

@@ -22,6 +22,7 @@ from cassq.message.ranges import RangeSet
 from cassq.model import claims
 from cassq.model.queues import is_dead_letter_name, rate_of
 from tests.simulation.checks.fairness import FairLines
+from tests.simulation.checks.key_limits import KeyLimits
 from tests.simulation.checks.ledger import BrokenPromiseError
 from tests.simulation.checks.lookout import Lookout
 from tests.simulation.checks.model import NEVER, Delivery, GroupView, Place, Sent, place_of
@@ -49,6 +50,7 @@ class Checker(Lookout):
         self.releases: dict[tuple[str, bytes], list[int]] = defaultdict(list)
         self.dead: dict[tuple[str, bytes], set[Place]] = defaultdict(set)
         self._fair = FairLines()
+        self.limits_of_keys: KeyLimits = KeyLimits(world, self)
 
     # --- pushing --------------------------------------------------------------------------------
 
@@ -177,7 +179,8 @@ class Checker(Lookout):
         self.tick()
         deliveries = []
         now_ms = popper._catalog.now_ms()
-        to_boot_ms = self._world.scheduler.clock.boot_ms() - now_ms
+        came_ms = self._world.scheduler.clock.boot_ms()
+        to_boot_ms = came_ms - now_ms
         for message in messages:
             sent = self.sent.get(message.payload)
             if sent is None:
@@ -188,7 +191,7 @@ class Checker(Lookout):
             tick, at_ms, number = self._claim_of(message, process, group)
             delivery = Delivery(
                 message, (message.pipe_id, message.seq), sent, group, popper,
-                tick, at_ms, due_ms, number, message.attempts, batch,
+                tick, at_ms, came_ms, due_ms, number, message.attempts, batch,
             )  # fmt: skip
             tried = group.deliveries[delivery.place]
             if group.keyed:
@@ -210,8 +213,9 @@ class Checker(Lookout):
         if group.strict:
             self._check_order(deliveries)
         if group.keyed:
-            for delivery in deliveries:
-                self._check_key(delivery, deliveries)
+            for delivery in deliveries if group.ordered else ():
+                self._check_key(delivery)
+            self.limits_of_keys.check(group, deliveries)
             if self._world.scenario.fair and not self._world.scenario.popping_threads:
                 at_once = started_ms == self._world.scheduler.clock.boot_ms()
                 self._fair.check(popper, deliveries, at_once=at_once)
@@ -307,13 +311,13 @@ class Checker(Lookout):
             place = place_of(sent.id)
             if sent.due_ms or sent.acked_ms > known_ms or place in group.deliveries:
                 continue
-            if chains.get(place[0], 0) <= place[1] and not self._is_gone(group, place):
+            if chains.get(place[0], 0) <= place[1] and not self.is_gone(group, place):
                 if group.is_owed(sent, place):
                     yield sent
 
-    def _check_key(self, new: Delivery, batch: Sequence[Delivery]) -> None:
+    def _check_key(self, new: Delivery) -> None:
         """Nothing of its key that was pushed before, by the same pusher or on a cp queue, is
-        unsettled; and no other of its key is in a consumer's hands."""
+        unsettled."""
         group, sent = new.group, new.sent
         if sent.key is None or sent.due_ms or sent.dedup_id:
             return
@@ -324,7 +328,7 @@ class Checker(Lookout):
                 continue
             if other.acked >= sent.begun or not (strict or other.pusher is sent.pusher):
                 continue
-            done = group.settling.get(place, NEVER) < new.claimed or self._is_gone(group, place)
+            done = group.settling.get(place, NEVER) < new.claimed or self.is_gone(group, place)
             passed = not done and group.is_owed(other, place) and new.place in sent.places
             if passed and not self._is_leaving(group, place):
                 raise BrokenPromiseError(
@@ -334,16 +338,6 @@ class Checker(Lookout):
                 raise BrokenPromiseError(
                     f"{new.place} came to {group.name}, though {other.id}, a dead letter, held it"
                 )
-        now_ms = self._world.scheduler.clock.boot_ms()
-        for place, deliveries in group.deliveries.items():
-            for old in deliveries:
-                if old is new or place == new.place or old.sent.key != sent.key:
-                    continue
-                out = old.settling == old.given == NEVER and now_ms < old.due_ms
-                if out and not self._is_gone(group, place):
-                    raise BrokenPromiseError(
-                        f"{new.place} came to {group.name} while {place} of its key was out"
-                    )
 
     def _is_held_by(self, group: GroupView, place: Place, new: Delivery) -> bool:
         """Whether a message was a dead letter when a later one of its key was claimed, and held
@@ -358,7 +352,7 @@ class Checker(Lookout):
         if any(ended >= fact.tick for ended in self.releases[group.id, new.sent.key or b""]):
             return False
         settled = letters.settling.get(letter, NEVER) < NEVER
-        return not (settled or self._is_gone(letters, letter))
+        return not (settled or self.is_gone(letters, letter))
 
     def _check_content(self, delivery: Delivery) -> None:
         message, sent, group = delivery.message, delivery.sent, delivery.group
@@ -534,7 +528,7 @@ class Checker(Lookout):
             place = place_of(sent.id)
             done = group.settling.get(place, NEVER) < head.claimed
             if not done and sent not in together and group.is_owed(sent, place):
-                if not self._is_gone(group, place):
+                if not self.is_gone(group, place):
                     raise BrokenPromiseError(
                         f"{head.place} was delivered to {group.name} before {sent.id} was acked"
                     )
@@ -552,7 +546,7 @@ class Checker(Lookout):
             if left:
                 raise BrokenPromiseError(f"{head.place} was delivered before {left} was done")
 
-    def _is_gone(self, group: GroupView, place: Place) -> bool:
+    def is_gone(self, group: GroupView, place: Place) -> bool:
         # That all of a pipe was done was checked when it was retired.
         return place[0] in self.consumed or place in self.facts[group.id]
 
@@ -585,6 +579,7 @@ class Checker(Lookout):
             for other in delivery.group.deliveries[delivery.place]:
                 if other is not delivery and other.claimed > delivery.claimed:
                     self._check_fence(delivery, other)
+        self.limits_of_keys.committed(batch)
 
     def giving(self, batch: Sequence[Delivery], *, uncounted: bool = False) -> None:
         """Messages begin to be given back."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
+from cassq.model.queues import group_policy
 from tests.simulation.checks.ledger import BrokenPromiseError, Ledger
 from tests.simulation.checks.model import GroupView
 
@@ -97,10 +98,12 @@ class Lookout(Ledger):
             if id not in self.groups:
                 start, begun, since_ms = self.founding.get((queue, name), ("beginning", 0, 0))
                 strict = '"cp"' in queue_policy
-                keyed = '"order": "key"' in policy
-                exclusive = (strict or '"exclusive": true' in policy) and not keyed
+                own = group_policy(policy)
+                exclusive = (strict or own.exclusive) and not own.keyed
+                ordered = own.order == "key"
                 self.groups[id] = GroupView(
-                    id, name, queue, strict and not keyed, exclusive, keyed, queue_id, start,
+                    id, name, queue, strict and not own.keyed, exclusive, own.keyed, ordered,
+                    own.limit_per_key or int(ordered), own.interval_per_key_ms, queue_id, start,
                     begun, self.tick(), since_ms, frozenset(self.consumed),
                 )  # fmt: skip
             self.groups[id].alive = True

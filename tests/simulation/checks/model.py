@@ -79,7 +79,7 @@ class Sent:
 
 @dataclass(slots=True, eq=False)
 class Delivery:
-    """One message handed to one popper. Times are ticks, `due_ms` a boot time."""
+    """One message handed to one popper. Times are ticks, those in `_ms` boot times."""
 
     message: Message
     place: Place
@@ -88,6 +88,7 @@ class Delivery:
     popper: object
     claimed: int
     claimed_ms: int
+    came_ms: int
     due_ms: int
     commit: int
     attempts: int
@@ -101,7 +102,9 @@ class Delivery:
 
 @dataclass(slots=True, eq=False)
 class GroupView:
-    """What a group is owed, and what it got."""
+    """What a group is owed, and what it got. keyed: it matters which messages have the same key;
+    ordered: these come one after another. limit_per_key: how many of a key may be in hand; 0: any
+    number. interval_ms: the least time between two of a key."""
 
     id: str
     name: str
@@ -109,6 +112,9 @@ class GroupView:
     strict: bool
     exclusive: bool
     keyed: bool
+    ordered: bool
+    limit_per_key: int
+    interval_ms: int
     queue_id: str
     start: str
     begun: int  # when its creation began ...
@@ -129,6 +135,9 @@ class GroupView:
     # the holders of its claims.
     passed: dict[object, int] = field(default_factory=lambda: defaultdict(int))
     holders: set[str] = field(default_factory=set)
+    # By key, the last delivery, and when a commit of one returned last: boot time.
+    last_of: dict[bytes, Delivery] = field(default_factory=dict)
+    freed_ms: dict[bytes, int] = field(default_factory=dict)
     # Boot times: since when somebody has claims of it, and since when, before that, nobody had.
     held_ms: int | None = None
     quiet_ms: int = 0

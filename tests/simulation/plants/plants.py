@@ -95,6 +95,12 @@ LIMITS: dict[str, Any] = {
     "policy": {"rate": "8/s", "concurrency": 2}, "roles": {"popper": 3}, "clumsiness": 0.9,
     "catalog_lost": False, "cuts": 0, "pause_rate": 0.0,
 }  # fmt: skip
+RATES_OF_KEYS: dict[str, Any] = KEYS | {"unordered": True, "rate_per_key": "5/s"}
+CALM_KEYS: dict[str, Any] = {
+    "rate_per_key": "20/m", "popping_threads": 0, "waiting": 0.0, "delayed": 0.0,
+    "clumsiness": 0.1, "roles": {"popper": 1},
+}  # fmt: skip
+LIMITS_OF_KEYS: dict[str, Any] = KEYS | {"unordered": True, "limit_per_key": 2, "keys": 2}
 URGENT: dict[str, Any] = {"priorities": 0.8, "catalog_lost": False}
 SHARED: dict[str, Any] = {
     "priorities": 0.5, "delayed": 0.0, "policy": {"priority_share": 2}, "messages": 400,
@@ -201,6 +207,29 @@ PLANTS = [
           LIMITS | CRASHES, ["ap"], patch=limits.frees_permits_early),
     Plant("slots-unread", "a popper counts its own deliveries alone", 20,
           LIMITS, ["ap"], patch=limits.reads_no_slots),
+    Plant("rate-of-keys-forgotten", "a popper that takes a lane hands out of every key at once", 20,
+          RATES_OF_KEYS | CRASHES, ["ap"], patch=limits.forgets_rates_of_keys_at_a_take_over),
+    Plant("rate-of-keys-from-the-take", "a key is due again however late its message came", 40,
+          RATES_OF_KEYS | {
+              "rate_per_key": "10/s", "keys": 1, "pause_rate": 0.05, "pause_ms": (100, 300),
+              "fuel": (1, 3), "clumsiness": 0.0, "poison": 0.0, "delayed": 0.0, "crash_rate": 0.0,
+              "switches": 3000, "groups": {"ap": []}, "policy": {"claim_timeout": 2.0},
+              "roles": {"pusher": 1, "popper": 1, "founder": 0, "visitor": 0},
+          }, ["ap"], patch=limits.counts_from_the_take),
+    Plant("rate-of-keys-holds-up-all", "a key whose rate is over holds up the others", 40,
+          RATES_OF_KEYS | CALM_KEYS, patch=limits.lets_rates_hold_up_all, calm=True),
+    Plant("rate-of-keys-loses", "what waits for the rate of its key is forgotten", 20,
+          RATES_OF_KEYS, ["ap"], patch=limits.forgets_what_waits_for_a_rate),
+    Plant("limit-of-keys-passed", "one more of a key is in hand than its limit allows", 20,
+          LIMITS_OF_KEYS, ["ap"], patch=limits.allows_one_more_of_a_key),
+    Plant("limit-of-keys-failed-twice", "a message that failed makes room for two", 40,
+          LIMITS_OF_KEYS, ["ap"], patch=limits.counts_what_failed_twice),
+    Plant("limit-of-keys-dated", "what is dated does not count with the next popper", 60,
+          LIMITS_OF_KEYS | RECEIPTS | CRASHES | {"roles": {"popper": 2}}, ["ap"],
+          patch=limits.counts_nothing_that_is_dated),
+    Plant("limit-of-keys-anew", "a lane that begins anew does not count what is in hand", 60,
+          LIMITS_OF_KEYS | {"fault_rate": 0.02, "crash_rate": 0.0, "pause_rate": 0.0,
+           "policy": {"claim_timeout": 2.0}}, ["ap"], patch=limits.forgets_what_was_in_hand),
     Plant("priority-not-buried", "a dead letter loses its priority", 40,
           URGENT | POISON, ["ap"], patch=priorities.buries_without_priority),
     Plant("priority-not-kept", "what is delivered again has lost its priority", 20,

@@ -42,12 +42,26 @@ class Scenario:
     append_bytes: int = 0  # after which an append has had enough; 0: as it is
     receipts: float = 0.0  # share of what is out that is settled by receipt, by whoever comes
     keys: int = 0  # of the messages, for a group in their order; 0: there is none
+    unordered: bool = False  # whether that group has limits of each key instead, or fairness
+    limit_per_key: int | None = None  # of that group
+    rate_per_key: str | None = None
     fair: bool = False  # whether that group is fair
     holding: bool = False  # whether its dead letters hold their keys
     priorities: float = 0.0  # share of the pushes to ap queues that have one
     turns: bool = False  # poppers keep their locks, as on Cassandra; not where threads share them
     reserving: bool = False  # poppers reserve what comes next, as on Cassandra
     singly: bool = False  # each push is of one message
+
+    @property
+    def keyed_group(self) -> dict[str, Any]:
+        """The policy of the group that looks at keys."""
+        return {
+            "order": "any" if self.unordered else "key",
+            "on_dead": "hold" if self.holding else "continue",
+            "limit_per_key": self.limit_per_key,
+            "rate_per_key": self.rate_per_key,
+            "fair": self.fair,
+        }
 
     def age_limit(self, queue: str) -> float | None:
         """How many seconds old a message of a queue may become."""
@@ -222,6 +236,22 @@ def with_key_lanes(scenario: Scenario, rng: random.Random) -> Scenario:
         policy={name: settings | lanes for name, settings in scenario.policy.items()},
         roles=scenario.roles | {"popper": rng.choice((1, 2, 2, 3))},
         keys=rng.choice((3, 8)),
+    )
+
+
+def with_key_limits(scenario: Scenario, rng: random.Random) -> Scenario:
+    """The scenario, with keys, with limits of each key, in a group in their order or not. With a
+    rate there is no power cut: time begins anew then."""
+    rate = rng.choice((None, "3/s", "20/s", "90/m"))
+    unordered = rate is None or rng.random() < 0.7
+    limits = (1, 2, 3) if rate is None else (None, 1, 2, 3)
+    return replace(
+        scenario,
+        unordered=unordered,
+        holding=scenario.holding and not unordered,
+        limit_per_key=rng.choice(limits) if unordered else None,
+        rate_per_key=rate,
+        cuts=0 if rate else scenario.cuts,
     )
 
 

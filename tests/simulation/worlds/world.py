@@ -19,7 +19,6 @@ from cassq.lifecycle.ports import Life, Ports
 from cassq.locks.lease import LeaseLocker
 from cassq.locks.turns import Turns
 from cassq.model.queues import QueuePolicy, rate_of
-from cassq.settings import OnDead
 from tests.catalog_parts import put_part
 from tests.simulation.actors.client import SimDoorbell, SteppedClient
 from tests.simulation.actors.threads import SimLife, SimLock
@@ -207,8 +206,7 @@ class World:
             for group, exclusive in self.scenario.groups[name]:
                 queue.create_group(group, exclusive=exclusive)
             if self.scenario.keys:
-                on_dead: OnDead = "hold" if self.scenario.holding else "continue"
-                queue.create_group("keyed", order="key", fair=self.scenario.fair, on_dead=on_dead)
+                queue.create_group("keyed", **self.scenario.keyed_group)
         client.close()
         self.commits.keeping = self.cuts_left > 0
         self.commits.tick, self.commits.watch = self.checker.tick, self.checker.look
@@ -331,8 +329,9 @@ class World:
             popper.close()
 
     def _rate_seconds(self) -> float:
-        """How long a group may take for all messages because of its rate."""
+        """How long a group may take for all messages because of its rate, or that of keys."""
         rates = [policy.get("rate") for policy in self.scenario.policy.values()]
+        rates.append(self.scenario.rate_per_key)
         allowed = [rate_of(rate) for rate in rates if rate is not None]
         slowest = (-(-self.scenario.messages // most) * ms / 1000 for most, ms in allowed)
         return max(slowest, default=0.0)
