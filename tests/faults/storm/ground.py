@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import ClassVar, TypeVar
 
 from cassq.errors import BackendError
+from cassq.settings import GroupSettings, QueueSettings
 from tests.faults.storm.deeds import Heal, Note
 from tests.faults.storm.plan import Span, Step
 
@@ -15,7 +16,20 @@ TRIES_MOST = 10
 T = TypeVar("T")
 
 STRICT = ("cp",)  # the queues that keep one order
-KEYED = "keyed"  # the group of a queue that keeps the order of keys
+LANES = "lanes"  # the queue whose keyed groups have several lanes each
+# The groups, of any queue, that keep the order of keys.
+KEYED, FAIR = "keyed", "fair"
+KEYED_GROUPS = (KEYED, FAIR)
+# What is special about queues, and about groups.
+QUEUE_SETTINGS: Mapping[str, QueueSettings] = {
+    "ap": {"consistency": "ap"},
+    "cp": {"consistency": "cp"},
+    LANES: {"consistency": "ap", "key_lanes": 4},
+}
+GROUP_SETTINGS: Mapping[str, GroupSettings] = {
+    KEYED: {"order": "key"},
+    FAIR: {"order": "key", "fair": True},
+}
 
 
 class Ground(abc.ABC):
@@ -27,6 +41,7 @@ class Ground(abc.ABC):
     groups: ClassVar[Mapping[str, list[str]]] = {
         "ap": ["default", "second", KEYED],
         "cp": ["default", "second", KEYED],
+        LANES: ["default", KEYED, FAIR],
     }
     kept: ClassVar[frozenset[str]] = frozenset()
     servers: int = 3

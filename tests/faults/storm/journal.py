@@ -109,8 +109,9 @@ def key_of(payload: bytes) -> str:
 
 
 def order_key_of(key: str) -> str:
-    """By what a group orders a message, if it has an order of keys."""
-    return f"line {_number(key) % ORDER_KEYS}"
+    """By what a group orders a message, if it has an order of keys. Each of the key lanes of the
+    queue that has several gets one of these at least."""
+    return f"key {_number(key) % ORDER_KEYS}"
 
 
 def priority_of(key: str, *, strict: bool) -> int:

@@ -23,7 +23,7 @@ import cassq
 from cassq.base.clock import Stopwatch
 from cassq.errors import BackendError, CassqError, ClaimLostError, OwnershipError
 from tests.faults.parts import Stage
-from tests.faults.storm.ground import KEYED, STRICT
+from tests.faults.storm.ground import KEYED_GROUPS, STRICT
 from tests.faults.storm.journal import (
     Journal,
     is_poison,
@@ -206,7 +206,7 @@ def pop(
     client = _opened(url, ears, journal)
     if client is not None:
         eater = Eater(journal, random.Random(seed), ears, timeout)
-        if group == KEYED or queue not in STRICT:
+        if group in KEYED_GROUPS or queue not in STRICT:
             eater.ack_by_receipt = lambda receipts: client.queue(queue).settle(receipts).ack()
         popper: cassq.Popper | None = None
         while not ears.over:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults.storm.checker import Verdict
-from tests.faults.storm.history import History
+from tests.faults.storm.history import History, Seen
+from tests.faults.storm.journal import order_key_of
 
 
 @dataclass(slots=True)
@@ -114,6 +115,7 @@ def figures_of(history: History, verdict: Verdict, start_ns: int, end_ns: int) -
             "committed": len(commits),
             "dead": len(seen.dead),
             "duplicates": verdict.duplicates.get(seen.name, 0),
+            "keys taken over": takeovers(seen) if seen.group in history.keyed else "",
             "commits lost": results["commit", "lost"],
             "commits unknown": results["commit", "unknown"],
             "longest stall s": _pause(
@@ -121,6 +123,17 @@ def figures_of(history: History, verdict: Verdict, start_ns: int, end_ns: int) -
             ),
         }
     return figures
+
+
+def takeovers(seen: Seen) -> int:
+    """How often a message came to another process than the one before it of its key."""
+    last: dict[str, str] = {}
+    count = 0
+    for delivery in sorted(seen.deliveries, key=lambda each: each.returned_ns):
+        for key in {order_key_of(key) for key, *_ in delivery.items}:
+            count += last.get(key, delivery.popper) != delivery.popper
+            last[key] = delivery.popper
+    return count
 
 
 def at_share(ordered: Sequence[float], share: float) -> float:

@@ -5,12 +5,24 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import cassq
+from cassq.settings import QueueSettings
 from tests.faults.storm.checker import check
 from tests.faults.storm.crew import PARTS, Crew, Member, Role
-from tests.faults.storm.ground import KEYED, STRICT, Ground, patiently
+from tests.faults.storm.ground import (
+    FAIR,
+    GROUP_SETTINGS,
+    KEYED,
+    KEYED_GROUPS,
+    LANES,
+    QUEUE_SETTINGS,
+    STRICT,
+    Ground,
+    patiently,
+)
 from tests.faults.storm.history import history_of
 from tests.faults.storm.journal import now_ns, read_all
 from tests.faults.storm.nemesis import Nemesis
@@ -18,7 +30,7 @@ from tests.faults.storm.plan import Plan
 from tests.faults.storm.report import Report, figures_of
 
 # Small, so that pipes roll, leases lapse and claims run out often.
-POLICY = {
+POLICY: QueueSettings = {
     "lease": 4.0,
     "claim_timeout": 6.0,
     "max_deliveries": 4,
@@ -31,6 +43,10 @@ POLICY = {
 # busy with other things, too.
 DRAIN_SECONDS, DRAIN_SECONDS_MAX = 300.0, 3600.0
 LIFE_SECONDS, LOOK_SECONDS = 180.0, 2.0
+# The lanes of a group are shared by several processes, which take them over from one another.
+POPPERS = {(LANES, KEYED): 3, (LANES, FAIR): 2}
+# A push there is one of a frame for each lane and priority, so there are fewer.
+PAUSES = {LANES: 2.0}
 
 # Queue, seconds it took, when it was acknowledged, messages.
 Pushes = Sequence[tuple[str, float, int, int]]
@@ -45,8 +61,9 @@ NOT_JUMPED = (
 @dataclass(frozen=True, slots=True)
 class Size:
     """How large a storm is. pushers: of each queue. poppers: of the first group of each queue; the
-    other has one. pause: seconds between two pushes of a pusher, on average. calm: seconds that
-    clients go on when all is mended."""
+    others have one, or as many as `POPPERS` says. pause: seconds between two pushes of a pusher,
+    on average; longer where `PAUSES` says so. calm: seconds that clients go on when all is mended.
+    """
 
     pushers: int = 2
     poppers: int = 2
@@ -91,7 +108,7 @@ class Storm:
         failures += self._drain(plan.seed)
         failures += self._ground.last_proofs(nemesis.note)
         stories = read_all(self._journals)
-        history = history_of(stories, STRICT, self._groups, [KEYED])
+        history = history_of(stories, STRICT, self._groups, KEYED_GROUPS)
         verdict = check(history)
         return Report(
             seed=plan.seed,
@@ -117,7 +134,7 @@ class Storm:
         while where the machine is busy."""
         threading.Event().wait(self._size.calm)
         while now_ns() - since_ns < LIFE_SECONDS * 1e9:
-            history = history_of(read_all(self._journals), STRICT, self._groups, [KEYED])
+            history = history_of(read_all(self._journals), STRICT, self._groups)
             if not still(self._groups, history.pushes, since_ns):
                 return
             threading.Event().wait(LOOK_SECONDS)
@@ -126,16 +143,12 @@ class Storm:
         self._ground.prepare()
         with cassq.connect(self._ground.url) as client:
             for name, groups in self._groups.items():
-                how = "cp" if name in STRICT else "ap"
-                patiently(lambda n=name, h=how: client.create_queue(n, consistency=h, **POLICY))
+                settings = POLICY | QUEUE_SETTINGS.get(name, {})
+                queue = patiently(partial(client.create_queue, name, **settings))
                 for group in groups:
                     if group != "default":
-                        order = "key" if group == KEYED else "any"
-                        patiently(
-                            lambda n=name, g=group, o=order: client.queue(n).create_group(
-                                g, order=o
-                            )
-                        )
+                        of_group = GROUP_SETTINGS.get(group, {})
+                        patiently(partial(queue.create_group, group, **of_group))
 
     def _roles(self) -> list[Role]:
         size, roles = self._size, [Role("reaper", "reap", (2.0,))]
@@ -144,9 +157,11 @@ class Storm:
             for number in range(1, 1 + (1 if kept else size.pushers)):
                 name = f"push-{queue}-{number}"
                 space = self._ground.spaces.get(name, "")
-                roles.append(Role(name, "push", (queue, size.pause), seeded=True, space=space))
+                pause = size.pause * PAUSES.get(queue, 1.0)
+                roles.append(Role(name, "push", (queue, pause), seeded=True, space=space))
             for at, group in enumerate(() if kept else groups):
-                for number in range(1, 1 + (size.poppers if at == 0 else 1)):
+                count = POPPERS.get((queue, group), size.poppers if at == 0 else 1)
+                for number in range(1, 1 + count):
                     name = f"pop-{queue}-{group}-{number}"
                     rest = (queue, group, POLICY["claim_timeout"])
                     roles.append(Role(name, "pop", rest, seeded=True))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from cassq.model.scaling import key_lane_of
 from tests.faults.storm.checker import (
     OF_ALL,
     OF_GROUPS,
@@ -15,11 +16,11 @@ from tests.faults.storm.checker import (
     Verdict,
     check,
 )
-from tests.faults.storm.history import history_of
-from tests.faults.storm.journal import Story, priority_of, story_of
+from tests.faults.storm.ground import KEYED_GROUPS, LANES, QUEUE_SETTINGS, STRICT, Ground
+from tests.faults.storm.history import Delivery, History, Sent, history_of
+from tests.faults.storm.journal import Story, order_key_of, priority_of, story_of
 
 GROUPS = {"ap": ["one"], "cp": ["one"]}
-STRICT = ["cp"]
 
 
 class Tale:
@@ -544,6 +545,26 @@ def test_what_was_taken_from_its_holder_lets_its_key_go_on(queue: str) -> None:
     tale.settled(queue, batch, "commit", "x:0", result="lost")
     verdict = tale.verdict(keyed=True)
     assert verdict.good, verdict.findings
+
+
+@pytest.mark.parametrize(
+    ("queue", "group"), [(queue, group) for queue in Ground.groups for group in Ground.groups[queue]]
+)
+def test_which_groups_of_a_storm_keep_the_order_of_keys(queue: str, group: str) -> None:
+    history = History(frozenset(STRICT), frozenset(KEYED_GROUPS))
+    for at, key in enumerate(("x:0", "x:5")):
+        done = 2 * at + 1
+        history.sent[key] = Sent(key, queue, ("x", at), 0, done - 1, ("x", 0), done, "acknowledged")
+    item = "x:5", ("pipe", 1), 1, "pipe:1"
+    history.view(queue, group).deliveries.append(Delivery("popper", 0, 5, 6, [item]))
+    found = check(history).counts["the order of a key is kept"]
+    assert found == (group in KEYED_GROUPS)
+
+
+def test_every_lane_of_a_storm_has_messages() -> None:
+    lanes = QUEUE_SETTINGS[LANES]["key_lanes"]
+    keys = {order_key_of(f"x:{number}") for number in range(100)}
+    assert {key_lane_of(key.encode(), lanes) for key in keys} == set(range(lanes))
 
 
 def right_by_key() -> Tale:

@@ -23,7 +23,7 @@ from tests.faults.storm.plan import (
     Span,
     make_plan,
 )
-from tests.faults.storm.report import Report, at_share, figures_of, longest_gap
+from tests.faults.storm.report import Report, at_share, figures_of, longest_gap, takeovers
 
 ON_CASSANDRA = (SERVER_TROUBLES, 3)
 ON_SIDECARS = ({**SIDECAR_TROUBLES, **CATALOG_TROUBLES}, 4)
@@ -106,6 +106,17 @@ def test_a_group_that_was_never_served_has_no_stall() -> None:
     figures = figures_of(history, Verdict(), 0, 9 * second)
     assert figures["kept/default"]["longest stall s"] == ""
     assert figures["ap/default"]["longest stall s"] == 5.0
+
+
+def test_keys_that_went_to_another_process_are_counted() -> None:
+    history = History(frozenset(), frozenset({"keyed"}))
+    keyed = history.view("lanes", "keyed")
+    deliveries = [("one", ["x:0", "x:1"]), ("two", ["x:6"]), ("two", ["x:2"]), ("one", ["x:5"])]
+    for batch, (popper, keys) in enumerate(deliveries):
+        items = [(key, ("pipe", 0), 1, "") for key in keys]
+        keyed.deliveries.append(Delivery(popper, batch, batch, batch, items))
+    assert takeovers(keyed) == 1
+    assert figures_of(history, Verdict(), 0, 9)["lanes/keyed"]["keys taken over"] == 1
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ SHORT = Plan(
         Step(11.0, "stop client", 7, 8.0),  # for longer than it may keep messages
         Step(20.0, "jump clock", 2, 4.0, -HOUR),
         Step(25.0, "kill client", 8, 1.0),
+        Step(28.0, "kill client", 14, 1.0),
     ),
     whole=True,
 )
@@ -50,5 +51,6 @@ def test_a_short_storm_breaks_no_promise(
     hurt = {"kill -9 cassandra 1", "SIGSTOP cassandra 2", "kill -9 zookeeper 1"}
     hurt |= {"clock of push-cp-1 jumps by +3600 s", "clock of pop-ap-default-1 jumps by -3600 s"}
     hurt |= {"kill -9 push-ap-1", "SIGSTOP pop-cp-default-1", "kill -9 pop-cp-default-2"}
+    hurt.add("kill -9 pop-lanes-keyed-1")
     hurt.add("SIGTERM cassandra 1, cassandra 2, cassandra 3")
     assert hurt <= set(deeds), deeds

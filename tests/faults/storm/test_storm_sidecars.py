@@ -31,6 +31,7 @@ SHORT = Plan(
         Step(6.0, "jump clock", 5, 4.0, HOUR),
         Step(12.0, "stop client", 6, 7.0),  # for longer than it may keep messages
         Step(20.0, "kill client", 7, 1.0),
+        Step(25.0, "kill client", 11, 1.0),
     ),
     whole=True,
 )
@@ -52,6 +53,7 @@ def test_a_short_storm_over_sidecars_breaks_no_promise(tmp_path: Path) -> None:
     deeds = [what for _, what in report.nemesis]
     assert deeds.count("all is mended") == 1
     hurt = {"kill -9 sidecar 1", "the data of sidecar 4 are gone", "SIGSTOP sidecar 1"}
+    hurt.add("kill -9 pop-lanes-keyed-1")
     hurt |= {"SIGTERM sidecar 1, sidecar 2, sidecar 3, sidecar 4"}
     hurt |= {"the disk of sidecar 2 is full"} if disk_bytes else set()
     hurt |= {"cut sidecar 3 from clients"} if cut else set()
