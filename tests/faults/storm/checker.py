@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from tests.faults.storm.history import ENDING, NEVER, History, Seen, Sent, Settling
-from tests.faults.storm.journal import order_key_of, priority_of
+from tests.faults.storm.journal import order_key_of, priority_of, tick_key
 
 TOLD_MOST = 10
 
@@ -70,11 +70,13 @@ def the_end_was_reached(history: History) -> Complaints:
     """Else nothing else was proved."""
     if not history.ended:
         yield "the queues were not drained to the end"
-    if not any(sent.fate == "acknowledged" for sent in history.sent.values()):
+    if not any(s.fate == "acknowledged" and not s.is_tick for s in history.sent.values()):
         yield "nothing was acknowledged: the run proved nothing"
     for queue in {seen.queue for seen in history.seen.values()}:
         if queue not in history.ledgers:
             yield f"{queue} was not audited"
+    for schedule in history.schedules - {each.schedule for each in history.ticking}:
+        yield f"nobody told which ticks {schedule} had"
 
 
 def the_ledger_balances(history: History) -> Complaints:
@@ -124,6 +126,25 @@ def what_was_refused_is_not_there(history: History) -> Complaints:
     for seen in history.seen.values():
         for key in _delivered(seen) & refused:
             yield f"{key}, which was told not to be pushed, came to {seen.name}"
+
+
+def each_tick_is_one_message(history: History) -> Complaints:
+    """Every tick that came due was pushed, whoever did it, and lies at one place: also on an ap
+    queue, and in each group. What came of no tick is invented, and lost what did not come to a
+    group: that is told elsewhere."""
+    places = _places_by_queue(history)
+    for ticking in history.ticking:
+        if ticking.pushing:
+            yield f"a push of {ticking.schedule} was begun and never finished"
+        if ticking.next_ms <= ticking.now_ms:
+            yield f"{ticking.schedule} had a tick at {ticking.next_ms} that was never pushed"
+        if not ticking.ticks:
+            yield f"{ticking.schedule} had no tick: the run proved nothing of it"
+        for tick_ms in ticking.ticks:
+            key = tick_key(ticking.schedule, tick_ms)
+            found = places[ticking.queue][key]
+            if len(found) != 1:
+                yield f"{key} is at {len(found)} places of {ticking.queue}: {sorted(found)}"
 
 
 # --- every group ------------------------------------------------------------------------------
@@ -288,9 +309,10 @@ def the_order_is_kept(history: History, seen: Seen) -> Complaints:
     """While a message is not finished, nothing that was pushed after it is delivered.
 
     One push is after another if it began when that had returned, whoever made them; within a
-    push the messages have their order. A delivery may hold several, in their order.
+    push the messages have their order. A delivery may hold several, in their order. The ticks of a
+    schedule have an order of their own.
     """
-    return _passed(history, seen, lambda sent: "")
+    return _passed(history, seen, lambda sent: sent.pusher if sent.is_tick else "")
 
 
 def _passed(history: History, seen: Seen, line_of: Callable[[Sent], object]) -> Complaints:
@@ -399,6 +421,7 @@ OF_ALL: dict[str, Callable[[History], Complaints]] = {
     "the end was reached": the_end_was_reached,
     "the ledger balances": the_ledger_balances,
     "what was refused is not there": what_was_refused_is_not_there,
+    "each tick is one message": each_tick_is_one_message,
 }
 OF_GROUPS: dict[str, Callable[[History, Seen], Complaints]] = {
     "nothing acknowledged is lost": nothing_is_lost,

@@ -9,6 +9,7 @@ from typing import ClassVar, TypeVar
 from cassq.errors import BackendError
 from cassq.settings import GroupSettings, QueueSettings
 from tests.faults.storm.deeds import Heal, Note
+from tests.faults.storm.journal import TICK
 from tests.faults.storm.plan import Span, Step
 
 TRIES_MOST = 10
@@ -25,6 +26,11 @@ QUEUE_SETTINGS: Mapping[str, QueueSettings] = {
     "ap": {"consistency": "ap"},
     "cp": {"consistency": "cp"},
     LANES: {"consistency": "ap", "key_lanes": 4},
+}
+# Schedules, by name: their queue, and their interval in seconds. All ticks that are missed count.
+SCHEDULES: Mapping[str, tuple[str, float]] = {
+    f"{TICK}ap": ("ap", 2.0),
+    f"{TICK}cp": ("cp", 5.0),
 }
 GROUP_SETTINGS: Mapping[str, GroupSettings] = {
     KEYED: {"order": "key"},

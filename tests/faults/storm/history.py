@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tests.faults.storm.journal import Line, Story
+from tests.faults.storm.journal import TICK, Line, Story, tick_key
 
 NEVER = 1 << 62
 # What may end a message for a group.
@@ -22,6 +22,7 @@ class Sent:
     which one of its process's made the push, one after the other.
 
     fate: "acknowledged", "refused" (the pusher was told that it is not there), or "unknown".
+    is_tick: a schedule pushed it; see `_add_ticks` for its times.
     """
 
     key: str
@@ -33,6 +34,10 @@ class Sent:
     done_ns: int = NEVER
     fate: str = "unknown"
     id: str = ""
+
+    @property
+    def is_tick(self) -> bool:
+        return self.key.startswith(TICK)
 
 
 @dataclass(slots=True)
@@ -77,6 +82,20 @@ class Seen:
 
 
 @dataclass(slots=True)
+class Ticking:
+    """A schedule of a queue at the end. ticks: wall milliseconds of those that it says were pushed,
+    in their order. next_ms: of the next one, at now_ms. pushing: a push was begun and not
+    finished."""
+
+    schedule: str
+    queue: str
+    ticks: range
+    next_ms: int
+    now_ms: int
+    pushing: bool
+
+
+@dataclass(slots=True)
 class Ledger:
     """An audit at the end. groups: name → waiting, pending, committed, dead, pushed."""
 
@@ -88,16 +107,19 @@ class Ledger:
 @dataclass(slots=True)
 class History:
     """All of it. strict: the queues that keep one order. keyed: the groups, of any queue, that keep
-    the order of keys. ended: whether the journals tell of a drained end.
+    the order of keys. schedules: all that there are. ended: whether the journals tell of a drained
+    end.
 
     pushes: (queue, seconds it took, when it was acknowledged, messages) of each acknowledged push.
     """
 
     strict: frozenset[str]
     keyed: frozenset[str] = frozenset()
+    schedules: frozenset[str] = frozenset()
     sent: dict[str, Sent] = field(default_factory=dict)
     seen: dict[tuple[str, str], Seen] = field(default_factory=dict)
     ledgers: dict[str, Ledger] = field(default_factory=dict)
+    ticking: list[Ticking] = field(default_factory=list)
     pushes: list[tuple[str, float, int, int]] = field(default_factory=list)
     troubles: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     jumps: int = 0
@@ -112,10 +134,11 @@ def history_of(
     strict: Iterable[str],
     groups: dict[str, list[str]],
     keyed: Iterable[str] = (),
+    schedules: Iterable[str] = (),
 ) -> History:
     """strict: the queues that keep the order. groups: of each queue, all that there are. keyed:
-    those that keep the order of keys."""
-    history = History(frozenset(strict), frozenset(keyed))
+    those that keep the order of keys. schedules: all that there are."""
+    history = History(frozenset(strict), frozenset(keyed), frozenset(schedules))
     for queue, names in groups.items():
         for name in names:
             history.view(queue, name)
@@ -187,11 +210,25 @@ def _add_deliveries(history: History, story: Story) -> None:
 
 
 def _add_end(history: History, story: Story) -> None:
-    for line in story.of("dead", "audit"):
-        if line.word == "dead":
-            queue, group, keys = line.about
-            history.view(queue, group).dead += keys
-        else:
-            queue, groups, pushed, findings = line.about
-            history.ledgers[queue] = Ledger(groups, pushed, findings)
-    history.ended = any(True for _ in story.of("end"))
+    for line in story.of("dead", "audit", "schedule"):
+        match line.word, line.about:
+            case "dead", (queue, group, keys):
+                history.view(queue, group).dead += keys
+            case "audit", (queue, groups, pushed, findings):
+                history.ledgers[queue] = Ledger(groups, pushed, findings)
+            case "schedule", (name, queue, created_ms, every_ms, next_ms, *rest):
+                ticks = range(created_ms + every_ms, next_ms, every_ms)
+                history.ticking.append(Ticking(name, queue, ticks, next_ms, *rest))
+                _add_ticks(history, history.ticking[-1])
+    history.ended |= any(True for _ in story.of("end"))
+
+
+def _add_ticks(history: History, ticking: Ticking) -> None:
+    """What a schedule pushed, as if one pusher had. Nobody wrote down when: their order alone is
+    known, so their times are 0, 1, ..., and have nothing to do with those of other pushes."""
+    for place, tick_ms in enumerate(ticking.ticks):
+        key = tick_key(ticking.schedule, tick_ms)
+        sent = Sent(key, ticking.queue, (ticking.schedule, place), 0, place)
+        sent.pusher = ticking.schedule, 0
+        sent.done_ns, sent.fate = place, "acknowledged"
+        history.sent[key] = sent

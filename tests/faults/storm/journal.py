@@ -17,6 +17,11 @@ and what the word is about:
     jumped SECONDS                      the wall clock of this process was set
     dead QUEUE GROUP KEYS               at the end: the dead letters of a group
     audit QUEUE GROUPS PUSHED FINDINGS  at the end: the ledger; of each group its parts
+    schedule NAME QUEUE CREATED EVERY NEXT NOW PUSHING
+                                        at the end, at NOW: the ticks since CREATED, each EVERY
+                                        after the one before, and all before NEXT, were pushed;
+                                        PUSHING: a push was begun and not finished. These are wall
+                                        milliseconds
     end                                 the client ended as it should
 
 Nothing is synced: the machine of the clients does not fail. A last line that was cut off by a
@@ -29,14 +34,18 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+from cassq.model.schedules import SCHEDULE_HEADER, TICK_HEADER
 
 POISON_EVERY = 149
 ORDER_KEYS = 5
 PRIORITIES = (0, 0, 3, 0, 9)  # of messages of an ap queue, by their order key
+TICK = "tick-"  # how the names of schedules begin, and of no client
 
 
 class Journal:
@@ -102,21 +111,33 @@ def payload_of(key: str) -> bytes:
     return f"{key} {digest * (1 + int(digest[:2], 16) // 9)}".encode()
 
 
-def key_of(payload: bytes) -> str:
-    """Which message it is; what nobody can have pushed is told as such."""
+def tick_key(schedule: str, at_ms: int) -> str:
+    """Which message that of a tick is. at_ms: wall time of the tick."""
+    return f"{schedule}:{at_ms}"
+
+
+def key_of(payload: bytes, headers: Mapping[str, str]) -> str:
+    """Which message it is; what nobody can have pushed is told as such. That of a tick is empty,
+    and its headers tell which it is."""
+    if SCHEDULE_HEADER in headers and not payload:
+        when = datetime.fromisoformat(headers[TICK_HEADER])
+        return tick_key(headers[SCHEDULE_HEADER], round(when.timestamp() * 1000))
     key = payload.partition(b" ")[0].decode(errors="replace")
     return key if payload_of(key) == payload else f"damaged:{payload[:60]!r}"
 
 
 def order_key_of(key: str) -> str:
     """By what a group orders a message, if it has an order of keys. Each of the key lanes of the
-    queue that has several gets one of these at least."""
+    queue that has several gets one of these at least. Ticks have none: each is as one of its own.
+    """
+    if key.startswith(TICK):
+        return key
     return f"key {_number(key) % ORDER_KEYS}"
 
 
 def priority_of(key: str, *, strict: bool) -> int:
     """With which priority it is pushed. strict: to a queue that keeps one order."""
-    return 0 if strict else PRIORITIES[_number(key) % ORDER_KEYS]
+    return 0 if strict or key.startswith(TICK) else PRIORITIES[_number(key) % ORDER_KEYS]
 
 
 def is_poison(key: str) -> bool:

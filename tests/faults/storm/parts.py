@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ import cassq
 from cassq.base.clock import Stopwatch
 from cassq.errors import BackendError, CassqError, ClaimLostError, OwnershipError
 from tests.faults.parts import Stage
-from tests.faults.storm.ground import KEYED_GROUPS, STRICT
+from tests.faults.storm.ground import KEYED_GROUPS, SCHEDULES, STRICT
 from tests.faults.storm.journal import (
     Journal,
     is_poison,
@@ -38,6 +39,7 @@ OPEN_AGAIN_SECONDS = 0.5
 POP_AGAIN_SECONDS = 0.1
 _CLONE_NEWNET = 0x40000000
 DRAINED_AT_ONCE = 500
+TICKS_SECONDS = 60.0  # for what is due of a schedule at the end, a pass after the other
 
 
 def inside(stage: Stage, space: str, part: str, *args: Any) -> None:
@@ -243,8 +245,8 @@ class Eater:
             return True
         batch, found = next(self._batches), list(messages)
         note_got(self._journal, batch, called_ns, found)
-        poisoned = [m for m in found if is_poison(key_of(m.payload))]
-        healthy = [m for m in found if not is_poison(key_of(m.payload))]
+        poisoned = [m for m in found if is_poison(_key_of(m))]
+        healthy = [m for m in found if not is_poison(_key_of(m))]
         draw = self._chance.random()
         if draw < 0.01:
             return False
@@ -272,8 +274,12 @@ class Eater:
 
 
 def note_got(journal: Journal, batch: int, called_ns: int, messages: list[cassq.Message]) -> None:
-    popped = [[key_of(m.payload), m.pipe_id, m.seq, m.attempts, m.id, m.priority] for m in messages]
+    popped = [[_key_of(m), m.pipe_id, m.seq, m.attempts, m.id, m.priority] for m in messages]
     journal.write("got", batch, called_ns, popped)
+
+
+def _key_of(message: cassq.Message) -> str:
+    return key_of(message.payload, message.headers)
 
 
 def settle(
@@ -284,7 +290,7 @@ def settle(
     act: Callable[[], None],
 ) -> None:
     """Do something with messages, telling of it before and after."""
-    keys = [key_of(message.payload) for message in messages]
+    keys = [_key_of(message) for message in messages]
     journal.write("settle", batch, how, keys)
     try:
         act()
@@ -368,6 +374,27 @@ def _surely(journal: Journal, ears: Ears, act: Callable[[], Any]) -> Any:
     raise TimeoutError("it is over")
 
 
+def end_schedule(journal: Journal, client: cassq.Client, name: str) -> None:
+    """Push what is due of a schedule, as every pass does, then no more; tell which ticks there
+    were. Nobody else may be at it any more. Raises BackendError."""
+    queue, every = SCHEDULES[name]
+    schedule, watch = client.schedule(name), Stopwatch()
+    while True:
+        now_ms, info = time.time_ns() // 1_000_000, schedule.info()
+        pushing, next_ms = info.pushing is not None, _wall_ms(info.next_at)
+        if (next_ms > now_ms and not pushing) or watch.seconds() > TICKS_SECONDS:
+            break
+        client.reap()
+    schedule.pause()
+    created_ms, every_ms = _wall_ms(info.created_at), round(every * 1000)
+    journal.write("schedule", name, queue, created_ms, every_ms, next_ms, now_ms, pushing)
+
+
+def _wall_ms(when: datetime | None) -> int:
+    """0 of None: the next tick of a schedule that was paused, and will not come."""
+    return 0 if when is None else round(when.timestamp() * 1000)
+
+
 class Drainer:
     """Commits what is left for a group, in a journal of its own, as a popper has. count: how many
     messages so far."""
@@ -413,7 +440,9 @@ def _is_quiet(queue: cassq.Queue) -> bool:
 def tell_fates(journal: Journal, queue: cassq.Queue) -> None:
     """The dead letters of each group, and the ledger."""
     dead = {
-        group.name: [key_of(each.payload) for each in queue.dead_letters(group.name).export()]
+        group.name: [
+            key_of(each.payload, each.headers) for each in queue.dead_letters(group.name).export()
+        ]
         for group in queue.groups()
     }
     audit = queue.audit()

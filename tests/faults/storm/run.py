@@ -19,13 +19,15 @@ from tests.faults.storm.ground import (
     KEYED_GROUPS,
     LANES,
     QUEUE_SETTINGS,
+    SCHEDULES,
     STRICT,
     Ground,
     patiently,
 )
 from tests.faults.storm.history import history_of
-from tests.faults.storm.journal import now_ns, read_all
+from tests.faults.storm.journal import Journal, now_ns, read_all
 from tests.faults.storm.nemesis import Nemesis
+from tests.faults.storm.parts import end_schedule
 from tests.faults.storm.plan import Plan
 from tests.faults.storm.report import Report, figures_of
 
@@ -104,11 +106,12 @@ class Storm:
             calm_ns = now_ns()
         finally:
             crew.end()
+        self._end_schedules()
         failures = [*nemesis.failures, *crew.failures, *self._ground.proofs(nemesis.note)]
         failures += self._drain(plan.seed)
         failures += self._ground.last_proofs(nemesis.note)
         stories = read_all(self._journals)
-        history = history_of(stories, STRICT, self._groups, KEYED_GROUPS)
+        history = history_of(stories, STRICT, self._groups, KEYED_GROUPS, SCHEDULES)
         verdict = check(history)
         return Report(
             seed=plan.seed,
@@ -126,6 +129,7 @@ class Storm:
                 NOT_JUMPED,
                 f"{history.jumps} jumps of clients' clocks",
                 *recoveries(self._groups, history.pushes, mended_ns),
+                *(f"{len(each.ticks)} ticks of {each.schedule}" for each in history.ticking),
             ],
         )
 
@@ -149,6 +153,16 @@ class Storm:
                     if group != "default":
                         of_group = GROUP_SETTINGS.get(group, {})
                         patiently(partial(queue.create_group, group, **of_group))
+            for name, (of_queue, every) in SCHEDULES.items():
+                create = partial(client.create_schedule, name, of_queue, missed="all")
+                patiently(partial(create, every=every))
+
+    def _end_schedules(self) -> None:
+        """Before the proofs, as their clients would push ticks, too."""
+        journal = Journal(self._journals / "schedules.jsonl", "drainer")
+        with patiently(lambda: cassq.connect(self._ground.url)) as client:
+            for name in SCHEDULES:
+                patiently(partial(end_schedule, journal, client, name))
 
     def _roles(self) -> list[Role]:
         size, roles = self._size, [Role("reaper", "reap", (2.0,))]
