@@ -318,12 +318,14 @@ class TakeOver:
         free: again and again, as receipts may change them meanwhile."""
         found: dict[str, list[Claim]] = {}
         left = {each.pipe_id: each for each in cursors if each.ack.seq < each.chain.seq}
+        if not left:
+            return found
         for _ in attempts(self._clock):
-            if not left:
-                return found
             rows = self._claims.rows_in(cursors[0].group_id, list(left))
             found.update(zip(left, rows, strict=True))
             left = self._free(left, found, now_ms)
+            if not left:
+                return found
         raise contended(f"the claims of pipe {next(iter(left))}")
 
     def _free(

@@ -10,6 +10,7 @@ import pytest
 import cassq
 from cassq.base.clock import ManualClock, SystemClock
 from cassq.consumer.keyed import take_over
+from cassq.consumer.keyed.lane import HELD_FOR
 from cassq.errors import BackendError
 from cassq.lifecycle.ports import TimedLife
 from cassq.locks.lease import LeaseLocker
@@ -18,7 +19,10 @@ from tests.contract.keyspaces import opened_keyspace
 from tests.integration.deadlines import eventually
 from tests.integration.places import Place
 from tests.integration.stage import numbers, payloads, push
+from tests.integration.timed import clock, timed
 from tests.servers.kinds.cassandra import CassandraCluster
+
+__all__ = ["clock", "timed"]
 
 PATIENCE = 60.0
 
@@ -137,3 +141,17 @@ def test_a_lane_is_taken_over_however_long_that_takes(
         found = [message.payload for _ in range(3) for message in heir.pop(pipes)]
         assert len(slow) == pipes, "it is taken over once"
     assert sorted(map(int, found)) == list(range(pipes))
+
+
+def test_a_takeover_that_is_slow_to_free_the_last_claims_succeeds(
+    timed: cassq.Client, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second attempt finds that nothing is left to free; by then there is no time for more."""
+    queue = timed.create_queue("jobs", claim_timeout=30)
+    queue.create_group("keyed", order="key")
+    push(queue, *numbers(3))
+    first, second = queue.popper("keyed"), queue.popper("keyed")
+    assert len(first.pop(2)) == 2
+    clock.advance(HELD_FOR * 30 + 1)
+    monkeypatch.setattr(take_over, "attempts", lambda clock: range(2))
+    assert len(second.pop(10)) == 3
