@@ -18,7 +18,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import NoReturn
 
@@ -103,7 +103,7 @@ class Popper:
             parts = self._claimer, self._settler, self._acknowledger
             own = partial(Claimer, ports, queue, group, dead_letter), self._keep_alive_ms
             self._lanes = Lanes(ports, queue, group, parts, callbacks, *own)
-        self._limits = Limits(ports, group().id, self.name, self.tally, self._in_hand)
+        self._limits = Limits(ports, group().id, self.name, self.tally, self._in_hand, self._return)
         self._buffer: Prefetched = Prefetched()
         self._ahead: threading.Thread | None = None  # the thread that prefetched last
         self._taken_ms = 0  # when a message was last taken from the buffer
@@ -440,18 +440,18 @@ class Popper:
 
     @operation
     def _roll_back_open(self, messages: Iterable[Message], error: str) -> None:
-        """Give back what is still open when a block fails. Lost messages come again anyway."""
         with self._lock:
-            if self._closed:
-                return
-            for delivery, seqs in by_delivery(messages, self._acknowledger):
-                wanted = seqs & delivery.open_seqs()
-                if wanted and not delivery.lost:
-                    try:
-                        self._give(delivery, wanted, NackOptions(error=error))
-                    except ClaimLostError:
-                        continue
-            self._flush()
+            if not self._closed:
+                self._return(messages, NackOptions(error=error))
+
+    def _return(self, messages: Iterable[Message], back: NackOptions) -> None:
+        """Give back what is open of these messages. Lost ones come again anyway."""
+        for delivery, seqs in by_delivery(messages, self._acknowledger):
+            wanted = seqs & delivery.open_seqs()
+            if wanted and not delivery.lost:
+                with suppress(ClaimLostError):
+                    self._give(delivery, wanted, back)
+        self._flush()
 
     def _flush(self) -> None:
         settler, lanes = self._settler, self._lanes

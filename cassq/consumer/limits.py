@@ -20,7 +20,7 @@ from dataclasses import replace
 from cassq.base.clock import attempts
 from cassq.base.counters import Tally
 from cassq.catalog.port import limit_names
-from cassq.consumer.delivery import Messages
+from cassq.consumer.delivery import Messages, NackOptions
 from cassq.lifecycle.ports import Ports
 from cassq.model import limits
 from cassq.model.limits import NONE_RESERVED, Permits, Slots
@@ -40,7 +40,7 @@ class Limits:
     """The share of one popper in its group's limits.
 
     name, tally: the popper's. in_hand: how many messages its consumer has, and until when the last
-    of them is claimed, in catalog time.
+    of them is claimed, in catalog time. put_back: gives messages back, durably.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class Limits:
         name: str,
         tally: Tally,
         in_hand: Callable[[], tuple[int, int]],
+        put_back: Callable[[Messages, NackOptions], None],
     ) -> None:
         self._tally = tally
         self._catalog, self._clock = ports.catalog, ports.clock
@@ -58,6 +59,7 @@ class Limits:
         self._rate_name, self._permits_name = limit_names(group_id)
         self._name = name
         self._in_hand = in_hand
+        self._put_back = put_back
         self._rate: str | None = None
         self._slots: Slots | None = None
         self._reserved = NONE_RESERVED
@@ -81,6 +83,8 @@ class Limits:
         self._reserved = replace(self._reserved, left=max(0, self._reserved.left - len(found)))
         if not found:
             self.give_back()
+        elif rules.concurrency is not None:
+            return self._covered(found, rules.concurrency, rules.claim_timeout_ms)
         return found
 
     def _allowed(self, wanted: int, likely: int, rules: Rules) -> int:
@@ -195,6 +199,28 @@ class Limits:
         if not room:
             self._again, self.short = self._look_seconds, True
         return min(wanted, room)
+
+    def _covered(self, found: Messages, most: int, timeout_ms: int) -> Messages:
+        """The claimed messages for which there are permits. The claim may have taken longer than
+        the permits last, because the process was paused or the catalog was slow; then the messages
+        for which there are no new permits are given back, untried. Cost: none, unless the permits
+        end before the claim."""
+        count, due_ms = self._in_hand()
+        now_ms = self._catalog.now_ms()
+        if self._until_ms > now_ms and self._until_ms >= due_ms:
+            return found
+        until_ms, kept = max(due_ms, now_ms + 2 * timeout_ms), 0
+        try:
+            self._change_permits(
+                lambda permits: limits.permitted(permits, self._name, count, most, until_ms),
+                max(due_ms, now_ms + timeout_ms),
+            )
+            kept = max(0, len(found) - max(0, count - self._permits))
+        finally:
+            if kept < len(found):
+                self._again, self.short = self._look_seconds, True
+                self._put_back(found[kept:], NackOptions(counted=False))
+        return found[:kept]
 
     def _keep_permits(self, most: int, until_ms: int) -> None:
         self._change_permits(

@@ -222,6 +222,33 @@ def test_the_permits_of_a_killed_popper_come_back(client: cassq.Client, place: P
         popper.commit(messages)
 
 
+def test_what_was_claimed_after_its_permits_were_over_is_not_handed_out(
+    timed: cassq.Client, place: Place, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A popper that is paused between the two, or has a slow catalog, may find that others have
+    permits now: then it gives back what it claimed."""
+    queue = timed.create_queue("jobs", concurrency=3, claim_timeout=6)
+    push(queue, 5)
+    paused, claims = queue.popper(), timed.ports.catalog.claims
+    claim, theirs = claims.claim, list[cassq.Message]()
+    with cassq.Client(place.url, place.open(clock), clock) as client:
+        other = client.queue("jobs").popper()
+
+        def pause_and_claim(*args: Any, **settings: Any) -> bool:
+            monkeypatch.undo()
+            clock.advance(2 * 6 + 1)
+            theirs.extend(other.pop(2))
+            return claim(*args, **settings)
+
+        monkeypatch.setattr(claims, "claim", pause_and_claim)
+        mine = [*paused.pop(3)]
+        assert (len(mine), len(theirs)) == (1, 2)
+        paused.commit(mine)
+        other.commit(theirs)
+        rest = other.pop(10)
+        assert [message.attempts for message in rest] == [1, 1], "they were not tried before"
+
+
 def test_what_a_closed_popper_left_with_a_deadline_does_not_count(queue: cassq.Queue) -> None:
     queue.update(concurrency=1)
     push(queue, 2)
