@@ -13,6 +13,7 @@ from itertools import islice
 
 from tests.faults.storm.history import ENDING, NEVER, History, Seen, Sent, Settling
 from tests.faults.storm.journal import order_key_of, priority_of, tick_key
+from tests.faults.storm.limits import in_hand, in_windows
 
 TOLD_MOST = 10
 
@@ -48,7 +49,12 @@ def check(history: History) -> Verdict:
     keyed = [seen for seen in history.seen.values() if seen.group in history.keyed]
     strict = [each for each in history.seen.values() if each.queue in history.strict]
     exclusive = [seen for seen in strict if seen not in keyed]
-    for of_some, some in ((OF_STRICT_GROUPS, exclusive), (OF_KEYED_GROUPS, keyed)):
+    limited = [each for place, each in history.seen.items() if place in history.limits]
+    for of_some, some in (
+        (OF_STRICT_GROUPS, exclusive),
+        (OF_KEYED_GROUPS, keyed),
+        (OF_LIMITED_GROUPS, limited),
+    ):
         for name, of_group in of_some.items():
             _add(verdict, name, (told for seen in some for told in of_group(history, seen)))
     for seen in history.seen.values():
@@ -417,6 +423,31 @@ def one_of_a_key_is_in_hand(history: History, seen: Seen) -> Complaints:
                 last = spell
 
 
+# --- groups with limits ----------------------------------------------------------------------
+
+
+def no_more_are_in_hand_than_allowed(history: History, seen: Seen) -> Complaints:
+    """Over all processes together."""
+    limit = history.limits[seen.queue, seen.group]
+    for at_ns, count in in_hand(seen, limit):
+        if count > limit.concurrency:
+            yield f"{count} of {seen.name} were in hand at {at_ns}, where {limit.concurrency} may"
+
+
+def no_more_come_than_the_rate_allows(history: History, seen: Seen) -> Complaints:
+    """In no second of the catalog's time; each such second is told once."""
+    limit = history.limits[seen.queue, seen.group]
+    told_until_ns = 0
+    for since_ns, count in in_windows(seen, limit):
+        if count > limit.rate and since_ns >= told_until_ns:
+            told_until_ns = since_ns + limit.window_ns
+            seconds = limit.window_ns / 1e9
+            yield (
+                f"{count} messages came to {seen.name} in {seconds:g} s from {since_ns} on,"
+                f" where {limit.rate} may"
+            )
+
+
 OF_ALL: dict[str, Callable[[History], Complaints]] = {
     "the end was reached": the_end_was_reached,
     "the ledger balances": the_ledger_balances,
@@ -439,4 +470,8 @@ OF_STRICT_GROUPS: dict[str, Callable[[History, Seen], Complaints]] = {
 OF_KEYED_GROUPS: dict[str, Callable[[History, Seen], Complaints]] = {
     "the order of a key is kept": the_order_of_a_key_is_kept,
     "one of a key is in hand": one_of_a_key_is_in_hand,
+}
+OF_LIMITED_GROUPS: dict[str, Callable[[History, Seen], Complaints]] = {
+    "no more are in hand than allowed": no_more_are_in_hand_than_allowed,
+    "no more come than the rate allows": no_more_come_than_the_rate_allows,
 }

@@ -32,6 +32,12 @@ SCHEDULES: Mapping[str, tuple[str, float]] = {
     f"{TICK}ap": ("ap", 2.0),
     f"{TICK}cp": ("cp", 5.0),
 }
+# What all processes together may do in a group, by queue and group.
+LIMITS: Mapping[tuple[str, str], GroupSettings] = {
+    (LANES, "default"): {"concurrency": 8, "rate": "30/s"},
+}
+# For how many seconds consumers keep what a pop returned, on average, so that limits are reached.
+WORK: Mapping[tuple[str, str], float] = {(LANES, "default"): 0.1}
 GROUP_SETTINGS: Mapping[str, GroupSettings] = {
     KEYED: {"order": "key"},
     FAIR: {"order": "key", "fair": True},
@@ -42,7 +48,8 @@ class Ground(abc.ABC):
     """url: as clients take it. told: what it is, in a line. servers: how many take turns at being
     hurt. troubles: what can be done to them here, and for how long. not_possible: what not, and
     why. groups: queue → groups. kept: those of the queues whose messages stay until the end.
-    spaces: clients that live in a network namespace of their own, and which that is."""
+    spaces: clients that live in a network namespace of their own, and which that is. clock_error:
+    by how many seconds a client may be wrong about the catalog's time."""
 
     groups: ClassVar[Mapping[str, list[str]]] = {
         "ap": ["default", "second", KEYED],
@@ -51,6 +58,7 @@ class Ground(abc.ABC):
     }
     kept: ClassVar[frozenset[str]] = frozenset()
     servers: int = 3
+    clock_error: float = 0.0
 
     def __init__(self, url: str) -> None:
         self.url = url

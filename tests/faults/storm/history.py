@@ -6,7 +6,7 @@ Times are nanoseconds of the clock that all journals share.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tests.faults.storm.journal import TICK, Line, Story, tick_key
@@ -81,6 +81,21 @@ class Seen:
         return f"{self.queue}/{self.group}"
 
 
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What all poppers of a group together may do: have so many messages in hand at once
+    (`concurrency`), and get so many (`rate`) in less than `window_ns`. claim_ns: for how long what
+    a pop returned is certainly claimed, since the pop was called, whatever becomes of its process.
+
+    If clients may be wrong about the time, both are shorter than what was promised.
+    """
+
+    concurrency: int
+    rate: int
+    window_ns: int
+    claim_ns: int
+
+
 @dataclass(slots=True)
 class Ticking:
     """A schedule of a queue at the end. ticks: wall milliseconds of those that it says were pushed,
@@ -107,8 +122,8 @@ class Ledger:
 @dataclass(slots=True)
 class History:
     """All of it. strict: the queues that keep one order. keyed: the groups, of any queue, that keep
-    the order of keys. schedules: all that there are. ended: whether the journals tell of a drained
-    end.
+    the order of keys. schedules: all that there are. limits: of groups, by queue and group. ended:
+    whether the journals tell of a drained end.
 
     pushes: (queue, seconds it took, when it was acknowledged, messages) of each acknowledged push.
     """
@@ -116,6 +131,7 @@ class History:
     strict: frozenset[str]
     keyed: frozenset[str] = frozenset()
     schedules: frozenset[str] = frozenset()
+    limits: Mapping[tuple[str, str], Limit] = field(default_factory=dict)
     sent: dict[str, Sent] = field(default_factory=dict)
     seen: dict[tuple[str, str], Seen] = field(default_factory=dict)
     ledgers: dict[str, Ledger] = field(default_factory=dict)
@@ -135,10 +151,11 @@ def history_of(
     groups: dict[str, list[str]],
     keyed: Iterable[str] = (),
     schedules: Iterable[str] = (),
+    limits: Mapping[tuple[str, str], Limit] | None = None,
 ) -> History:
     """strict: the queues that keep the order. groups: of each queue, all that there are. keyed:
-    those that keep the order of keys. schedules: all that there are."""
-    history = History(frozenset(strict), frozenset(keyed), frozenset(schedules))
+    those that keep the order of keys. schedules: all that there are. limits: see `History`."""
+    history = History(frozenset(strict), frozenset(keyed), frozenset(schedules), limits or {})
     for queue, names in groups.items():
         for name in names:
             history.view(queue, name)

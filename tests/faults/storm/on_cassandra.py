@@ -16,9 +16,14 @@ from tests.servers.cluster import Cluster
 from tests.servers.kinds.cassandra import CassandraCluster
 from tests.servers.kinds.zookeeper import ZooKeeperCluster
 
+# Of a client's time, which it measures from the answers of servers in trouble.
+CLOCK_ERROR_SECONDS = 0.25
+
 
 class OnCassandra(Ground):
     """Three nodes and three keepers. obstacle: why their networks cannot be cut; "" if they can."""
+
+    clock_error = CLOCK_ERROR_SECONDS
 
     def __init__(
         self, nodes: CassandraCluster, keepers: ZooKeeperCluster, keyspace: str, obstacle: str

@@ -15,6 +15,7 @@ from cassq.base.clock import Stopwatch
 from cassq.errors import BackendError
 from tests.faults.storm.deeds import Heal, LeftOutError, Note, down, healing, stop
 from tests.faults.storm.ground import Ground, patiently
+from tests.faults.storm.on_cassandra import CLOCK_ERROR_SECONDS
 from tests.faults.storm.plan import (
     CATALOG_TROUBLES,
     EMBEDDED_TROUBLES,
@@ -69,6 +70,7 @@ class OnSidecars(Ground):
         self._orphans_go = waits_for_orphans
         self._sidecars = sidecars
         self._nodes = nodes
+        self.clock_error = CLOCK_ERROR_SECONDS if nodes is not None else 0.0
         self._flipped: set[str] = set()
         self._suspects: set[str] = set()
         self._guests: dict[str, Guest] = {}

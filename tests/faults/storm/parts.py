@@ -24,7 +24,7 @@ import cassq
 from cassq.base.clock import Stopwatch
 from cassq.errors import BackendError, CassqError, ClaimLostError, OwnershipError
 from tests.faults.parts import Stage
-from tests.faults.storm.ground import KEYED_GROUPS, SCHEDULES, STRICT
+from tests.faults.storm.ground import KEYED_GROUPS, SCHEDULES, STRICT, WORK
 from tests.faults.storm.journal import (
     Journal,
     is_poison,
@@ -208,6 +208,7 @@ def pop(
     client = _opened(url, ears, journal)
     if client is not None:
         eater = Eater(journal, random.Random(seed), ears, timeout)
+        eater.work = WORK.get((queue, group), 0.0)
         if group in KEYED_GROUPS or queue not in STRICT:
             eater.ack_by_receipt = lambda receipts: client.queue(queue).settle(receipts).ack()
         popper: cassq.Popper | None = None
@@ -223,8 +224,10 @@ def pop(
 
 
 class Eater:
-    """What a popper does with what it gets. ack_by_receipt: where that is possible."""
+    """What a popper does with what it gets. work: for how many seconds, on average, it keeps that
+    before it settles it. ack_by_receipt: where that is possible."""
 
+    work: float = 0.0
     ack_by_receipt: Callable[[list[str]], None] | None = None
 
     def __init__(self, journal: Journal, chance: random.Random, ears: Ears, timeout: float) -> None:
@@ -252,6 +255,8 @@ class Eater:
             return False
         if draw < 0.02:
             self._ears.rest(self._timeout * 1.5)
+        elif self.work:
+            self._ears.rest(self.work * 2 * self._chance.random())
         if draw > 0.95:
             self._settle(batch, "rollback", healthy, lambda: popper.rollback(healthy, delay=0.1))
         elif draw > 0.92:

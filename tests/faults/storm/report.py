@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults.storm.checker import Verdict
-from tests.faults.storm.history import History, Seen
+from tests.faults.storm.history import History, Limit, Seen
 from tests.faults.storm.journal import order_key_of
+from tests.faults.storm.limits import in_hand, in_windows
 
 
 @dataclass(slots=True)
@@ -116,6 +117,7 @@ def figures_of(history: History, verdict: Verdict, start_ns: int, end_ns: int) -
             "dead": len(seen.dead),
             "duplicates": verdict.duplicates.get(seen.name, 0),
             "keys taken over": takeovers(seen) if seen.group in history.keyed else "",
+            **_uses(seen, history.limits.get((seen.queue, seen.group))),
             "commits lost": results["commit", "lost"],
             "commits unknown": results["commit", "unknown"],
             "longest stall s": _pause(
@@ -123,6 +125,18 @@ def figures_of(history: History, verdict: Verdict, start_ns: int, end_ns: int) -
             ),
         }
     return figures
+
+
+def _uses(seen: Seen, limit: Limit | None) -> dict[str, str]:
+    """The most that was used at once of each limit of a group that has some."""
+    if limit is None:
+        return {}
+    most = max((count for _, count in in_hand(seen, limit)), default=0)
+    rate = max((count for _, count in in_windows(seen, limit)), default=0)
+    return {
+        "most in hand": f"{most} of {limit.concurrency}",
+        "most in a second": f"{rate} of {limit.rate}",
+    }
 
 
 def takeovers(seen: Seen) -> int:

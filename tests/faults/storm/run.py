@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import cassq
+from cassq.model.queues import rate_of
 from cassq.settings import QueueSettings
 from tests.faults.storm.checker import check
 from tests.faults.storm.crew import PARTS, Crew, Member, Role
@@ -18,13 +19,14 @@ from tests.faults.storm.ground import (
     KEYED,
     KEYED_GROUPS,
     LANES,
+    LIMITS,
     QUEUE_SETTINGS,
     SCHEDULES,
     STRICT,
     Ground,
     patiently,
 )
-from tests.faults.storm.history import history_of
+from tests.faults.storm.history import Limit, history_of
 from tests.faults.storm.journal import Journal, now_ns, read_all
 from tests.faults.storm.nemesis import Nemesis
 from tests.faults.storm.parts import end_schedule
@@ -45,10 +47,11 @@ POLICY: QueueSettings = {
 # busy with other things, too.
 DRAIN_SECONDS, DRAIN_SECONDS_MAX = 300.0, 3600.0
 LIFE_SECONDS, LOOK_SECONDS = 180.0, 2.0
-# The lanes of a group are shared by several processes, which take them over from one another.
-POPPERS = {(LANES, KEYED): 3, (LANES, FAIR): 2}
+# The lanes of a group are shared by several processes, which take them over from one another; and
+# so are the limits of a group.
+POPPERS = {(LANES, KEYED): 3, (LANES, FAIR): 2, (LANES, "default"): 2}
 # A push there is one of a frame for each lane and priority, so there are fewer.
-PAUSES = {LANES: 2.0}
+PAUSES = {LANES: 3.0}
 
 # Queue, seconds it took, when it was acknowledged, messages.
 Pushes = Sequence[tuple[str, float, int, int]]
@@ -111,7 +114,9 @@ class Storm:
         failures += self._drain(plan.seed)
         failures += self._ground.last_proofs(nemesis.note)
         stories = read_all(self._journals)
-        history = history_of(stories, STRICT, self._groups, KEYED_GROUPS, SCHEDULES)
+        history = history_of(
+            stories, STRICT, self._groups, KEYED_GROUPS, SCHEDULES, limits(self._ground.clock_error)
+        )
         verdict = check(history)
         return Report(
             seed=plan.seed,
@@ -150,9 +155,11 @@ class Storm:
                 settings = POLICY | QUEUE_SETTINGS.get(name, {})
                 queue = patiently(partial(client.create_queue, name, **settings))
                 for group in groups:
+                    of_group = GROUP_SETTINGS.get(group, {}) | LIMITS.get((name, group), {})
                     if group != "default":
-                        of_group = GROUP_SETTINGS.get(group, {})
                         patiently(partial(queue.create_group, group, **of_group))
+                    elif of_group:
+                        patiently(partial(queue.update_group, group, **of_group))
             for name, (of_queue, every) in SCHEDULES.items():
                 create = partial(client.create_schedule, name, of_queue, missed="all")
                 patiently(partial(create, every=every))
@@ -192,6 +199,22 @@ class Storm:
         failures = list(drainer.failures)
         drainer.end()
         return failures if ended else [*failures, "the drainer did not end"]
+
+
+def limits(clock_error: float) -> dict[tuple[str, str], Limit]:
+    """The limits of groups, less what clients may be wrong about the time: by so many seconds, the
+    one in one direction and the other in the other."""
+    error_ms = round(2000 * clock_error)
+    claim_ms = round(POLICY["claim_timeout"] * 1000)
+    found: dict[tuple[str, str], Limit] = {}
+    for place, settings in LIMITS.items():
+        concurrency, rate = settings["concurrency"], settings["rate"]
+        assert concurrency is not None
+        assert rate is not None
+        count, unit_ms = rate_of(rate)
+        window_ns, claim_ns = (1_000_000 * (ms - error_ms) for ms in (unit_ms, claim_ms))
+        found[place] = Limit(concurrency, count, window_ns, claim_ns)
+    return found
 
 
 def recoveries(queues: Collection[str], pushes: Pushes, mended_ns: int) -> list[str]:

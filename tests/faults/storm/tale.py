@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from tests.faults.storm.checker import Verdict, check
 from tests.faults.storm.ground import STRICT
-from tests.faults.storm.history import history_of
+from tests.faults.storm.history import History, Limit, history_of
 from tests.faults.storm.journal import Story, priority_of, story_of
 
 GROUPS = {"ap": ["one"], "cp": ["one"]}
@@ -28,6 +28,10 @@ class Tale:
         self.places: dict[str, tuple[str, int]] = {}
         self.levels: dict[str, int] = {}  # other priorities than theirs
         self.schedules: list[str] = []
+
+    def wait(self, moments: int) -> None:
+        """Let time go on."""
+        self._now += moments
 
     def write(self, who: str, role: str, queue: str, *line: object) -> None:
         group = "one" if role == "popper" else ""
@@ -113,8 +117,13 @@ class Tale:
 
     # --- the end ------------------------------------------------------------------------------
 
-    def verdict(self, *, ended: bool = True, keyed: bool = False) -> Verdict:
-        """keyed: whether the groups keep the order of keys instead."""
+    def verdict(
+        self, *, ended: bool = True, keyed: bool = False, limit: Limit | None = None
+    ) -> Verdict:
+        """keyed: whether the groups keep the order of keys instead. limit: of each group."""
+        return check(self.history(ended=ended, keyed=keyed, limit=limit))
+
+    def history(self, *, ended: bool, keyed: bool, limit: Limit | None) -> History:
         for queue in GROUPS:
             self.write("drain", "drainer", "", "dead", queue, "one", self.dead[queue])
             count = self._seqs.get(queue, -1) + 1
@@ -124,8 +133,9 @@ class Tale:
             self.write("drain", "drainer", "", *found)
         if ended:
             self.write("drain", "drainer", "", "end")
+        limits = {} if limit is None else {(queue, "one"): limit for queue in GROUPS}
         of_keys = ["one"] if keyed else []
-        return check(history_of(self.stories(), STRICT, GROUPS, of_keys, self.schedules))
+        return history_of(self.stories(), STRICT, GROUPS, of_keys, self.schedules, limits)
 
     def stories(self) -> Iterator[Story]:
         for lines in self._lines.values():

@@ -6,7 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.faults.storm.checker import OF_ALL, OF_GROUPS, OF_KEYED_GROUPS, OF_STRICT_GROUPS
+from tests.faults.storm.checker import (
+    OF_ALL,
+    OF_GROUPS,
+    OF_KEYED_GROUPS,
+    OF_LIMITED_GROUPS,
+    OF_STRICT_GROUPS,
+)
 from tests.faults.storm.journal import story_of
 from tests.faults.storm.tale import GROUPS, Tale, right
 
@@ -14,7 +20,7 @@ from tests.faults.storm.tale import GROUPS, Tale, right
 def test_a_right_history_is_accepted() -> None:
     verdict = right().verdict()
     assert verdict.good, verdict.findings
-    of_some = OF_STRICT_GROUPS.keys() | OF_KEYED_GROUPS.keys()
+    of_some = OF_STRICT_GROUPS.keys() | OF_KEYED_GROUPS.keys() | OF_LIMITED_GROUPS.keys()
     assert set(verdict.counts) == OF_ALL.keys() | OF_GROUPS.keys() | of_some
     assert verdict.duplicates == {"ap/one": 0}
 
