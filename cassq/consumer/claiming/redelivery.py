@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import groupby
 from typing import NamedTuple
 
 from cassq.catalog.cover import fault_now, wedged
@@ -152,14 +151,13 @@ class Redelivery:
 def as_deliveries(
     taken: Iterable[tuple[Claim, list[BundleSlice]]], acknowledger: Acknowledger, now_ms: int
 ) -> list[Found]:
-    """Rows that were just taken, as deliveries: one for each pipe and delivery count."""
+    """Rows that were just taken, as deliveries, in their order: one for each pipe and delivery
+    count."""
     found: list[Found] = []
-    for _, group in groupby(sorted(taken, key=_kind), key=_kind):
-        together = list(group)
+    kinds: dict[tuple[str, int], list[tuple[Claim, list[BundleSlice]]]] = {}
+    for each in taken:
+        kinds.setdefault((each[0].pipe_id, each[0].deliveries), []).append(each)
+    for together in kinds.values():
         delivery = Delivery(acknowledger, [row for row, _ in together], now_ms, None, None)
         found.append((delivery, [piece for _, pieces in together for piece in pieces]))
     return found
-
-
-def _kind(taken: tuple[Claim, list[BundleSlice]]) -> tuple[str, int]:
-    return taken[0].pipe_id, taken[0].deliveries

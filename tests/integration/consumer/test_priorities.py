@@ -91,6 +91,17 @@ def test_a_pop_of_many_takes_the_most_urgent_alone(client: cassq.Client) -> None
     assert levels_of(payloads(popper.pop(100))) == [0, 0, 0]
 
 
+def test_redeliveries_in_one_pop_go_by_priority(client: cassq.Client) -> None:
+    queue = client.create_queue("jobs", priority_share=0)
+    push_all(queue, 0, 4, 8, each=3)
+    popper = queue.popper()
+    for _ in range(3):
+        popper.release(popper.pop(100))  # of a claim's pipe, or of all that came back
+    while len(messages := popper.pop(100)) < 9:
+        popper.release(messages)
+    assert levels_of(payloads(messages)) == [8] * 3 + [4] * 3 + [0] * 3
+
+
 def test_an_iteration_goes_by_priority(client: cassq.Client) -> None:
     queue = client.create_queue("jobs", priority_share=0)
     push_all(queue, 0, 4, 8, each=20)
