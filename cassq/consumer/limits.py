@@ -32,6 +32,7 @@ SWAPS_MAX = 6
 # When to look again for permits that others have, in seconds: in a directory, and over a network.
 LOOK_SECONDS = 0.05
 LOOK_BESIDE_SECONDS = 0.25
+TOOK_US_MAX = 5_000_000  # a reservation is not made further ahead than that
 UNUSED_MS = 500  # permits that were not used for this long are given back
 _NEVER = 3600.0
 
@@ -63,6 +64,7 @@ class Limits:
         self._rate: str | None = None
         self._slots: Slots | None = None
         self._reserved = NONE_RESERVED
+        self._took_us = 0  # how long reservations take: the longest of late
         self._permits = 0
         self._until_ms = 0  # when the permits are over
         self._used_ms = 0  # when all of them were last in use
@@ -156,16 +158,22 @@ class Limits:
         return min(wanted, reserved.left)
 
     def _reserve(self, slots: Slots, wanted: int, now_us: int) -> None:
+        """Reserve slots that begin no earlier than the reservation is likely to be written: if that
+        takes longer than slots last, they would be over by then."""
         self._reserved = NONE_RESERVED
+        ready_us = now_us + self._took_us
         for _ in attempts(self._clock, SWAPS_MAX):
             text = self._leases.shared(self._rate_name)
             next_us = limits.next_us_of(text)
-            found = limits.reserved(slots, next_us, now_us, wanted)
+            found = limits.reserved(slots, next_us, ready_us, wanted)
             if found is None:
-                self._again = (next_us - now_us - limits.AHEAD_US) / 1e6 + 0.001
+                self._again = (next_us - ready_us - limits.AHEAD_US) / 1e6 + 0.001
                 return
             new = limits.next_as_text(found.next_us, self._name)
-            if self._leases.swap(self._rate_name, text, new):
+            written = self._leases.swap(self._rate_name, text, new)
+            took_us = self._catalog.now_ms() * 1000 - now_us
+            self._took_us = min(TOOK_US_MAX, max(took_us, self._took_us * 3 // 4))
+            if written:
                 self._reserved = found
                 return
         self._again = self._look_seconds
