@@ -39,7 +39,9 @@ OPEN_AGAIN_SECONDS = 0.5
 POP_AGAIN_SECONDS = 0.1
 _CLONE_NEWNET = 0x40000000
 DRAINED_AT_ONCE = 500
-TICKS_SECONDS = 60.0  # for what is due of a schedule at the end, a pass after the other
+# At the end: for how long no tick of a schedule may be pushed while one is due; and how long a pass
+# goes on with ticks that were missed.
+TICKS_SECONDS, PASS_SECONDS = 120.0, 5.0
 
 
 def inside(stage: Stage, space: str, part: str, *args: Any) -> None:
@@ -383,13 +385,16 @@ def end_schedule(journal: Journal, client: cassq.Client, name: str) -> None:
     """Push what is due of a schedule, as every pass does, then no more; tell which ticks there
     were. Nobody else may be at it any more. Raises BackendError."""
     queue, every = SCHEDULES[name]
-    schedule, watch = client.schedule(name), Stopwatch()
+    schedule, watch, before_ms = client.schedule(name), Stopwatch(), 0
+    client.reaper.patience = PASS_SECONDS
     while True:
         now_ms, info = time.time_ns() // 1_000_000, schedule.info()
         pushing, next_ms = info.pushing is not None, _wall_ms(info.next_at)
+        if next_ms > before_ms:
+            watch, before_ms = Stopwatch(), next_ms
         if (next_ms > now_ms and not pushing) or watch.seconds() > TICKS_SECONDS:
             break
-        client.reap()
+        client.reaper.reap(only=("schedule",))
     schedule.pause()
     created_ms, every_ms = _wall_ms(info.created_at), round(every * 1000)
     journal.write("schedule", name, queue, created_ms, every_ms, next_ms, now_ms, pushing)
