@@ -64,7 +64,7 @@ class Limits:
         self._rate: str | None = None
         self._slots: Slots | None = None
         self._reserved = NONE_RESERVED
-        self._took_us = 0  # how long reservations take: the longest of late
+        self._took_us = 0  # how long a reservation takes, by the longest recent one
         self._permits = 0
         self._until_ms = 0  # when the permits are over
         self._used_ms = 0  # when all of them were last in use
