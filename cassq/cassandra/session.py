@@ -392,8 +392,9 @@ class Cql:
         except DriverException as exc:
             raise self._explained(exc, conditional=True) from exc
         future.add_callback(self._note_latency, statement, watch)
-        sent = (ref(future),)
-        future.add_callbacks(_forget_timer, _forget_timer, sent, errback_args=sent)
+        sent = ref(future)
+        future.add_callback(_forget_timer, sent)
+        future.add_errback(_forget_timer, sent)
         return future
 
     def _note_latency(self, _rows: object, statement: Any, watch: Stopwatch) -> None:

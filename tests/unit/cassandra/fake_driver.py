@@ -39,6 +39,9 @@ class FakeFuture:
     def add_callback(self, act: Callable[..., object], *args: Any) -> None:
         act(self._rows, *args)
 
+    def add_errback(self, _act: Callable[..., object], *_args: Any) -> None:
+        """It has no error."""
+
 
 class FakeSession:
     """A session whose requests are answered at once. hosts_tried: the servers that each request
