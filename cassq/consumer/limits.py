@@ -3,7 +3,8 @@ together (`cassq.model.limits` says what they share).
 
 A popper reserves slots of the rate as it needs them, and keeps permits while its consumer uses
 them. If it is killed, the slots of one reservation stay unused (one message, or 3 % of what the
-rate allows in its unit of time), and its permits for two claim timeouts.
+rate allows in its unit of time; where reserving is slow, those of up to three seconds), and its
+permits for two claim timeouts.
 
 Invariants:
 1. Each message that is claimed to be handed out needs a slot, which it uses up, and a permit.
@@ -14,6 +15,7 @@ Not thread-safe: `cassq.popper` holds its lock around every call.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -23,7 +25,7 @@ from cassq.catalog.port import limit_names
 from cassq.consumer.delivery import Messages, NackOptions
 from cassq.lifecycle.ports import Ports
 from cassq.model import limits
-from cassq.model.limits import NONE_RESERVED, Permits, Slots
+from cassq.model.limits import Permits, Share, Slots
 from cassq.model.queues import Rules
 
 # How often a shared value is read and written again if others change it at the same time. After
@@ -33,6 +35,9 @@ SWAPS_MAX = 6
 LOOK_SECONDS = 0.05
 LOOK_BESIDE_SECONDS = 0.25
 TOOK_US_MAX = 5_000_000  # a reservation is not made further ahead than that
+# A reservation is for this many times as long as it takes, if a popper uses up so many slots; and
+# at most for so long.
+RESERVED_TIMES, RESERVED_US_MAX = 10, 3_000_000
 UNUSED_MS = 500  # permits that were not used for this long are given back
 _NEVER = 3600.0
 
@@ -63,8 +68,10 @@ class Limits:
         self._put_back = put_back
         self._rate: str | None = None
         self._slots: Slots | None = None
-        self._reserved = NONE_RESERVED
+        self._shares = deque[Share]()  # that are reserved
         self._took_us = 0  # how long a reservation takes, by the longest recent one
+        # Of the last reservation: its slots, how many were used, the time after all of them.
+        self._count, self._used, self._next_us = 1, 0, 0
         self._permits = 0
         self._until_ms = 0  # when the permits are over
         self._used_ms = 0  # when all of them were last in use
@@ -82,7 +89,7 @@ class Limits:
         if not allowed:
             return Messages()
         found = claim(allowed)
-        self._reserved = replace(self._reserved, left=max(0, self._reserved.left - len(found)))
+        self._use(len(found))
         if not found:
             self.give_back()
         elif rules.concurrency is not None:
@@ -143,49 +150,76 @@ class Limits:
 
     def _slots_now(self, wanted: int, likely: int, rate: str) -> int:
         if rate != self._rate or self._slots is None:
-            self._rate, self._slots, self._reserved = rate, limits.slots_of(rate), NONE_RESERVED
+            self._rate, self._slots = rate, limits.slots_of(rate)
+            self._shares.clear()
         now_us = self._catalog.now_ms() * 1000
-        if not self._reserved.left or now_us > self._reserved.end_us:
+        if not self._left(now_us):
             likely = likely * self._slots.late_us // 200_000
             self._reserve(self._slots, max(wanted, likely), now_us)
             now_us = self._catalog.now_ms() * 1000
-        reserved = self._reserved
-        if not reserved.left or now_us > reserved.end_us:
+            if not self._left(now_us):
+                return 0
+        if now_us < self._shares[0].begin_us:
+            self._again = (self._shares[0].begin_us - now_us) / 1e6
             return 0
-        if now_us < reserved.begin_us:
-            self._again = (reserved.begin_us - now_us) / 1e6
-            return 0
-        return min(wanted, reserved.left)
+        return min(wanted, self._shares[0].left)
+
+    def _left(self, now_us: int) -> int:
+        """How many reserved slots are left; forgets those that are over."""
+        while self._shares and (now_us > self._shares[0].end_us or not self._shares[0].left):
+            self._shares.popleft()
+        return sum(each.left for each in self._shares)
+
+    def _use(self, count: int) -> None:
+        """Use up slots, the first ones first."""
+        self._used += count
+        while count and self._shares:
+            share = self._shares.popleft()
+            used = min(count, share.left)
+            count -= used
+            if used < share.left:
+                self._shares.appendleft(replace(share, left=share.left - used))
+
+    def _to_reserve(self, slots: Slots, wanted: int, now_us: int) -> int:
+        """How many slots to reserve: a share; or, where reserving takes long, twice as many as the
+        last time if those were used up before their time was over, and else as many as were used.
+        """
+        span_us = min(RESERVED_US_MAX, RESERVED_TIMES * self._took_us)
+        most = max(slots.most, span_us // slots.slot_us)
+        likely = 2 * self._count if now_us < self._next_us else self._used
+        return max(1, min(wanted, slots.most), min(likely, most))
 
     def _reserve(self, slots: Slots, wanted: int, now_us: int) -> None:
         """Reserve slots that begin no earlier than the reservation is likely to be written: if that
         takes longer than slots last, they would be over by then."""
-        self._reserved = NONE_RESERVED
+        wanted = self._to_reserve(slots, wanted, now_us)
         ready_us = now_us + self._took_us
         for _ in attempts(self._clock, SWAPS_MAX):
             text = self._leases.shared(self._rate_name)
             next_us = limits.next_us_of(text)
             found = limits.reserved(slots, next_us, ready_us, wanted)
-            if found is None:
+            if not found:
                 self._again = (next_us - ready_us - limits.AHEAD_US) / 1e6 + 0.001
                 return
-            new = limits.next_as_text(found.next_us, self._name)
+            new = limits.next_as_text(found[-1].next_us, self._name)
             written = self._leases.swap(self._rate_name, text, new)
             took_us = self._catalog.now_ms() * 1000 - now_us
             self._took_us = min(TOOK_US_MAX, max(took_us, self._took_us * 3 // 4))
             if written:
-                self._reserved = found
+                self._shares.extend(found)
+                self._count, self._used, self._next_us = wanted, 0, found[-1].next_us
                 return
         self._again = self._look_seconds
 
     def _give_back_slots(self) -> None:
         """Give back the slots that are left, unless another popper has reserved later ones."""
-        reserved, slots = self._reserved, self._slots
-        self._reserved = NONE_RESERVED
-        if reserved.left and slots is not None:
-            old = limits.next_as_text(reserved.next_us, self._name)
-            next_us = reserved.next_us - reserved.left * slots.slot_us
-            new = limits.next_as_text(next_us, f"{self._name}-")
+        slots, left = self._slots, self._left(self._catalog.now_ms() * 1000)
+        if left and slots is not None:
+            old = limits.next_as_text(self._next_us, self._name)
+            self._shares.clear()
+            self._count -= left
+            self._next_us -= left * slots.slot_us
+            new = limits.next_as_text(self._next_us, f"{self._name}-")
             self._leases.swap(self._rate_name, old, new)
 
     # --- concurrency ----------------------------------------------------------------------------
@@ -194,13 +228,7 @@ class Limits:
         now_ms = self._catalog.now_ms()
         count, due_ms = self._in_hand()
         if count + wanted > self._permits or self._until_ms < now_ms + timeout_ms:
-            until_ms = max(due_ms, now_ms + 2 * timeout_ms)
-            self._change_permits(
-                lambda permits: limits.permitted(
-                    permits, self._name, count + wanted, most, until_ms
-                ),
-                now_ms + timeout_ms,
-            )
+            self._take_permits(count + wanted, most, due_ms, timeout_ms)
         room = max(0, min(self._permits, most) - count)
         if room <= wanted:
             self._used_ms = now_ms
@@ -217,18 +245,25 @@ class Limits:
         now_ms = self._catalog.now_ms()
         if self._until_ms > now_ms and self._until_ms >= due_ms:
             return found
-        until_ms, kept = max(due_ms, now_ms + 2 * timeout_ms), 0
+        kept = 0
         try:
-            self._change_permits(
-                lambda permits: limits.permitted(permits, self._name, count, most, until_ms),
-                max(due_ms, now_ms + timeout_ms),
-            )
+            self._take_permits(count, most, due_ms, timeout_ms)
             kept = max(0, len(found) - max(0, count - self._permits))
         finally:
             if kept < len(found):
                 self._again, self.short = self._look_seconds, True
                 self._put_back(found[kept:], NackOptions(counted=False))
         return found[:kept]
+
+    def _take_permits(self, count: int, most: int, due_ms: int, timeout_ms: int) -> None:
+        """Take permits for `count` messages, or for as many as others leave. due_ms: until when
+        those in hand are claimed."""
+        now_ms = self._catalog.now_ms()
+        until_ms = max(due_ms, now_ms + 2 * timeout_ms)
+        self._change_permits(
+            lambda permits: limits.permitted(permits, self._name, count, most, until_ms),
+            max(due_ms, now_ms + timeout_ms),
+        )
 
     def _keep_permits(self, most: int, until_ms: int) -> None:
         self._change_permits(

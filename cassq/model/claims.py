@@ -33,7 +33,8 @@ DOOMED, MOVING, LEAVING = '"doomed":', '"moving":', '"leaving":'
 
 # A claim's holder is the popper's name and the number of the claim, so each claim has a different
 # holder. If its messages are received singly, the time of the claim follows; and if the delivery
-# has a deadline of its own, which its popper leaves alone, a mark.
+# has a deadline of its own, which its popper leaves alone, a mark. A free row has a holder without
+# a number while consumers of this popper may still have its messages.
 _NUMBER, _SINCE, DATED = "/", "@", "!"
 
 _NEXT = "next "  # begins the owner of a cursor with a reservation; no popper's name has a space
@@ -331,6 +332,19 @@ def is_dated(claim: Claim) -> bool:
     """Whether the messages of a row have a deadline of their own: their popper leaves them
     alone."""
     return claim.state is ClaimState.HELD and claim.holder.endswith(DATED)
+
+
+def kept_away(claim: Claim, popper: str, until_ms: int) -> Claim:
+    """A free claim that is not delivered again before `until_ms`, as consumers of a popper may
+    still have its messages."""
+    due_ms = max(claim.due_ms, until_ms)
+    return replace(claim, due_ms=due_ms, holder=f"{popper}{_NUMBER}")
+
+
+def is_away(claim: Claim) -> bool:
+    """Whether consumers may have a claim's messages, though nobody who delivers them holds it: they
+    have a deadline of their own, or are `kept_away`."""
+    return is_dated(claim) or (claim.state is ClaimState.FREE and claim.holder.endswith(_NUMBER))
 
 
 def is_delivery(claim: Claim, seq: int, holder: str) -> bool:

@@ -3,11 +3,11 @@ are in hand at once. For each limit the poppers share one short text, which they
 compare-and-set. Pure.
 
 **Rates.** A reservation takes the next *slots* of the group's time. Slots lie `slot_us` apart, and
-each allows one message. All slots of a reservation may be used from the time of the first one on,
-each at most `early_us` before its own time, until `late_us` after the time of the first one. So the
-slots that are used within any unit, such as a second, lie within `unit + early + late`. `slot_us`
-is longer in the same proportion, so their number is what the rate allows. This costs 7 % of the
-rate.
+each allows one message. A reservation has one or more *shares*. All slots of a share may be used
+from the time of the first one on, each at most `early_us` before its own time, until `late_us`
+after the time of the first one. So the slots that are used within any unit, such as a second, lie
+within `unit + early + late`. `slot_us` is longer in the same proportion, so their number is what
+the rate allows. This costs 7 % of the rate.
 
 **Concurrency.** Each popper has a number of *permits*, with an expiry time that it extends while it
 is alive. Together the poppers never have more permits than the limit.
@@ -23,7 +23,7 @@ from cassq.model.queues import rate_of
 
 EARLY_SHARE = 0.03
 LATE_SHARE = 0.04
-AHEAD_US = 250_000  # how long before its time a slot may be reserved
+AHEAD_US = 250_000  # how long before its time the first slot of a reservation may be reserved
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Slots:
 
     @property
     def most(self) -> int:
-        """The most slots that one reservation takes."""
+        """The most slots of a share."""
         return 1 + self.early_us // self.slot_us
 
 
@@ -49,9 +49,9 @@ def slots_of(rate: str) -> Slots:
 
 
 @dataclass(frozen=True, slots=True)
-class ReservedSlots:
-    """What a popper has reserved: `left` slots, the first of which may be used from `begin_us` on,
-    and none after `end_us`. next_us: the time after the last of them."""
+class Share:
+    """`left` slots that a popper has reserved, which may be used from `begin_us` on, until
+    `end_us`. next_us: the time after the last of them."""
 
     begin_us: int
     end_us: int
@@ -59,18 +59,19 @@ class ReservedSlots:
     left: int
 
 
-NONE_RESERVED = ReservedSlots(0, 0, 0, 0)
-
-
-def reserved(slots: Slots, next_us: int, now_us: int, wanted: int) -> ReservedSlots | None:
-    """The next slots, at most `wanted`; None if they are too far ahead. next_us: the time of the
-    first slot that is not reserved."""
+def reserved(slots: Slots, next_us: int, now_us: int, wanted: int) -> list[Share]:
+    """The next `wanted` slots, one or more; none if they are too far ahead. next_us: the time of
+    the first slot that is not reserved."""
+    shares: list[Share] = []
     begin_us = max(next_us, now_us)
     if begin_us - now_us > AHEAD_US:
-        return None
-    count = min(wanted, slots.most)
-    end_us = begin_us + slots.late_us
-    return ReservedSlots(begin_us, end_us, begin_us + count * slots.slot_us, count)
+        return shares
+    while wanted > 0:
+        count = min(wanted, slots.most)
+        end_us, after_us = begin_us + slots.late_us, begin_us + count * slots.slot_us
+        shares.append(Share(begin_us, end_us, after_us, count))
+        begin_us, wanted = after_us, wanted - count
+    return shares
 
 
 def next_as_text(next_us: int, popper: str) -> str:

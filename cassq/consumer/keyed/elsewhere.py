@@ -188,7 +188,7 @@ class ReceiptFollower:
         later = [segment for segment in away if segment.row.due_ms > now_ms]
         for segment in ended:
             if segment.row.state is ClaimState.FREE:
-                line.back(segment)  # this popper's consumers had it before it began anew
+                line.back(segment)
         dated = [segment for segment in ended if segment.away]
         free, refused = self._take_over.freed(dated, epochs)
         due = [segment for segment in segments if not segment.away]
@@ -204,8 +204,10 @@ class ReceiptFollower:
         """How many messages that a popper delivered have a deadline of their own."""
         line = self._line()
         away = [segment for segment in line.waiting() if segment.away] if line.away else []
-        mine = [each for each in away if claims.consumer_of(each.row.holder) == popper]
-        return sum(len(segment.row.left - segment.gone) for segment in mine)
+        rows = [(segment.row, segment.gone) for segment in away if claims.is_dated(segment.row)]
+        return sum(
+            len(row.left - gone) for row, gone in rows if claims.consumer_of(row.holder) == popper
+        )
 
     def until_due(self, most: float) -> float:
         """Seconds until it is time to look again; at most `most`."""

@@ -65,7 +65,7 @@ class Segment:
         self.untried: RangeSet = EMPTY
         self.gone: RangeSet = EMPTY
         self.receipts: set[int] = set()
-        self.away: bool = delivery is None and claims.is_dated(row)
+        self.away: bool = delivery is None and claims.is_away(row)
         self.synced: bool = True
         self.size: int = 0
 

@@ -129,8 +129,6 @@ class TakeOver:
         self.ahead: RowsAhead = RowsAhead()
         self._strict = strict
         self._next: dict[str, PipeRow] = {}  # by chain, the first pipe not claimed to its end
-        # By the version of a free row whose messages this popper's consumers may have: until when.
-        self._in_hand: dict[str, int] = {}
 
     def chain_of(self, pipe: PipeRow) -> str:
         """What names the pipes that are claimed from one after the other."""
@@ -302,10 +300,7 @@ class TakeOver:
         if timed:
             now_ms = self._catalog.now_ms()
             rows = [row for row in rows if row.due_ms <= now_ms or row.deliveries]
-        segments = [self.segment(row) for row in rows]
-        for segment in segments:
-            segment.away = segment.away or segment.row.version in self._in_hand
-        return segments
+        return [self.segment(row) for row in rows]
 
     def _unexpired(self, row: Claim, epoch: int) -> list[Claim]:
         """What is left of a row once what is expired of it is removed, if it is free."""
@@ -359,13 +354,11 @@ class TakeOver:
         rows = self._claimer.freed(row)
         if claims.consumer_of(row.holder) != self._claimer.name or claims.is_dated(row):
             return rows
-        later_ms = now_ms + self._claimer.rules.claim_timeout_ms
-        self._in_hand = {name: ms for name, ms in self._in_hand.items() if ms > now_ms}
-        for at, each in enumerate(rows):
-            if each.losses > row.losses:
-                rows[at] = replace(each, due_ms=max(each.due_ms, later_ms))
-                self._in_hand[each.version] = rows[at].due_ms
-        return rows
+        name, later_ms = self._claimer.name, now_ms + self._claimer.rules.claim_timeout_ms
+        return [
+            claims.kept_away(each, name, later_ms) if each.losses > row.losses else each
+            for each in rows
+        ]
 
     def freed(
         self, segments: Iterable[Segment], epochs: Mapping[str, int]

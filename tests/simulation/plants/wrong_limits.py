@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
 from cassq.consumer.keyed.keys import KeyLine
-from cassq.consumer.keyed.segments import Entry, Segment
-from cassq.consumer.keyed.take_over import FencedPipe, TakeOver
-from cassq.model import limits
+from cassq.consumer.keyed.segments import Entry
+from cassq.model import claims, limits
 from cassq.model.limits import Permits
 from cassq.model.queues import GroupPolicy
 from cassq.model.rows import Claim
@@ -114,10 +114,8 @@ def counts_nothing_that_is_dated() -> AbstractContextManager[Any]:
 
 def forgets_what_was_in_hand() -> AbstractContextManager[Any]:
     """A lane that begins anew does not count what its consumers still have."""
-    unsettled = TakeOver.unsettled
 
-    def wrong(self: TakeOver, fenced: FencedPipe, *, timed: bool) -> list[Segment]:
-        self._in_hand.clear()
-        return unsettled(self, fenced, timed=timed)
+    def wrong(claim: Claim, popper: str, until_ms: int) -> Claim:
+        return replace(claim, due_ms=max(claim.due_ms, until_ms))
 
-    return patch.object(TakeOver, "unsettled", wrong)
+    return patch.object(claims, "kept_away", wrong)

@@ -21,14 +21,15 @@ def used_at(rate: str, rng: random.Random, enough: int, poppers: int = 4) -> lis
     slots, next_us, now_us = limits.slots_of(rate), 0, 1_000_000_000
     used: list[int] = []
     while len(used) < enough:
-        found = limits.reserved(slots, next_us, now_us, rng.randint(1, 2 * slots.most))
-        if found is None:
+        found = limits.reserved(slots, next_us, now_us, rng.randint(1, 5 * slots.most))
+        if not found:
             now_us += rng.randint(1, slots.slot_us)
             continue
-        next_us = found.next_us
-        at_us = rng.choice([max(now_us, found.begin_us), found.end_us])
-        used += [at_us] * rng.randint(0, found.left)
-        now_us += rng.choice([0, 0, slots.slot_us * found.left // poppers])
+        next_us = found[-1].next_us
+        for share in found:
+            at_us = rng.choice([max(now_us, share.begin_us), share.end_us])
+            used += [at_us] * rng.randint(0, share.left)
+        now_us += rng.choice([0, 0, slots.slot_us * found[0].left // poppers])
     return sorted(used)
 
 
@@ -48,29 +49,35 @@ def test_one_popper_that_is_never_late_uses_over_nine_tenths_of_it(rate: str) ->
     begun_us, used = now_us, 0
     while used < 3 * count:
         found = limits.reserved(slots, next_us, now_us, slots.most)
-        if found is None:
+        if not found:
             now_us += slots.slot_us // 2
             continue
-        next_us, now_us = found.next_us, max(now_us, found.begin_us)
-        used += found.left
+        next_us, now_us = found[-1].next_us, max(now_us, found[-1].begin_us)
+        used += sum(share.left for share in found)
     took_us = next_us - begun_us
     assert used / took_us >= 0.92 * count / (unit_ms * 1000)
 
 
 def test_slots_are_reserved_one_after_the_other() -> None:
     slots = limits.slots_of("500/s")
-    first = limits.reserved(slots, 0, 1_000_000, 3)
-    assert first is not None
-    second = limits.reserved(slots, first.next_us, 1_000_000, 3)
-    assert second is not None
+    (first,) = limits.reserved(slots, 0, 1_000_000, 3)
+    (second,) = limits.reserved(slots, first.next_us, 1_000_000, 3)
     assert (first.left, second.left) == (3, 3)
     assert second.begin_us == first.next_us == 1_000_000 + 3 * slots.slot_us
 
 
+def test_more_slots_than_a_share_has_are_several_shares() -> None:
+    slots = limits.slots_of("500/s")
+    found = limits.reserved(slots, 0, 1_000_000, 2 * slots.most + 1)
+    assert [share.left for share in found] == [slots.most, slots.most, 1]
+    ends = [share.next_us for share in found]
+    assert [share.begin_us for share in found] == [1_000_000, *ends[:-1]]
+
+
 def test_nobody_reserves_far_ahead() -> None:
     slots = limits.slots_of("1/m")
-    assert limits.reserved(slots, 64_200_000, 0, 1) is None
-    assert limits.reserved(slots, 64_200_000, 64_000_000, 1) is not None
+    assert not limits.reserved(slots, 64_200_000, 0, 1)
+    assert limits.reserved(slots, 64_200_000, 64_000_000, 1)
 
 
 @given(
