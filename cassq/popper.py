@@ -8,8 +8,8 @@ Invariants:
 2. When `commit` returns, its acks are durable; an ack not yet written can only cause a redelivery.
 3. On exclusive groups nothing is handed out while anything is unacked, and acks are written at
    once, on the condition that the pipe is still ours.
-4. A thread inside one call never enters another, as a signal handler would
-   (`cassq.lifecycle.ports.Life`): `stop` takes no lock, `close` waits for the interrupted call.
+4. A thread inside one call never enters another, as a signal handler would (see
+   `cassq.lifecycle.ports.Lifecycle`): `stop` takes no lock, `close` waits for the interrupted call.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ class Popper:
         self._consumer = thread
 
     def _entered(self) -> threading.Lock:
-        """`Life.enter`, called only if it would refuse or count: this is on the hottest path."""
+        """`Lifecycle.enter`, called only if it would refuse or count: this is on the hottest path."""
         life, calling = self._life, self._life.mine.calling
         needed = life.timed or life.forked or life.closed or calling.locked()
         return life.enter() if needed else calling

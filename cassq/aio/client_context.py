@@ -11,7 +11,7 @@ from cassq.aio.popper import Popper
 from cassq.aio.pusher import Pusher
 from cassq.client.client import Client
 from cassq.errors import CassqError, ClosedError
-from cassq.lifecycle.ports import Life, Ports
+from cassq.lifecycle.ports import Lifecycle, Ports
 from cassq.worker.eventloop.calls import Calls
 from cassq.worker.eventloop.loop_thread import check_loop
 
@@ -24,7 +24,7 @@ class ClientContext:
 
     def __init__(self, calls: Calls, client: Client) -> None:
         self.loop: asyncio.AbstractEventLoop = calls.loop
-        self.life: Life = client.runtime.life
+        self.life: Lifecycle = client.runtime.life
         self.closing: bool = False
         self._runtime = client.runtime
         self._calls = calls

@@ -12,7 +12,7 @@ from typing import NoReturn, TypeVar
 
 from cassq.base.arguments import refuse_pickling
 from cassq.errors import ClosedError
-from cassq.lifecycle.ports import Life
+from cassq.lifecycle.ports import Lifecycle
 from cassq.message.message_ids import MessageId, MessageIds
 from cassq.producer.admission import OVERHEAD_BYTES
 from cassq.producer.pusher import BUFFER_BYTES_MAX, BUFFER_MESSAGES_MAX, Push
@@ -64,7 +64,7 @@ class Pusher:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        life: Life,
+        life: Lifecycle,
         open_pusher: Callable[[], ThreadPusher],
     ) -> None:
         self._loop = loop

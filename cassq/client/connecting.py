@@ -82,7 +82,7 @@ def connect(
 
 def _keep_freed_memory() -> None:
     """Make the C library keep the memory of frames for the next ones. Otherwise each page of each
-    is taken from the system and cleared anew, which is most of the processor time of a large push.
+    is taken from the system and cleared again, which is most of the processor time of a large push.
 
     The GNU library maps large blocks one by one, and returns freed memory to the system, until a
     larger block was freed (mallopt(3), M_MMAP_THRESHOLD). This one is never touched, so it costs

@@ -20,7 +20,7 @@ from cassq.consumer.receiving import Receiver
 from cassq.doorbell import Doorbell, PollingDoorbell
 from cassq.errors import BackendUnavailableError, ClosedError
 from cassq.inspect.degradation import NOTE_SECONDS, Notebook
-from cassq.lifecycle.ports import Life, Ports
+from cassq.lifecycle.ports import Lifecycle, Ports
 from cassq.lifecycle.retries import AppendTo, DeadLetters
 from cassq.model.queues import is_dead_letter_name
 from cassq.model.rows import Claim, GroupRow, QueueRow
@@ -54,9 +54,9 @@ class Offline:
     """
 
     def __init__(
-        self, open_place: Callable[[Requests], Embedded], why: str, life: Life | None = None
+        self, open_place: Callable[[Requests], Embedded], why: str, life: Lifecycle | None = None
     ) -> None:
-        self.life: Life = life or Life()
+        self.life: Lifecycle = life or Lifecycle()
         self.requests: Requests = Requests()
         self._open_place = open_place
         self._why = why
@@ -125,7 +125,7 @@ class Runtime:
         push_to: PushTo,
     ) -> None:
         self.clock: Clock = clock
-        self.life: Life = place.life
+        self.life: Lifecycle = place.life
         self.overflow: Overflow | None = overflow
         self.open: dict[Openable, WatchedQueue] = {}
         self.closing: bool = False  # whether opening pushers and poppers is refused

@@ -33,7 +33,7 @@ class _ThreadState(threading.local):
         self.waiting: threading.Lock = threading.Lock()
 
 
-class Life:
+class Lifecycle:
     """Guards a client's life: decides whether a thread may call it now.
 
     A signal handler interrupts the main thread anywhere, so it may call a client while its own
@@ -129,8 +129,8 @@ class Life:
                 each[1]()
 
 
-class TimedLife(Life):
-    """A `Life` that knows for how long each thread's current call has been running."""
+class TimedLife(Lifecycle):
+    """A `Lifecycle` that knows for how long each thread's current call has been running."""
 
     __slots__ = ("_clock",)
 
@@ -157,12 +157,12 @@ C = TypeVar("C", bound=Callable[..., Any])
 
 
 def operation(call: C) -> C:
-    """Decorates a client method: each thread runs one such call at a time (see `Life`, which the
-    method's object holds as `_life`)."""
+    """Decorates a client method: each thread runs one such call at a time (see `Lifecycle`, which
+    the method's object holds as `_life`)."""
 
     @wraps(call)
     def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
-        life: Life = self._life
+        life: Lifecycle = self._life
         try:
             with life.enter():
                 return call(self, *args, **kwargs)
@@ -181,7 +181,7 @@ class Ports(NamedTuple):
     locker: Locker
     clock: Clock
     ids: Ids
-    life: Life
+    life: Lifecycle
     # Combines the claims of this client's poppers; None where a claim needs no round trip.
     sharing: Sharing[Any, Any, Any] | None = None
     # Counts the outcomes of requests to servers; None without servers.

@@ -31,7 +31,7 @@ from cassq.base.arguments import refuse_pickling
 from cassq.base.counters import Tally
 from cassq.doorbell import Doorbell
 from cassq.errors import BackendError, CassqError, ClosedError, UsageError
-from cassq.lifecycle.ports import Life, operation
+from cassq.lifecycle.ports import Lifecycle, operation
 from cassq.message.batches import Batch, Intend
 from cassq.message.message_ids import MessageId, MessageIds, ScatteredIds, ids_of_run
 from cassq.model.priorities import PLAIN, Level, urgent_first
@@ -84,7 +84,7 @@ class Pusher:
         self,
         admission: Admission,
         doorbell: Doorbell,
-        life: Life,
+        life: Lifecycle,
         open_level: Callable[[Level], Pusher],
         side_by_side: Callable[[], bool],
     ) -> None:

@@ -114,7 +114,7 @@ class Repair(Pass):
             return replace(action, outcome=FAILED, detail=mended.error)
         if not mended.done:
             return replace(action, detail=mended.detail)
-        self._walk.settle(upkeep, fleet, pipe_id, mended.need.anew)
+        self._walk.settle(upkeep, fleet, pipe_id, mended.need.in_place)
         outcome = DONE if mended.detail else VOID
         return replace(action, outcome=outcome, detail=mended.detail)
 

@@ -258,7 +258,7 @@ class _Running:
             sidecar.replica_state.found(pipe_id, damage, behind=behind)
         sidecar.replica_state.note_found()
         tasks: list[asyncio.Task[None]] = []
-        anew = False
+        again = False
         try:
             self._listen = await sidecar.start(self._listen)
             self._advertised = _advertised(self._options, self._listen)
@@ -271,18 +271,18 @@ class _Running:
             await registration.beat()
             tasks += map(_task, (registration.run(), *self._housekeeping(sidecar, catalog)))
             self._tell_ready()
-            anew = await self._is_to_begin_anew()
-            if not anew:
+            again = await self._is_to_restart()
+            if not again:
                 registration.stopping()
                 await self._drained(sidecar)
         finally:
             await _cancelled(tasks)
-            if not anew:
+            if not again:
                 with contextlib.suppress(BackendError):
                     await registration.leave()
             await sidecar.stop()
             self._state = registration.state
-        return anew
+        return again
 
     def _housekeeping(
         self, sidecar: Sidecar, catalog: CatalogThread
@@ -306,16 +306,16 @@ class _Running:
             name, open_to_all = self._handshake.sidecar, not tokens and tls is None
             self._ready(ServingAddress(name, self._advertised, self._http, open_to_all))
 
-    async def _is_to_begin_anew(self) -> bool:
+    async def _is_to_restart(self) -> bool:
         """Wait for a signal, or until a starved engine can reopen; returns whether it can."""
         stop = asyncio.ensure_future(self._stop.wait())
         wanted = asyncio.ensure_future(self._reopening.wanted(self.engine))
         await asyncio.wait((stop, wanted), return_when=asyncio.FIRST_COMPLETED)
-        anew = wanted.done() and not stop.done()
-        if anew:
+        again = wanted.done() and not stop.done()
+        if again:
             wanted.result()
         await _cancelled([stop, wanted])
-        return anew
+        return again
 
     async def _drained(self, sidecar: Sidecar) -> None:
         """Wait for writers to leave, at most until a second signal."""

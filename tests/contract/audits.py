@@ -15,7 +15,7 @@ from cassq.catalog.sqlite import SqliteCatalog
 from cassq.client.backends.embedded import Embedded
 from cassq.doorbell import PollingDoorbell
 from cassq.extents.port import ExtentStore
-from cassq.lifecycle.ports import Life, Ports
+from cassq.lifecycle.ports import Lifecycle, Ports
 from cassq.locks.lease import LeaseLocker
 from tests.contract.backends import SidecarPlace
 
@@ -24,7 +24,7 @@ def client_on(catalog: Catalog, store: ExtentStore, clock: Clock) -> cassq.Clien
     """A client as a process of its own has it, of which nothing outlives the test, and nothing is
     done in passing."""
     ids = Ids()
-    ports = Ports(catalog, store, LeaseLocker(catalog, ids.client), clock, ids, Life())
+    ports = Ports(catalog, store, LeaseLocker(catalog, ids.client), clock, ids, Lifecycle())
     embedded = Embedded(ports, lambda _: PollingDoorbell(), lambda: None)
     client = cassq.Client("audits", embedded, clock)
     client.runtime.housekeeper.stop()

@@ -28,7 +28,7 @@ from cassq.client.backends.embedded import CATALOG, PIPES, Embedded, open_direct
 from cassq.doorbell import PollingDoorbell
 from cassq.extents.cassandra import CassandraStore
 from cassq.extents.sidecar.settings import Settings
-from cassq.lifecycle.ports import Life, Ports
+from cassq.lifecycle.ports import Lifecycle, Ports
 from cassq.locks.lease import LeaseLocker
 from cassq.locks.turns import Turns
 from cassq.message.frames import frame_seqs
@@ -160,7 +160,7 @@ class KeyspacePlace(Place):
         locker = LeaseLocker(catalog, ids.client)
         turns = Turns(catalog.leases, locker, clock, ids.client)
         store = CassandraStore(cql, clock)
-        ports = Ports(catalog, store, locker, clock, ids, Life(), Sharing(), turns=turns)
+        ports = Ports(catalog, store, locker, clock, ids, Lifecycle(), Sharing(), turns=turns)
         return Embedded(ports, lambda _queue_id: PollingDoorbell(), cql.abandon)
 
     def damage(self, payload: bytes) -> str:

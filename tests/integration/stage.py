@@ -19,7 +19,7 @@ from cassq.doorbell import FifoDoorbell
 from cassq.extents.files.disk import Disk
 from cassq.extents.files.store import FilesStore
 from cassq.inspect.history import HOUR_MS, MINUTE_MS
-from cassq.lifecycle.ports import Life, Ports
+from cassq.lifecycle.ports import Lifecycle, Ports
 from cassq.locks.lease import LeaseLocker
 from cassq.reaper import Action
 from tests.integration.deadlines import DEADLINE_SECONDS, eventually
@@ -90,7 +90,7 @@ def client_on(
     catalog = SqliteCatalog(directory / CATALOG, clock, lock_wait=lock_wait, committed=committed)
     store = store_class(directory / PIPES, clock, durability="disk", disk=disk)
     ports = Ports(
-        catalog, store, LeaseLocker(catalog, ids.client), clock, ids, Life(catalog.entered)
+        catalog, store, LeaseLocker(catalog, ids.client), clock, ids, Lifecycle(catalog.entered)
     )
     embedded = Embedded(
         ports,

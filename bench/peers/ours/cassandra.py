@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from bench.peers.ours.embedded import CassqPeer
 from bench.peers.peer import Traits
+from cassq.settings import Consistency
 
 KEYSPACE = "cassq"
 
@@ -39,9 +40,11 @@ class CassqCassandraPeer(CassqPeer):
         command = ["schema", "apply", "--replication", str(replicas)]
         subprocess.run([sys.executable, "-m", "cassq", "--url", self.url, *command], check=True)
 
-    def create(self) -> None:
+    def create(self, consistency: Consistency = "ap") -> None:
         self.make_schema()
-        self.client.create_queue(self.place.queue, max_claim_messages=50_000)
+        self.client.create_queue(
+            self.place.queue, consistency=consistency, max_claim_messages=50_000
+        )
 
     def drop(self) -> None:
         self.__dict__.pop("client", None)  # closed by now

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import cassq
 from bench.peers.peer import Peer, Place, Traits, slices
+from cassq.settings import Consistency
 
 
 class CassqPeer(Peer):
@@ -40,8 +41,8 @@ class CassqPeer(Peer):
     def _popper(self) -> cassq.Popper:
         return self.client.queue(self.place.queue).popper()
 
-    def create(self) -> None:
-        self.client.create_queue(self.place.queue)
+    def create(self, consistency: Consistency = "ap") -> None:
+        self.client.create_queue(self.place.queue, consistency=consistency)
 
     def push(self, chunks: Iterable[Sequence[bytes]]) -> None:
         push_many = self._pusher.push_many

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from bench.peers.ours.embedded import CassqPeer
 from bench.peers.peer import Traits
+from cassq.settings import Consistency
 
 # Claims as large as batches: each claim is a transaction of the catalog.
 CLAIM_MESSAGES = 50_000
@@ -29,8 +30,10 @@ class CassqSidecarsPeer(CassqPeer):
     def url(self) -> str:
         return self.place.address
 
-    def create(self) -> None:
-        self.client.create_queue(self.place.queue, max_claim_messages=CLAIM_MESSAGES)
+    def create(self, consistency: Consistency = "ap") -> None:
+        self.client.create_queue(
+            self.place.queue, consistency=consistency, max_claim_messages=CLAIM_MESSAGES
+        )
 
     def drop(self) -> None:
         self.__dict__.pop("client", None)  # closed by now

@@ -15,6 +15,7 @@ from bench.plan import Plan
 from bench.results.figures import rate
 from bench.scenarios.cassandra.through import OWN
 from bench.scenarios.scenario import Case, Column, Scenario
+from cassq.settings import Consistency
 
 SECONDS_MAX = 300.0
 POPPERS = (10, 100)
@@ -24,10 +25,10 @@ TASK_SECONDS = 0.01
 WARM_SECONDS = 4.0
 
 
-def fill(_gate: Gate, seat: Seat, count: int) -> Figures:
+def fill(_gate: Gate, seat: Seat, count: int, consistency: Consistency = "ap") -> Figures:
     """Push more tasks than can be done, all into one pipe."""
     peer = as_cassq(seat.peer())
-    peer.create()
+    peer.create(consistency)
     peer.push(chunks(seat.place.size, count))
     peer.close()
     return {}

@@ -20,6 +20,8 @@ TASK_SECONDS = 0.005
 MOST = PROCESSES / TASK_SECONDS
 # They learn how long a task takes before anything is counted.
 WARM_SECONDS = 2.0
+# Of a cp queue they take one message after another: one has the lock, and passes it on.
+IN_ORDER = "cassandra-workers/cp"
 # How a worker settles what it popped.
 WAYS = {"acks": "pop one, ack it", "commits": "pop one, commit it"}
 
@@ -60,6 +62,7 @@ class CassandraWorkers(Scenario):
         return [
             Case(self.name, f"one node, {workers}"),
             Case(f"{self.name}/three", f"three nodes, {workers}", instead=THREE),
+            Case(IN_ORDER, f"one node, {PROCESSES} processes on a pipe of a cp queue, in turns"),
         ]
 
     def columns(self, plan: Plan) -> list[Column]:
@@ -76,7 +79,8 @@ class CassandraWorkers(Scenario):
         figures: Figures = {}
         for way in WAYS:
             own, seconds = seat.part(way), plan.alternating_s
-            run([Job(fill, (own, int(1.5 * MOST * (seconds + WARM_SECONDS))))], SECONDS_MAX)
+            kind = "cp" if case.key == IN_ORDER else "ap"
+            run([Job(fill, (own, int(1.5 * MOST * (seconds + WARM_SECONDS)), kind))], SECONDS_MAX)
             found = run([Job(work, (own, way, seconds))] * PROCESSES, SECONDS_MAX)
             run([Job(clear, (own,))], SECONDS_MAX)
             figures[way] = rate(int(sum(each["done"] for each in found)), seconds)

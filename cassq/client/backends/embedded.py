@@ -30,7 +30,7 @@ from cassq.errors import BackendError, BackendTimeoutError, ConfigError, Corrupt
 from cassq.extents.files.disk import Disk
 from cassq.extents.files.store import SUFFIX, FilesStore, check_durability
 from cassq.extents.port import ExtentMissingError, ExtentStore
-from cassq.lifecycle.ports import Life, Ports
+from cassq.lifecycle.ports import Lifecycle, Ports
 from cassq.locks.lease import LeaseLocker
 from cassq.message.frames import Place
 from cassq.model.queues import GroupPolicy, QueuePolicy
@@ -67,7 +67,7 @@ class Embedded(NamedTuple):
     abandon: Callable[[], object]
 
     @property
-    def life(self) -> Life:
+    def life(self) -> Lifecycle:
         return self.ports.life
 
     @property
@@ -155,7 +155,7 @@ def _open(
     locker = LeaseLocker(catalog, ids.client)
     return Embedded(
         Ports(
-            *(catalog, store, locker, clock, ids, Life(catalog.entered)),
+            *(catalog, store, locker, clock, ids, Lifecycle(catalog.entered)),
             requests=requests,
             upkeep=upkeep,
         ),

@@ -80,7 +80,7 @@ class FairReady:
         tenant = self._tenant(entry)
         tenant.waiting_for(entry[0]).append(entry)
         self._count += 1
-        self._list_anew(tenant)
+        self._list_again(tenant)
 
     def add(self, segment: Segment, bundle: Bundle, seqs: RangeSet) -> None:
         """Put messages of a segment behind the others of their keys. Cost: one pass over them; much
@@ -91,7 +91,7 @@ class FairReady:
         if one is not None:
             tenant = self._tenant_of(one)
             tenant.waiting_for(segment).add_run(segment, bundle, seqs)
-            self._list_anew(tenant)
+            self._list_again(tenant)
             return
         tenant, last = self._tenant_of(None), None
         for seq in seqs:
@@ -99,7 +99,7 @@ class FairReady:
             if key != last:
                 tenant, last = self._tenant_of(key), key
             tenant.waiting_for(segment).append((segment, bundle, seq))
-            self._list_anew(tenant)
+            self._list_again(tenant)
 
     def extend(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
@@ -111,7 +111,7 @@ class FairReady:
             tenant = self._tenant(entry)
             tenant.waiting_for(entry[0]).appendleft(entry)
             self._count += 1
-            self._list_anew(tenant)
+            self._list_again(tenant)
 
     def _tenant(self, entry: Entry) -> Tenant:
         _, bundle, seq = entry
@@ -123,7 +123,7 @@ class FairReady:
             tenant = self._tenants[key] = Tenant(self._now_ms)
         return tenant
 
-    def _list_anew(self, tenant: Tenant) -> None:
+    def _list_again(self, tenant: Tenant) -> None:
         """Give a key that may have had no ready messages its place."""
         if not (tenant.number or tenant.noisy):
             self._list(tenant)

@@ -482,7 +482,7 @@ class Lane(LaneMessages):
 
     def _forget(self) -> None:
         """What is known of the lane is not as it is in the catalog, as somebody else changed it:
-        begin anew. What was in hand is delivered again after a claim timeout."""
+        start over. What was in hand is delivered again after a claim timeout."""
         for delivery, segment in list(self._segments.items()):
             if segment.out:
                 self._forgotten.add(len(segment.out), delivery.due_ms)

@@ -41,7 +41,7 @@ class Need(NamedTuple):
     good: how many are good now. sources: replicas to copy from, the best first. targets: all
     sidecars that may take the copy; beside: those that have the other replicas. instead: the
     replica that the copy replaces, if any; missing: that replica is not there, so the copy may also
-    go to its sidecar. anew: the damaged replica to copy again in place. gone: replicas to remove
+    go to its sidecar. in_place: the damaged replica to copy again. gone: replicas to remove
     without a copy.
     """
 
@@ -52,14 +52,14 @@ class Need(NamedTuple):
     beside: Sequence[SidecarRow] = ()
     instead: ReplicaAt | None = None
     missing: bool = False
-    anew: ReplicaAt | None = None
+    in_place: ReplicaAt | None = None
     gone: Sequence[ReplicaAt] = ()
 
     @property
     def why(self) -> str:
         """The problem, as text for users."""
-        if self.anew is not None:
-            return f"damaged on {self.anew.sidecar}"
+        if self.in_place is not None:
+            return f"damaged on {self.in_place.sidecar}"
         if self.gone:
             return f"not needed on {', '.join(each.sidecar for each in self.gone)}"
         if self.instead is not None and self.missing:
@@ -192,7 +192,7 @@ class Fleet:
             )
         # If the replicas that are away would complete the number, replacements wait for them to
         # come back.
-        return need._replace(anew=broken[0]) if broken else None
+        return need._replace(in_place=broken[0]) if broken else None
 
     def _sources(
         self, good: Sequence[ReplicaAt], leaving: Sequence[ReplicaAt], lost: Sequence[ReplicaAt]

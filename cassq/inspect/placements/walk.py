@@ -209,11 +209,12 @@ class Walk:
                 needs.append(need)
         return needs
 
-    def settle(self, upkeep: Upkeep, fleet: Fleet, pipe_id: str, anew: ReplicaAt | None) -> None:
-        """Read an extent's placement again after an action on it. anew: the replica that was made
-        again, and is no longer damaged. Cost: a read; `Upkeep.missing` if a replica was missing."""
-        if anew is not None and pipe_id in self.damaged:
-            left = [each for each in self.damaged[pipe_id] if each != anew]
+    def settle(self, upkeep: Upkeep, fleet: Fleet, pipe_id: str, renewed: ReplicaAt | None) -> None:
+        """Read an extent's placement again after an action on it. renewed: the replica that was
+        copied again, and is damaged no longer. Cost: a read; `Upkeep.missing` if one was missing.
+        """
+        if renewed is not None and pipe_id in self.damaged:
+            left = [each for each in self.damaged[pipe_id] if each != renewed]
             self.damaged = {**self.damaged, pipe_id: left}
         placement = self._catalog.sidecars.placements_of([pipe_id])[0]
         if placement is None:

@@ -116,10 +116,10 @@ class Replicating:
             raise RefusedError(Code.CONFLICT, f"{pipe_id} is an extent of another queue")
         if replica.copying:
             if replica.end > end:
-                self._begin_anew(replica, request)
+                self._start_over(replica, request)
             return False
         if replica.damage or (replica.final is None and replica.end < end):
-            self._begin_anew(replica, request)
+            self._start_over(replica, request)
             return False
         await self._dispatcher.done(Settle(pipe_id, end))  # refused if it has another end
         return True
@@ -141,7 +141,7 @@ class Replicating:
             )
         )
 
-    def _begin_anew(self, replica: Replica, request: Replicate) -> None:
+    def _start_over(self, replica: Replica, request: Replicate) -> None:
         pipe_id, why = replica.pipe_id, ANEW
         if replica.damage and not replica.damage.startswith(ANEW):
             why = f"{ANEW}; it was damaged: {replica.damage}"

@@ -12,7 +12,7 @@ from cassq.base.clock import ManualClock
 from cassq.base.ids import Ids
 from cassq.client.backends.embedded import Embedded
 from cassq.doorbell import PollingDoorbell
-from cassq.lifecycle.ports import Life, Ports
+from cassq.lifecycle.ports import Lifecycle, Ports
 from cassq.locks.lease import LeaseLocker
 from cassq.message.batches import Batch
 from cassq.pipes import PipeWriter
@@ -43,7 +43,7 @@ def test_a_pass_takes_as_many_round_trips_however_many_queues_are_idle(
     clock, ids = ManualClock(), Ids()
     catalog = CassandraCatalog(counting, clock, time=cassandra_place.time.of(clock))
     store, locker = CassandraStore(counting, clock), LeaseLocker(catalog, ids.client)
-    ports = Ports(catalog, store, locker, clock, ids, Life())
+    ports = Ports(catalog, store, locker, clock, ids, Lifecycle())
     embedded = Embedded(ports, lambda _queue_id: PollingDoorbell(), lambda: None)
     taken: dict[int, dict[str, int]] = {}
     with cassq.Client("cassandra://", embedded, clock) as client:

@@ -31,7 +31,7 @@ from cassq.client.client import Client
 from cassq.client.queue import Queue
 from cassq.doorbell import PollingDoorbell
 from cassq.extents.cassandra import CassandraStore
-from cassq.lifecycle.ports import Life, Ports
+from cassq.lifecycle.ports import Lifecycle, Ports
 from cassq.locks.lease import LeaseLocker
 from tests.contract.catalog_cassandra.rolling import pass_through
 from tests.integration.deadlines import eventually
@@ -113,7 +113,7 @@ def places(cassandra1: CassandraCluster, tables: Contact) -> Iterator[list[Place
         cql = Counted(tables, clock, keyspace=KEYSPACE)
         catalog, ids = CassandraCatalog(cql, clock), Ids()
         locker = LeaseLocker(catalog, ids.client)
-        ports = Ports(catalog, CassandraStore(cql, clock), locker, clock, ids, Life())
+        ports = Ports(catalog, CassandraStore(cql, clock), locker, clock, ids, Lifecycle())
         embedded = Embedded(ports, lambda _: PollingDoorbell(), cql.abandon)
         made.append(Place(Client("cassandra:", embedded, clock), cql))
     yield made

@@ -20,7 +20,7 @@ from cassq.catalog.cassandra import CassandraCatalog
 from cassq.client.backends.embedded import Embedded
 from cassq.consumer.claiming.claimer import LOOK_BESIDE_MS
 from cassq.doorbell import PollingDoorbell
-from cassq.lifecycle.ports import Life, Ports
+from cassq.lifecycle.ports import Lifecycle, Ports
 from cassq.locks.lease import LeaseLocker
 from cassq.locks.turns import Turns
 
@@ -80,7 +80,7 @@ def still(
     catalog = CassandraCatalog(counting, clock, time=place.time.of(clock))
     store, locker = CassandraStore(counting, clock), LeaseLocker(catalog, ids.client)
     turns = Turns(catalog.leases, locker, clock, ids.client)
-    ports = Ports(catalog, store, locker, clock, ids, Life(), Sharing(background), turns=turns)
+    ports = Ports(catalog, store, locker, clock, ids, Lifecycle(), Sharing(background), turns=turns)
     embedded = Embedded(ports, lambda _queue_id: PollingDoorbell(), lambda: None)
     with cassq.Client("cassandra://", embedded, clock) as made:
         made.runtime.housekeeper.stop()

@@ -17,7 +17,7 @@ from cassq.base.sharing import Background, Sharing
 from cassq.catalog.cassandra import CassandraCatalog
 from cassq.client.backends.embedded import Embedded
 from cassq.doorbell import PollingDoorbell
-from cassq.lifecycle.ports import Life, Ports
+from cassq.lifecycle.ports import Lifecycle, Ports
 from cassq.locks.lease import LeaseLocker
 from cassq.locks.port import Lock, Locker
 from cassq.locks.turns import Turns
@@ -89,7 +89,7 @@ def connected(counting: CountingCql, locker: Locker | None = None) -> cassq.Clie
     store, locker = CassandraStore(counting, clock), locker or LeaseLocker(catalog, ids.client)
     sharing = Sharing[Any, Any, Any](Background())
     turns = Turns(catalog.leases, locker, clock, ids.client)
-    ports = Ports(catalog, store, locker, clock, ids, Life(), sharing, turns=turns)
+    ports = Ports(catalog, store, locker, clock, ids, Lifecycle(), sharing, turns=turns)
     embedded = Embedded(ports, lambda _queue_id: PollingDoorbell(), lambda: None)
     return cassq.Client("cassandra://", embedded, clock)
 

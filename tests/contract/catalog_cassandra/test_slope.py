@@ -26,7 +26,7 @@ from cassq.client.queue import Queue
 from cassq.consumer.delivery import Message
 from cassq.doorbell import PollingDoorbell
 from cassq.extents.cassandra import CassandraStore
-from cassq.lifecycle.ports import Life, Ports
+from cassq.lifecycle.ports import Lifecycle, Ports
 from cassq.locks.lease import LeaseLocker
 from tests.contract.catalog_cassandra.rolling import pass_through
 from tests.contract.catalog_cassandra.traced import Read, Traced
@@ -128,7 +128,7 @@ def open_place(
         cql = Traced(tables, clock, keyspace=KEYSPACE)
         catalog, ids = CassandraCatalog(cql, clock), Ids()
         locker = LeaseLocker(catalog, ids.client)
-        ports = Ports(catalog, CassandraStore(cql, clock), locker, clock, ids, Life())
+        ports = Ports(catalog, CassandraStore(cql, clock), locker, clock, ids, Lifecycle())
         embedded = Embedded(ports, lambda _: PollingDoorbell(), cql.abandon)
         places.append(Place(Client("cassandra:", embedded, clock), cql, clock))
         return places[-1]

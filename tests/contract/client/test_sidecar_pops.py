@@ -13,7 +13,7 @@ from cassq.base.ids import Ids
 from cassq.client.backends.embedded import Embedded
 from cassq.doorbell import PollingDoorbell
 from cassq.errors import BackendUnavailableError
-from cassq.lifecycle.ports import Life, Ports
+from cassq.lifecycle.ports import Lifecycle, Ports
 from cassq.locks.lease import LeaseLocker
 from tests.contract.backends import SidecarPlace
 
@@ -28,7 +28,7 @@ def place(tmp_path: Path) -> SidecarPlace:
 def client(place: SidecarPlace, clock: ManualClock) -> Iterator[cassq.Client]:
     ids, store = Ids(), place.open(clock)
     locker = LeaseLocker(place.catalog, ids.client)
-    ports = Ports(place.catalog, store, locker, clock, ids, Life(), upkeep=store.upkeep)
+    ports = Ports(place.catalog, store, locker, clock, ids, Lifecycle(), upkeep=store.upkeep)
     embedded = Embedded(ports, lambda _queue_id: PollingDoorbell(), lambda: None)
     with cassq.Client("sidecars", embedded, clock) as made:
         made.runtime.housekeeper.stop()  # what a test counts is not done in passing

@@ -14,7 +14,7 @@ from cassq.client.backends.embedded import Embedded
 from cassq.doorbell import PollingDoorbell
 from cassq.extents.protocol.messages import Append
 from cassq.extents.sidecar.opening import OPEN_LAG
-from cassq.lifecycle.ports import Life, Ports
+from cassq.lifecycle.ports import Lifecycle, Ports
 from cassq.locks.lease import LeaseLocker
 from tests.contract.backends import SidecarPlace
 
@@ -29,7 +29,7 @@ def client_on(place: SidecarPlace, clock: ManualClock) -> cassq.Client:
         LeaseLocker(place.catalog, ids.client),
         clock,
         ids,
-        Life(),
+        Lifecycle(),
         upkeep=store.upkeep,
     )
     embedded = Embedded(ports, lambda _queue_id: PollingDoorbell(), lambda: None)

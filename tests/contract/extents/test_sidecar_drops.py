@@ -11,7 +11,7 @@ from cassq.errors import (
 )
 from cassq.extents.protocol.messages import Append, Drop, Fence, Mark
 from cassq.extents.sidecar import SidecarStore
-from cassq.lifecycle.ports import Life, Ports
+from cassq.lifecycle.ports import Lifecycle, Ports
 from cassq.locks.lease import LeaseLocker
 from cassq.reaper.actions import Action
 from cassq.reaper.sweep import Sweep
@@ -90,7 +90,7 @@ def test_a_drop_that_was_interrupted_is_finished_by_the_sweep(
         sidecar.serve([Drop([PIPE])])
     (stray,) = store.extents()
     catalog = place.catalog
-    ports = Ports(catalog, store, LeaseLocker(catalog, "sweeper"), clock, Ids(), Life())
+    ports = Ports(catalog, store, LeaseLocker(catalog, "sweeper"), clock, Ids(), Lifecycle())
     assert Sweep(ports).apply(Action("sweep", PIPE, "q", row=stray))
     assert catalog.sidecars.placements_of([PIPE]) == [None]
 

@@ -16,7 +16,7 @@ from cassq.extents.replicas.fleet import Fleet, ReplicaStanding
 from cassq.extents.sidecar import SidecarStore
 from cassq.extents.sidecar.net.network import SidecarCall
 from cassq.extents.sidecar.settings import Settings
-from cassq.lifecycle.ports import Life, Ports
+from cassq.lifecycle.ports import Lifecycle, Ports
 from cassq.locks.lease import LeaseLocker
 from cassq.message.frames import FrameError, Place
 from cassq.model.sidecar_rows import Placement, ReplicaAt, SidecarRow, SidecarState
@@ -119,7 +119,8 @@ class Reaper:
         self.store = SidecarStore(self.catalog, place.clock, ids, settings, self.network)
         locker = LeaseLocker(self.catalog, ids.client)
         self.ports = Ports(
-            *(self.catalog, self.store, locker, place.clock, ids, Life()), upkeep=self.store.upkeep
+            *(self.catalog, self.store, locker, place.clock, ids, Lifecycle()),
+            upkeep=self.store.upkeep,
         )
         self.scope = Scope(self.ports)
         self.patience = 1.0

@@ -9,7 +9,7 @@ import pytest
 from cassq.base.clock import ManualClock
 from cassq.base.ids import Ids
 from cassq.errors import BackendTimeoutError
-from cassq.lifecycle.ports import Life, Ports
+from cassq.lifecycle.ports import Lifecycle, Ports
 from cassq.lifecycle.sealing import STRAY_MS
 from cassq.locks.lease import LeaseLocker
 from cassq.message.batches import Batch
@@ -45,7 +45,7 @@ def open_one(cassandra_place: CassandraPlace, clock: ManualClock) -> Iterator[Op
             ids = Ids()
             locker = LeaseLocker(catalog, ids.client)
             store = CassandraStore(cql, clock)
-            return Ports(catalog, store, locker, clock, ids, Life()), cql
+            return Ports(catalog, store, locker, clock, ids, Lifecycle()), cql
 
         yield ports
 

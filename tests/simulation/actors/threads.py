@@ -13,7 +13,7 @@ from typing import Any
 
 import greenlet
 
-from cassq.lifecycle.ports import Life
+from cassq.lifecycle.ports import Lifecycle
 from tests.simulation.worlds.scheduler import Process
 
 
@@ -73,7 +73,7 @@ class _Mine:
         return self._waiting.setdefault(greenlet.getcurrent(), threading.Lock())
 
 
-class SimLife(Life):
+class SimLife(Lifecycle):
     """Of a client that greenlets use as threads do."""
 
     def __init__(self, process: Process) -> None:

@@ -15,7 +15,7 @@ from cassq.errors import ClaimLostError
 from cassq.extents.files.disk import PAGE
 from cassq.extents.files.store import SUFFIX, FilesStore
 from cassq.inspect.audit import audit_queue
-from cassq.lifecycle.ports import Life, Ports
+from cassq.lifecycle.ports import Lifecycle, Ports
 from cassq.locks.lease import LeaseLocker
 from cassq.locks.turns import Turns
 from cassq.model.queues import QueuePolicy, rate_of
@@ -114,10 +114,10 @@ class World:
         catalog.claims.reserves = self.scenario.reserving
         return catalog
 
-    def life_of(self, process: Process, catalog: SqliteCatalog) -> Life:
+    def life_of(self, process: Process, catalog: SqliteCatalog) -> Lifecycle:
         """What guards a client, and makes its catalog's lock one for greenlets."""
         if not self.scenario.threaded:
-            return Life()
+            return Lifecycle()
         catalog._db._lock = SimLock(process)  # type: ignore[assignment]
         catalog._db._log_lock = SimLock(process)  # type: ignore[assignment]
         return SimLife(process)

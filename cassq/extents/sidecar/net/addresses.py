@@ -23,11 +23,11 @@ class Addresses:
         self._asked: Stopwatch | None = None
         self._lock = threading.Lock()
 
-    def of(self, name: str, *, anew: bool = False) -> str:
-        """host:port of a sidecar. anew: the known address failed. Raises BackendUnavailableError
+    def of(self, name: str, *, failed: bool = False) -> str:
+        """host:port of a sidecar. failed: the known address failed. Raises BackendUnavailableError
         for an unknown sidecar."""
         with self._lock:
-            limit = RETRY_SECONDS if anew or name not in self._known else FRESH_SECONDS
+            limit = RETRY_SECONDS if failed or name not in self._known else FRESH_SECONDS
             if self._asked is None or self._asked.seconds() >= limit:
                 self._ask(name)
             row = self._known.get(name)

@@ -102,18 +102,18 @@ class ConnectionPool(Network):
                 connection = self._open(self._addresses.of(call.sidecar))
         except BackendError as exc:
             return CallResult(call.sidecar, [], exc)
-        return Exchange(call, connection, partial(self._anew, call.sidecar))
+        return Exchange(call, connection, partial(self._reconnected, call.sidecar))
 
     def _open(self, address: str) -> Connection:
         return Connection(address, self._cluster(), self._access)
 
-    def _anew(self, sidecar: str, broken: Connection, another: bool) -> Connection:
+    def _reconnected(self, sidecar: str, broken: Connection, another: bool) -> Connection:
         """A connection to replace one that broke; all idle ones have broken with it."""
         with self._lock:
             idle = self._idle.pop(sidecar, deque())
         for connection in idle:
             connection.close()
-        address = self._addresses.of(sidecar, anew=True)
+        address = self._addresses.of(sidecar, failed=True)
         if address == broken.address and (another or not broken.welcome.sidecar):
             raise BackendUnavailableError(f"no other address of sidecar {sidecar!r} is known")
         return self._open(address)

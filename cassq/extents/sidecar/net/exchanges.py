@@ -21,7 +21,7 @@ _MISSING: Any = object()
 
 # Replaces a connection that broke. Takes that, and whether it led to another sidecar than the one
 # called.
-Anew = Callable[[Connection, bool], Connection]
+Reconnect = Callable[[Connection, bool], Connection]
 
 
 class _AnotherSidecarError(BackendUnavailableError):
@@ -31,15 +31,17 @@ class _AnotherSidecarError(BackendUnavailableError):
 class Exchange:
     """One call: its requests on a connection, and the answers that came.
 
-    anew: replaces a broken connection, once; raises BackendError if that would not help.
+    reconnect: replaces a broken connection, once; raises BackendError if that would not help.
     """
 
-    def __init__(self, call: SidecarCall, connection: Connection, anew: Anew | None = None) -> None:
+    def __init__(
+        self, call: SidecarCall, connection: Connection, reconnect: Reconnect | None = None
+    ) -> None:
         self.connection: Connection | None = None
         self.error: BackendError | None = None
         self._call = call
         self._replies: list[Any] = [_MISSING] * len(call.requests)
-        self._anew = anew
+        self._reconnect = reconnect
         self._numbers: dict[int, int] = {}
         self._unsent = list(range(len(call.requests)))[::-1]
         self._sent_ever = self._refused = False
@@ -170,12 +172,12 @@ class Exchange:
             )
 
     def _broke(self, connection: Connection, exc: BackendError) -> None:
-        anew, self._anew = self._anew, None
-        if anew is None:
+        reconnect, self._reconnect = self._reconnect, None
+        if reconnect is None:
             self._end(exc)
             return
         try:
-            following = anew(connection, isinstance(exc, _AnotherSidecarError))
+            following = reconnect(connection, isinstance(exc, _AnotherSidecarError))
         except BackendError:
             self._end(exc)
             return

@@ -59,7 +59,7 @@ class Copying:
         self.size_bytes: int = 0
         self.copied_bytes: float = 0.0
         self.error: str = ""
-        self.target: ReplicaAt | None = need.anew
+        self.target: ReplicaAt | None = need.in_place
         self._source = need.sources[0]
         self._addresses = addresses
         self._rng = rng
@@ -86,10 +86,10 @@ class Copying:
         """Whether continuing it meets the present need."""
         return (
             not self.is_over
-            and (self.need.placement.version, self.need.anew, self.need.instead)
-            == (need.placement.version, need.anew, need.instead)
+            and (self.need.placement.version, self.need.in_place, self.need.instead)
+            == (need.placement.version, need.in_place, need.instead)
             and self._source in need.sources
-            and (need.anew is not None or self.target in [_replica_on(r) for r in need.targets])
+            and (need.in_place is not None or self.target in [_replica_on(r) for r in need.targets])
         )
 
     # --- asking ---------------------------------------------------------------------------------
@@ -126,8 +126,8 @@ class Copying:
         return []
 
     def _candidates(self) -> list[ReplicaAt]:
-        if self.need.anew is not None:
-            return [self.need.anew]
+        if self.need.in_place is not None:
+            return [self.need.in_place]
         return [_replica_on(row) for row in self.need.targets]
 
     def _where(self) -> ReplicaAt:
@@ -191,8 +191,8 @@ class Copying:
         source = there[self._source.sidecar]
         assert source is not None
         self.size_bytes = source.size_bytes
-        if self.need.anew is not None:
-            if self.need.anew.sidecar not in there:
+        if self.need.in_place is not None:
+            if self.need.in_place.sidecar not in there:
                 self._fail(self._complaints(answers, there))
             else:
                 self.step = CopyStep.CHECK

@@ -235,13 +235,13 @@ class Repairing(Upkeep):
         """Let a complete copy count, or report why it failed."""
         target = copy.target
         if copy.step is CopyStep.FAILED or target is None:
-            if target is not None and need.anew is None:
+            if target is not None and need.in_place is None:
                 self._avoid[target.sidecar] = self._clock.boot_ms() + AVOID_MS
             return RepairOutcome(need, False, copy.progress, copy.error)
-        if need.anew is None and not self._changed(need, target):
+        if need.in_place is None and not self._changed(need, target):
             return RepairOutcome(need, True, "")
         count = f"{counted(copy.end, 'message')}, {counted(copy.size_bytes, 'byte')}"
-        if target in (need.anew, need.instead):
+        if target in (need.in_place, need.instead):
             return RepairOutcome(need, True, f"copied again to {target.sidecar}: {count}")
         instead = ""
         if need.instead is not None:
