@@ -234,7 +234,7 @@ class Popper:
         self._consumer = thread
 
     def _entered(self) -> threading.Lock:
-        """`Lifecycle.enter`, called only if it would refuse or count: this is on the hottest path."""
+        """`Lifecycle.enter`, called only if it would refuse or count, as this is called most."""
         life, calling = self._life, self._life.mine.calling
         needed = life.timed or life.forked or life.closed or calling.locked()
         return life.enter() if needed else calling

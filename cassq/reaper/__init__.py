@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from cassq.alerts.targets import AlertTarget
@@ -70,7 +70,8 @@ class Reaper:
 
     push_to: pushes the messages of schedules; None leaves them to other reapers. dry_run: True
     makes every call a dry run. targets: where alerts go; initially none. patience: seconds after
-    which one pass over very many queues leaves the rest to the next run.
+    which one pass over very many queues leaves the rest to the next run. stopping: asked before
+    each pass and most actions; once it is True, what remains is left to the next run.
     """
 
     def __init__(
@@ -99,6 +100,9 @@ class Reaper:
         self.dry_run = False
         self.targets: Sequence[AlertTarget] = ()
         self.patience: float = 0.2
+        self.stopping: Callable[[], bool] = lambda: False
+        for each in passes:
+            each.stopping = self._is_stopping
         self._counts: Counter[tuple[str, str]] = Counter()
 
     @property
@@ -121,6 +125,8 @@ class Reaper:
         scope = Scope(self.ports, queues)
         actions: list[Action] = []
         for name in self.names if only is None else only:
+            if self.stopping():
+                break
             actions += self.run(name, scope, dry_run=dry_run) or []
         return actions
 
@@ -148,6 +154,9 @@ class Reaper:
         actions = found.run(scope, dry_run=False)
         self._counts.update((action.verb, action.outcome) for action in actions)
         return actions
+
+    def _is_stopping(self) -> bool:
+        return self.stopping()
 
     @property
     def repairs(self) -> bool:

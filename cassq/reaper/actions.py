@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -73,12 +73,13 @@ S = TypeVar("S")
 
 class Pass(abc.ABC):
     """A pass may run any number of times, concurrently, and stop anywhere: the next one
-    continues."""
+    continues. stopping: whether to leave the remaining actions to another run."""
 
     name: ClassVar[str]
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
+        self.stopping: Callable[[], bool] = lambda: False
 
     @abc.abstractmethod
     def run(self, scope: Scope, *, dry_run: bool) -> list[Action]:
@@ -123,8 +124,13 @@ class PlannedPass(Pass, Generic[S]):
         return done
 
     def apply_all(self, actions: Sequence[Action]) -> list[Action]:
-        """Do them one after another; return each with its outcome."""
-        return [self._attempt(action) for action in actions]
+        """Do them one after another until they are to stop; return each with its outcome."""
+        outcomes: list[Action] = []
+        for action in actions:
+            if self.stopping():
+                break
+            outcomes.append(self._attempt(action))
+        return outcomes
 
     def _attempt(self, action: Action) -> Action:
         """Do one action. Errors are logged, not raised."""

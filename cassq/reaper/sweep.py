@@ -144,7 +144,7 @@ class Sweep(PlannedPass[Leftovers]):
             for action in consumed
         ]
         outcomes += super().apply_all([action for action in actions if action.row is not None])
-        if self._looked:
+        if self._looked and not self.stopping():
             self._looked = False
             now_ms = self._ports.catalog.now_ms()
             self._ports.catalog.records.add_samples([Sample(LOOKED, MINUTE_MS, now_ms, "{}")])

@@ -176,7 +176,7 @@ def _run(
     if every is not None and every < EVERY_SECONDS_MIN:
         raise UsageError(f"--every must be at least {EVERY_SECONDS_MIN} seconds, not {every:g}")
     with StopSignal() as stop, call.connect() as client:
-        reaper = partial(_reaper, client, targets, dry_run=dry_run)
+        reaper = partial(_reaper, client, targets, stop, dry_run=dry_run)
         if every is not None:
             health = ReapHealth(every, SystemClock())
             if metrics is not None:
@@ -200,10 +200,13 @@ def _run(
         ctx.exit(1)
 
 
-def _reaper(client: Client, targets: Sequence[AlertTarget], *, dry_run: bool) -> Reaper:
+def _reaper(
+    client: Client, targets: Sequence[AlertTarget], stop: StopSignal, *, dry_run: bool
+) -> Reaper:
     """The client's reaper, set up. Raises BackendUnavailableError until a server has answered."""
     reaper = client.reaper
     reaper.dry_run, reaper.patience, reaper.targets = dry_run, PATIENCE_SECONDS, targets
+    reaper.stopping = lambda: stop.wanted
     return reaper
 
 
@@ -296,6 +299,8 @@ def _each(
     """Run each of these passes once; wait for a pass that another reaper is running."""
     actions: list[Action] = []
     for name in names:
+        if stop.wanted:
+            break
         scope = Scope(reaper.ports, rows)
         watch = Stopwatch()
         while (done := reaper.run(name, scope)) is None:

@@ -323,6 +323,7 @@ def reap(stage: Stage, url: str, path: str, pause: float) -> None:
     ears = Ears(stage, journal)
     client = _opened(url, ears, journal)
     if client is not None:
+        client.reaper.stopping = lambda: ears.over
         while not ears.over:
             _try(journal, "reap", client.reap)
             ears.rest(pause)

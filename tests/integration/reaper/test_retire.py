@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import cassq
+from cassq.cli.main import main
+from cassq.reaper.actions import Action
+from cassq.reaper.retire import Retire
 from tests.integration.deadlines import eventually
 from tests.integration.stage import (
     Connect,
@@ -107,6 +112,45 @@ def test_a_dry_run_says_what_it_would_do_and_does_nothing(
     planned = [action for action in reap(client) if action.verb == "retire"]
     assert [action.outcome for action in planned] == ["planned"]
     assert len(extents(client)) == 1
+
+
+def test_a_reaper_that_is_to_stop_leaves_the_rest_to_the_next_run(
+    queue: cassq.Queue, client: cassq.Client
+) -> None:
+    alone(client)
+    for n in range(4):
+        push(queue, b"%d" % n)
+    drain(queue.popper())
+    reaper = client.reaper
+    reaper.stopping = lambda: queue.stats().pipes["retired"] > 0
+    assert [action.outcome for action in reaper.reap(only=("retire", "sweep"))] == ["done"]
+    assert queue.stats().pipes["retired"] == 1
+    reaper.stopping = lambda: False
+    assert {action.outcome for action in reap(client)} == {"done"}
+    assert queue.stats().pipes["retired"] == 4
+
+
+@pytest.mark.parametrize("ended", [(), ("--every", "60")], ids=["once", "as a daemon"])
+def test_a_command_that_gets_sigterm_ends_between_two_actions(
+    client: cassq.Client,
+    queue: cassq.Queue,
+    monkeypatch: pytest.MonkeyPatch,
+    ended: tuple[str, ...],
+) -> None:
+    alone(client)
+    for n in range(4):
+        push(queue, b"%d" % n)
+    drain(queue.popper())
+    apply = Retire.apply
+
+    def terminated(self: Retire, action: Action) -> str | None:
+        signal.raise_signal(signal.SIGTERM)
+        return apply(self, action)
+
+    monkeypatch.setattr(Retire, "apply", terminated)
+    result = CliRunner().invoke(main, ["--url", client.url, "reap", *ended])
+    assert result.exit_code == (0 if ended else 128 + signal.SIGTERM)
+    assert queue.stats().pipes["retired"] == 1
 
 
 def test_a_reader_that_meets_a_retired_pipe_goes_on(
