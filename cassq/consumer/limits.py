@@ -35,8 +35,8 @@ SWAPS_MAX = 6
 LOOK_SECONDS = 0.05
 LOOK_BESIDE_SECONDS = 0.25
 TOOK_US_MAX = 5_000_000  # a reservation is not made further ahead than that
-# A reservation is for this many times as long as it takes, if a popper uses up so many slots; and
-# at most for so long.
+# A reservation that takes long is for this many times as long, if its popper uses that up; at most
+# for this long.
 RESERVED_TIMES, RESERVED_US_MAX = 10, 3_000_000
 UNUSED_MS = 500  # permits that were not used for this long are given back
 _NEVER = 3600.0
