@@ -36,7 +36,7 @@ def an_extent(**changes: Any) -> ListedExtent:
 def a_copying() -> Copying:
     """`c` is damaged, and to be copied anew in its place from `a` or `b`."""
     placement = Placement(PIPE, "q", False, (A, B, C), 3, "v1", 5, END)
-    return Copying(Need(placement, 2, sources=[A, B], anew=C), ADDRESSES, random.Random(0))
+    return Copying(Need(placement, 2, sources=[A, B], in_place=C), ADDRESSES, random.Random(0))
 
 
 def looked(copying: Copying, *extents: ListedExtent | None) -> None:

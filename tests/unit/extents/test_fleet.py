@@ -135,8 +135,8 @@ def text_of(need: Need | None) -> str:
     if need.gone:
         return "without " + " ".join(each.sidecar for each in need.gone)
     sources = " ".join(each.sidecar for each in need.sources)
-    if need.anew is not None:
-        return f"{need.anew.sidecar} anew from {sources}"
+    if need.in_place is not None:
+        return f"{need.in_place.sidecar} anew from {sources}"
     targets = " ".join(row.name for row in need.targets)
     instead = f" for {need.instead.sidecar}" if need.instead else ""
     return f"{sources} to {targets}{instead}"
@@ -296,9 +296,9 @@ def test_repairs_never_reduce_the_good_replicas_and_come_to_an_end(
             looked_at += 1
             good = _good(known, placement, damaged, missing)
             assert not missing.intersection(need.sources), sidecars
-            if need.anew is not None:
+            if need.in_place is not None:
                 assert need.sources, sidecars
-                damaged = damaged - {need.anew}
+                damaged = damaged - {need.in_place}
             else:
                 row = need.targets[0] if need.targets else None
                 copy = None if row is None else at(row.name, row.generation)
