@@ -119,3 +119,26 @@ def test_who_takes_such_a_lane_over_counts_what_those_consumers_have(world: Worl
     assert not other.pop(10)
     second.sleep(5.0)
     assert len(other.pop(10)) == 2
+
+
+def lost(world: World, **limits: Any) -> tuple[Troubled, Any, Any]:
+    """`limited`, where an error made the lane of consumers that have two messages start over."""
+    process, pusher, popper = limited(world, limit_per_key=2, **limits)
+    assert popper.pop(10).payloads == [b"a1", b"a2"]
+    pusher.push_many([b"a3", b"a4", b"b1"], keys=[b"a", b"a", b"b"])
+    process.sleep(1.5)
+    process.fails = "COMMIT, after its effect"
+    with pytest.raises(BackendError):
+        popper.pop(10)
+    process.fails = ""
+    return process, pusher, popper
+
+
+def test_a_popper_that_only_works_after_an_error_keeps_its_lane_from_others(world: World) -> None:
+    process, _, popper = lost(world)
+    process.sleep(2.5)
+    popper.maintain()
+    second = Troubled(world.scheduler, "second")
+    other = world.open_client(second).queue("ap").popper("keyed", keep_alive=0)
+    found = other.pop(10)
+    assert not {b"a1", b"a2"} & set(found.payloads), "consumers of the first may have these"

@@ -624,12 +624,19 @@ class Lane(LaneMessages):
             return _NEVER
         now_ms, timeout_ms = self._clock.boot_ms(), self._claimer.rules.claim_timeout_ms
         leave = leave or now_ms - self._used_ms >= IDLE_MS
-        if leave and not any(segment.out for segment in self._segments.values()):
+        if leave and not self._is_needed():
             self.leave({})
             return _NEVER
         self._keep_in_time()
         left_ms = max(0, self._kept_ms + timeout_ms // 3 - now_ms)
         return min(left_ms, IDLE_MS) / 1000
+
+    def _is_needed(self) -> bool:
+        """Whether consumers have messages which another popper, if it had the lane, would deliver
+        at once: also such as were forgotten, until the rows say so (`TakeOver.fence`)."""
+        if any(segment.out for segment in self._segments.values()):
+            return True
+        return not self._known and self._forgotten.count(self._catalog.now_ms) > 0
 
     def _keep_in_time(self) -> None:
         """Keep the lane, if that was not done for a while."""
