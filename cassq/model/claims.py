@@ -34,8 +34,8 @@ DOOMED, MOVING, LEAVING = '"doomed":', '"moving":', '"leaving":'
 # A claim's holder is the popper's name and the number of the claim, so each claim has a different
 # holder. If its messages are received singly, the time of the claim follows; and if the delivery
 # has a deadline of its own, which its popper leaves alone, a mark. A free row has a holder without
-# a number while consumers of this popper may still have its messages.
-_NUMBER, _SINCE, DATED = "/", "@", "!"
+# a number, but with a time, until which consumers of this popper may still have its messages.
+_NUMBER, _SINCE, DATED, _KEPT = "/", "@", "!", "/~"
 
 _NEXT = "next "  # begins the owner of a cursor with a reservation; no popper's name has a space
 
@@ -336,15 +336,24 @@ def is_dated(claim: Claim) -> bool:
 
 def kept_away(claim: Claim, popper: str, until_ms: int) -> Claim:
     """A free claim that is not delivered again before `until_ms`, as consumers of a popper may
-    still have its messages."""
+    still have its messages until then."""
     due_ms = max(claim.due_ms, until_ms)
-    return replace(claim, due_ms=due_ms, holder=f"{popper}{_NUMBER}")
+    return replace(claim, due_ms=due_ms, holder=f"{popper}{_KEPT}{until_ms}")
+
+
+def away_until_ms(claim: Claim) -> int | None:
+    """Until when consumers may have a claim's messages, though nobody who delivers them holds it:
+    they have a deadline of their own, or are `kept_away`. None: they do not have them."""
+    if is_dated(claim):
+        return claim.due_ms
+    if claim.state is ClaimState.FREE and _KEPT in claim.holder:
+        return int(claim.holder.rpartition(_KEPT)[2])
+    return None
 
 
 def is_away(claim: Claim) -> bool:
-    """Whether consumers may have a claim's messages, though nobody who delivers them holds it: they
-    have a deadline of their own, or are `kept_away`."""
-    return is_dated(claim) or (claim.state is ClaimState.FREE and claim.holder.endswith(_NUMBER))
+    """Whether consumers may have a claim's messages, or might until recently: `away_until_ms`."""
+    return away_until_ms(claim) is not None
 
 
 def is_delivery(claim: Claim, seq: int, holder: str) -> bool:

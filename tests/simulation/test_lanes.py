@@ -134,6 +134,15 @@ def lost(world: World, **limits: Any) -> tuple[Troubled, Any, Any]:
     return process, pusher, popper
 
 
+def test_what_waits_long_for_its_retry_counts_no_longer_than_consumers_may_have_it(
+    world: World,
+) -> None:
+    process, _, popper = lost(world, retry_schedule=[60.0])
+    popper.commit(popper.pop(10))
+    process.sleep(6.0)
+    assert popper.pop(10).payloads == [b"a3", b"a4"]
+
+
 def test_a_popper_that_only_works_after_an_error_keeps_its_lane_from_others(world: World) -> None:
     process, _, popper = lost(world)
     process.sleep(2.5)

@@ -184,15 +184,13 @@ class ReceiptFollower:
         if not away:
             return list(segments), []
         now_ms, line = self._catalog.now_ms(), self._line()
-        ended = [segment for segment in away if segment.row.due_ms <= now_ms]
-        later = [segment for segment in away if segment.row.due_ms > now_ms]
-        for segment in ended:
-            if segment.row.state is ClaimState.FREE:
-                line.back(segment)
-        dated = [segment for segment in ended if segment.away]
+        ended = [segment for segment in away if segment.waits_until_ms <= now_ms]
+        later = [segment for segment in away if segment.waits_until_ms > now_ms]
+        kept = [segment for segment in ended if segment.row.state is ClaimState.FREE]
+        dated = [segment for segment in ended if segment.row.state is not ClaimState.FREE]
         free, refused = self._take_over.freed(dated, epochs)
         due = [segment for segment in segments if not segment.away]
-        for segment in free:
+        for segment in kept + free:
             line.back(segment)
             if segment.row.due_ms > now_ms:
                 line.wait(segment, segment.row.due_ms)

@@ -95,7 +95,7 @@ class KeyLine:
         if segment.row.priority and isinstance(self.ready, deque):
             self.ready = ReadyByPriority(self.ready)
         if segment.delivery is None:
-            self.wait(segment, segment.row.due_ms)
+            self.wait(segment, segment.waits_until_ms)
             if segment.away:
                 self._count_away(segment)
             if not self._ordered:

@@ -69,6 +69,13 @@ class Segment:
         self.synced: bool = True
         self.size: int = 0
 
+    @property
+    def waits_until_ms(self) -> int:
+        """Until when it waits: while it is `away`, only until consumers have its messages no more,
+        however much later these are due."""
+        until_ms = claims.away_until_ms(self.row) if self.away else None
+        return self.row.due_ms if until_ms is None else until_ms
+
     def bundle_of(self, seq: int) -> Bundle:
         """The bundle that has the bytes of a message."""
         for bundle, seqs in self.pieces:
