@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from dataclasses import replace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from cassq.errors import BackendError
+from cassq.extents.port import ExtentMissingError
 from tests.simulation.worlds.scenario import draw_calm
 from tests.simulation.worlds.scheduler import CalmProcess, Scheduler
 from tests.simulation.worlds.world import World
@@ -151,3 +153,31 @@ def test_a_popper_that_only_works_after_an_error_keeps_its_lane_from_others(worl
     other = world.open_client(second).queue("ap").popper("keyed", keep_alive=0)
     found = other.pop(10)
     assert not {b"a1", b"a2"} & set(found.payloads), "consumers of the first may have these"
+
+
+def test_what_becomes_no_dead_letter_yet_is_looked_at_once_a_second(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process, pusher, popper = limited(world, limit_per_key=2, max_deliveries=1)
+    popper.commit(popper.pop(10))
+    pusher.push(b"a3", key=b"a")
+    assert popper.pop(10).payloads == [b"a3"]
+    process.sleep(1.5)
+    pusher.push(b"b1", key=b"b")
+    process.fails = "COMMIT, after its effect"
+    with pytest.raises(BackendError):
+        popper.pop(10)
+    process.fails = ""
+    popper.commit(popper.pop(10))
+    asked: list[object] = []
+
+    def unreadable(row: object) -> bool:
+        asked.append(row)
+        raise ExtentMissingError(row)
+
+    monkeypatch.setattr(popper._claimer, "dead_letter", unreadable)
+    process.sleep(5.0)
+    for _ in range(10):
+        with contextlib.suppress(ExtentMissingError):
+            popper.pop(10)
+    assert len(asked) == 1

@@ -134,10 +134,9 @@ class Waiting:
     def _wait_again(self, segment: Segment, version: str) -> None:
         """Let a segment wait as its row says now. version: of the row that it had before."""
         row = segment.row
-        away = claims.is_away(row)
-        if not away:
+        if not claims.is_away(row):
             self._line().back(segment)
         free = row.state is ClaimState.FREE and not claims.is_leaving(row)
-        again = away or (free and row.version != version)
+        again = segment.away or (free and row.version != version)
         later_ms = self._catalog.now_ms() + LATER_MS
-        self._line().wait(segment, row.due_ms if again else later_ms)
+        self._line().wait(segment, segment.waits_until_ms if again else later_ms)
