@@ -36,8 +36,9 @@ LOOK_SECONDS = 0.05
 LOOK_BESIDE_SECONDS = 0.25
 TOOK_US_MAX = 5_000_000  # a reservation is not made further ahead than that
 # A reservation that takes long is for this many times as long, if its popper uses that up; at most
-# for this long.
+# for this long. Where others reserve too, it is shorter, as each waits for all others.
 RESERVED_TIMES, RESERVED_US_MAX = 10, 3_000_000
+RESERVED_BESIDE_TIMES = 2
 UNUSED_MS = 500  # permits that were not used for this long are given back
 _NEVER = 3600.0
 
@@ -180,24 +181,25 @@ class Limits:
             if used < share.left:
                 self._shares.appendleft(replace(share, left=share.left - used))
 
-    def _to_reserve(self, slots: Slots, wanted: int, now_us: int) -> int:
+    def _to_reserve(self, slots: Slots, wanted: int, now_us: int, text: str) -> int:
         """How many slots to reserve: a share; or, where reserving takes long, twice as many as the
         last time if those were used up before their time was over, and else as many as were used.
-        """
-        span_us = min(RESERVED_US_MAX, RESERVED_TIMES * self._took_us)
-        most = max(slots.most, span_us // slots.slot_us)
+        text: the shared one, which tells whether others have reserved any since."""
+        alone = text == limits.next_as_text(self._next_us, self._name)
+        times = RESERVED_TIMES if alone else RESERVED_BESIDE_TIMES
+        most = min(RESERVED_US_MAX, times * self._took_us) // slots.slot_us
         likely = 2 * self._count if now_us < self._next_us else self._used
         return max(1, min(wanted, slots.most), min(likely, most))
 
     def _reserve(self, slots: Slots, wanted: int, now_us: int) -> None:
         """Reserve slots that begin no earlier than the reservation is likely to be written: if that
         takes longer than slots last, they would be over by then."""
-        wanted = self._to_reserve(slots, wanted, now_us)
         ready_us = now_us + self._took_us
         for _ in attempts(self._clock, SWAPS_MAX):
             text = self._leases.shared(self._rate_name)
             next_us = limits.next_us_of(text)
-            found = limits.reserved(slots, next_us, ready_us, wanted)
+            count = self._to_reserve(slots, wanted, now_us, text)
+            found = limits.reserved(slots, next_us, ready_us, count)
             if not found:
                 self._again = (next_us - ready_us - limits.AHEAD_US) / 1e6 + 0.001
                 return
@@ -207,7 +209,7 @@ class Limits:
             self._took_us = min(TOOK_US_MAX, max(took_us, self._took_us * 3 // 4))
             if written:
                 self._shares.extend(found)
-                self._count, self._used, self._next_us = wanted, 0, found[-1].next_us
+                self._count, self._used, self._next_us = count, 0, found[-1].next_us
                 return
         self._again = self._look_seconds
 
