@@ -217,12 +217,13 @@ class TakeOver:
     def _parted(self, chain: str, rows: Iterable[Claim]) -> tuple[list[Claim], list[Claim]]:
         """The rows of a pipe that are read now, and those that may be read later: nobody was given
         anything of these, so that they hold no key, and count for none; or they are behind others
-        of their chain that are read later."""
+        of their chain that are read later, and no consumer has them."""
         behind = chain in self.ahead.chains
         now: list[Claim] = []
         ahead: list[Claim] = []
         for row in rows:
             unused = behind or not (row.deliveries or row.priority)
+            unused = unused and not claims.is_away(row)
             (ahead if unused and row.state is ClaimState.FREE else now).append(row)
         return now, ahead
 
