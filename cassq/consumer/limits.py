@@ -198,6 +198,8 @@ class Limits:
         for _ in attempts(self._clock, SWAPS_MAX):
             text = self._leases.shared(self._rate_name)
             next_us = limits.next_us_of(text)
+            if next_us - ready_us > _furthest_us(slots):
+                next_us = 0
             count = self._to_reserve(slots, wanted, now_us, text)
             found = limits.reserved(slots, next_us, ready_us, count)
             if not found:
@@ -293,3 +295,9 @@ class Limits:
                     continue
             self._permits, self._until_ms = after
             return
+
+
+def _furthest_us(slots: Slots) -> int:
+    """How far ahead the first slot that is not reserved can be at this rate. If it is further, the
+    reservation was made at a slower one, which has been changed since."""
+    return limits.AHEAD_US + TOOK_US_MAX + max(slots.most * slots.slot_us, RESERVED_US_MAX)

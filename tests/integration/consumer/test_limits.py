@@ -381,6 +381,18 @@ def test_slow_rates_are_kept_by_poppers_that_come_and_go(
     assert len(times) >= 9
 
 
+def test_a_rate_that_is_raised_counts_from_then_on(timed: cassq.Client, clock: ManualClock) -> None:
+    queue = timed.create_queue("jobs", rate="1/h")
+    push(queue, 20)
+    popper = queue.popper()
+    popper.commit(popper.pop(10))
+    queue.update(rate="100/s")
+    clock.advance(2.0)
+    found = popper.pop(1)
+    assert found, "what was reserved for an hour holds up nothing"
+    popper.commit(found)
+
+
 def test_a_popper_waits_until_the_rate_allows_more(queue: cassq.Queue) -> None:
     queue.update(rate="20/s")
     push(queue, 5)
