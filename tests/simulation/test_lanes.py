@@ -11,6 +11,7 @@ import pytest
 
 from cassq.errors import BackendError
 from cassq.extents.port import ExtentMissingError
+from cassq.model.rows import Claim
 from tests.simulation.worlds.scenario import draw_calm
 from tests.simulation.worlds.scheduler import CalmProcess, Scheduler
 from tests.simulation.worlds.world import World
@@ -169,11 +170,11 @@ def test_what_becomes_no_dead_letter_yet_is_looked_at_once_a_second(
         popper.pop(10)
     process.fails = ""
     popper.commit(popper.pop(10))
-    asked: list[object] = []
+    asked: list[Claim] = []
 
-    def unreadable(row: object) -> bool:
+    def unreadable(row: Claim) -> bool:
         asked.append(row)
-        raise ExtentMissingError(row)
+        raise ExtentMissingError(row.pipe_id)
 
     monkeypatch.setattr(popper._claimer, "dead_letter", unreadable)
     process.sleep(5.0)
