@@ -623,20 +623,17 @@ class Lane(LaneMessages):
         if self._lock is None:
             return _NEVER
         now_ms, timeout_ms = self._clock.boot_ms(), self._claimer.rules.claim_timeout_ms
-        leave = leave or now_ms - self._used_ms >= IDLE_MS
-        if leave and not self._is_needed():
+        if (leave or now_ms - self._used_ms >= IDLE_MS) and not self._is_needed():
             self.leave({})
             return _NEVER
         self._keep_in_time()
-        left_ms = max(0, self._kept_ms + timeout_ms // 3 - now_ms)
-        return min(left_ms, IDLE_MS) / 1000
+        return min(max(0, self._kept_ms + timeout_ms // 3 - now_ms), IDLE_MS) / 1000
 
     def _is_needed(self) -> bool:
-        """Whether consumers have messages which another popper, if it had the lane, would deliver
-        at once: also such as were forgotten, until the rows say so (`TakeOver.fence`)."""
-        if any(segment.out for segment in self._segments.values()):
-            return True
-        return not self._known and self._forgotten.count(self._catalog.now_ms) > 0
+        """Whether consumers have messages that another popper, if it had the lane, would deliver
+        at once: also such as were forgotten, until their rows say so (`TakeOver.fence`)."""
+        forgotten = 0 if self._known else self._forgotten.count(self._catalog.now_ms)
+        return forgotten > 0 or any(segment.out for segment in self._segments.values())
 
     def _keep_in_time(self) -> None:
         """Keep the lane, if that was not done for a while."""
@@ -647,8 +644,7 @@ class Lane(LaneMessages):
 
     def due_ms(self, row: Claim) -> int:
         now_ms, timeout_ms = self._catalog.now_ms(), self._claimer.rules.claim_timeout_ms
-        enough = row.due_ms - now_ms >= timeout_ms
-        return row.due_ms if enough else now_ms + HELD_FOR * timeout_ms
+        return row.due_ms if row.due_ms >= now_ms + timeout_ms else now_ms + HELD_FOR * timeout_ms
 
     def in_hand(self) -> int:
         """How many messages consumers have. Cost: linear in the rows held."""
@@ -698,8 +694,7 @@ class Lane(LaneMessages):
         """Whether something may be ready. Memory reads only."""
         if self._lock is None or self._claimer.paused:
             return False
-        acks = self._after or self._elsewhere.acks
-        if self._line.ready or acks or self._looks_on:
+        if self._line.ready or self._after or self._elsewhere.acks or self._looks_on:
             return True
         stuck = self._full or self._held_up or self._take_over.ahead.chains
         return not stuck and self._claimer.has_news()

@@ -28,7 +28,7 @@ from tests.contract.catalog_cassandra.test_round_trips import TABLE
 # "| pass `seal` | 6 |": as many as the docs say.
 LINE = re.compile(r"\| pass `(?P<name>\w+)` \| (?P<trips>\d+) \|")
 FEW, MANY = 3, 12
-TRIES = 3
+TRIES = 10
 
 
 def documented() -> dict[str, int]:
@@ -53,10 +53,20 @@ def test_a_pass_takes_as_many_round_trips_however_many_queues_are_idle(
             for number in range(len(client.queues()), count):
                 fill(client.create_queue(f"q{number}"), ports)
             client.reap()  # what is read once, and the samples of the minute
-            taken[count] = {}
-            for name in client.reaper.names:
-                taken[count][name] = min(trips_of(client, name, counting) for _ in range(TRIES))
+            taken[count] = {
+                name: fewest_trips_of(client, name, counting, documented()[name])
+                for name in client.reaper.names
+            }
     assert taken[FEW] == taken[MANY] == documented()
+
+
+def fewest_trips_of(client: cassq.Client, name: str, counting: CountingCql, wanted: int) -> int:
+    """Of a pass, the fewest of some times, as some things are read once a second, which on a busy
+    machine is each time. wanted: if it takes as many, or fewer, once is enough."""
+    found = [trips_of(client, name, counting)]
+    while found[-1] > wanted and len(found) < TRIES:
+        found.append(trips_of(client, name, counting))
+    return min(found)
 
 
 def trips_of(client: cassq.Client, name: str, counting: CountingCql) -> int:
