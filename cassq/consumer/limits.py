@@ -39,6 +39,7 @@ TOOK_US_MAX = 5_000_000  # a reservation is not made further ahead than that
 # for this long. Where others reserve too, it is shorter, as each waits for all others.
 RESERVED_TIMES, RESERVED_US_MAX = 10, 3_000_000
 RESERVED_BESIDE_TIMES = 2
+SOON_SECONDS = 0.001
 UNUSED_MS = 500  # permits that were not used for this long are given back
 _NEVER = 3600.0
 
@@ -153,23 +154,25 @@ class Limits:
         if rate != self._rate or self._slots is None:
             self._rate, self._slots = rate, limits.slots_of(rate)
             self._shares.clear()
-        now_us = self._catalog.now_ms() * 1000
+        now_us = self._now_us()
         if not self._left(now_us):
             likely = likely * self._slots.late_us // 200_000
             self._reserve(self._slots, max(wanted, likely), now_us)
-            now_us = self._catalog.now_ms() * 1000
-            if not self._left(now_us):
-                return 0
-        if now_us < self._shares[0].begin_us:
-            self._again = (self._shares[0].begin_us - now_us) / 1e6
+            now_us = self._now_us()
+        shares = self._left(now_us)
+        if not shares:  # others have them, or to reserve them took longer than they last
+            self._again = self._again or SOON_SECONDS
             return 0
-        return min(wanted, self._shares[0].left)
+        if now_us < shares[0].begin_us:
+            self._again = (shares[0].begin_us - now_us) / 1e6
+            return 0
+        return min(wanted, shares[0].left)
 
-    def _left(self, now_us: int) -> int:
-        """How many reserved slots are left; forgets those that are over."""
-        while self._shares and (now_us > self._shares[0].end_us or not self._shares[0].left):
+    def _left(self, now_us: int) -> deque[Share]:
+        """The shares whose slots may still be used; forgets those whose time is over."""
+        while self._shares and now_us > self._shares[0].end_us:
             self._shares.popleft()
-        return sum(each.left for each in self._shares)
+        return self._shares
 
     def _use(self, count: int) -> None:
         """Use up slots, the first ones first."""
@@ -185,7 +188,7 @@ class Limits:
         """How many slots to reserve: a share; or, where reserving takes long, twice as many as the
         last time if those were used up before their time was over, and else as many as were used.
         text: the shared one, which tells whether others have reserved any since."""
-        alone = text == limits.next_as_text(self._next_us, self._name)
+        alone = text == limits.next_as_text(self._next_us, slots, self._name)
         times = RESERVED_TIMES if alone else RESERVED_BESIDE_TIMES
         most = min(RESERVED_US_MAX, times * self._took_us) // slots.slot_us
         likely = 2 * self._count if now_us < self._next_us else self._used
@@ -197,17 +200,15 @@ class Limits:
         ready_us = now_us + self._took_us
         for _ in attempts(self._clock, SWAPS_MAX):
             text = self._leases.shared(self._rate_name)
-            next_us = limits.next_us_of(text)
-            if next_us - ready_us > _furthest_us(slots):
-                next_us = 0
+            next_us = limits.next_us_of(text, slots)
             count = self._to_reserve(slots, wanted, now_us, text)
             found = limits.reserved(slots, next_us, ready_us, count)
             if not found:
-                self._again = (next_us - ready_us - limits.AHEAD_US) / 1e6 + 0.001
+                self._again = (next_us - ready_us - limits.AHEAD_US) / 1e6 + SOON_SECONDS
                 return
-            new = limits.next_as_text(found[-1].next_us, self._name)
+            new = limits.next_as_text(found[-1].next_us, slots, self._name)
             written = self._leases.swap(self._rate_name, text, new)
-            took_us = self._catalog.now_ms() * 1000 - now_us
+            took_us = self._now_us() - now_us
             self._took_us = min(TOOK_US_MAX, max(took_us, self._took_us * 3 // 4))
             if written:
                 self._shares.extend(found)
@@ -217,14 +218,17 @@ class Limits:
 
     def _give_back_slots(self) -> None:
         """Give back the slots that are left, unless another popper has reserved later ones."""
-        slots, left = self._slots, self._left(self._catalog.now_ms() * 1000)
+        slots, left = self._slots, sum(each.left for each in self._left(self._now_us()))
         if left and slots is not None:
-            old = limits.next_as_text(self._next_us, self._name)
+            old = limits.next_as_text(self._next_us, slots, self._name)
             self._shares.clear()
             self._count -= left
             self._next_us -= left * slots.slot_us
-            new = limits.next_as_text(self._next_us, f"{self._name}-")
+            new = limits.next_as_text(self._next_us, slots, f"{self._name}-")
             self._leases.swap(self._rate_name, old, new)
+
+    def _now_us(self) -> int:
+        return self._catalog.now_ms() * 1000
 
     # --- concurrency ----------------------------------------------------------------------------
 
@@ -295,9 +299,3 @@ class Limits:
                     continue
             self._permits, self._until_ms = after
             return
-
-
-def _furthest_us(slots: Slots) -> int:
-    """How far ahead the first slot that is not reserved can be at this rate. If it is further, the
-    reservation was made at a slower one, which has been changed since."""
-    return limits.AHEAD_US + TOOK_US_MAX + max(slots.most * slots.slot_us, RESERVED_US_MAX)

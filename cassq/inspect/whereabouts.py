@@ -16,7 +16,7 @@ from cassq.inspect.held_keys import DEAD, FAILED, HeldKey
 from cassq.lifecycle.retries import death_of
 from cassq.model.claims import consumer_of, hold_ends_ms, is_doomed, is_moving, is_sick, is_spent
 from cassq.model.ledger import UNFINISHED, Fate, GroupView, fates, tally_retired
-from cassq.model.limits import next_us_of, permits_of
+from cassq.model.limits import next_us_of, permits_of, slots_of
 from cassq.model.queues import is_dead_letter_name, rules_of
 from cassq.model.rows import (
     Claim,
@@ -410,12 +410,13 @@ def _stops(there: MessageState, times: Times) -> list[str]:
             f"Consumers of group {there.group.name} have, or are about to take, as many messages as"
             f" they may at once (concurrency is {rules.concurrency:,}): it waits for one of these."
         )
-    next_ms = next_us_of(there.shared[0]) // 1000
-    if rules.rate is not None and next_ms > times.now_ms:
-        text.append(
-            f"Group {there.group.name} gets at most {rules.rate} (rate): the next slot is at"
-            f" {times.shown(next_ms)}."
-        )
+    if rules.rate is not None:
+        next_ms = next_us_of(there.shared[0], slots_of(rules.rate)) // 1000
+        if next_ms > times.now_ms:
+            text.append(
+                f"Group {there.group.name} gets at most {rules.rate} (rate): the next slot is at"
+                f" {times.shown(next_ms)}."
+            )
     return text
 
 

@@ -74,14 +74,18 @@ def reserved(slots: Slots, next_us: int, now_us: int, wanted: int) -> list[Share
     return shares
 
 
-def next_as_text(next_us: int, popper: str) -> str:
+def next_as_text(next_us: int, slots: Slots, popper: str) -> str:
     """The shared text of a rate. popper: the one that changes it, so that no two write the same."""
-    return f"{next_us} {popper}"
+    return f"{next_us} {slots.slot_us} {popper}"
 
 
-def next_us_of(text: str) -> int:
-    """The time of the first slot that is not reserved, from the shared text; 0 if it is empty."""
-    return int(text.partition(" ")[0] or 0)
+def next_us_of(text: str, slots: Slots) -> int:
+    """The time of the first slot that is not reserved, from the shared text; 0 if it is empty. If
+    the rate has changed since, the slot counts from the last one at the old rate."""
+    if not text:
+        return 0
+    next_us, slot_us, _ = text.split(" ", 2)
+    return int(next_us) - int(slot_us) + slots.slot_us
 
 
 # Permits by popper: how many, and until when.

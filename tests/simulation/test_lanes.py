@@ -90,40 +90,6 @@ def test_the_interval_of_a_key_counts_from_when_a_message_was_handed_out(world: 
     assert popper.pop(10).payloads == [b"a2"]
 
 
-def test_a_lane_that_begins_anew_counts_what_its_consumers_have_of_each_key(world: World) -> None:
-    process, pusher, popper = limited(world, limit_per_key=2)
-    assert popper.pop(10).payloads == [b"a1", b"a2"]
-    pusher.push_many([b"a3", b"a4", b"b1"], keys=[b"a", b"a", b"b"])
-    process.sleep(1.5)
-    process.fails = "COMMIT, after its effect"
-    with pytest.raises(BackendError):
-        popper.pop(10)
-    process.fails = ""
-    found = popper.pop(10)
-    assert found.payloads == [b"b1"]
-    popper.commit(found)
-    process.sleep(5.0)
-    assert len(popper.pop(10)) == 2, "what its consumers had for a claim timeout counts no more"
-
-
-def test_who_takes_such_a_lane_over_counts_what_those_consumers_have(world: World) -> None:
-    process, pusher, popper = limited(world, limit_per_key=2)
-    assert popper.pop(10).payloads == [b"a1", b"a2"]
-    pusher.push_many([b"a3", b"a4", b"b1"], keys=[b"a", b"a", b"b"])
-    process.sleep(1.5)
-    process.fails = "COMMIT, after its effect"
-    with pytest.raises(BackendError):
-        popper.pop(10)
-    process.fails = ""
-    popper.commit(popper.pop(10))
-    popper.close()
-    second = Troubled(world.scheduler, "second")
-    other = world.open_client(second).queue("ap").popper("keyed", keep_alive=0)
-    assert not other.pop(10)
-    second.sleep(5.0)
-    assert len(other.pop(10)) == 2
-
-
 def lost(world: World, **limits: Any) -> tuple[Troubled, Any, Any]:
     """`limited`, where an error made the lane of consumers that have two messages start over."""
     process, pusher, popper = limited(world, limit_per_key=2, **limits)
@@ -135,6 +101,26 @@ def lost(world: World, **limits: Any) -> tuple[Troubled, Any, Any]:
         popper.pop(10)
     process.fails = ""
     return process, pusher, popper
+
+
+def test_a_lane_that_begins_anew_counts_what_its_consumers_have_of_each_key(world: World) -> None:
+    process, _, popper = lost(world)
+    found = popper.pop(10)
+    assert found.payloads == [b"b1"]
+    popper.commit(found)
+    process.sleep(5.0)
+    assert len(popper.pop(10)) == 2, "what its consumers had for a claim timeout counts no more"
+
+
+def test_who_takes_such_a_lane_over_counts_what_those_consumers_have(world: World) -> None:
+    _, _, popper = lost(world)
+    popper.commit(popper.pop(10))
+    popper.close()
+    second = Troubled(world.scheduler, "second")
+    other = world.open_client(second).queue("ap").popper("keyed", keep_alive=0)
+    assert not other.pop(10)
+    second.sleep(5.0)
+    assert len(other.pop(10)) == 2
 
 
 def test_what_waits_long_for_its_retry_counts_no_longer_than_consumers_may_have_it(

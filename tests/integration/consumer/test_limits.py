@@ -393,6 +393,20 @@ def test_a_rate_that_is_raised_counts_from_then_on(timed: cassq.Client, clock: M
     popper.commit(found)
 
 
+def test_a_rate_that_is_lowered_counts_from_then_on(
+    timed: cassq.Client, clock: ManualClock
+) -> None:
+    queue = timed.create_queue("jobs", rate="100/s")
+    push(queue, 20)
+    popper = queue.popper()
+    popper.commit(popper.pop(1))
+    queue.update(rate="1/h")
+    clock.advance(2.0)
+    assert not popper.pop(10), "there was one less than an hour ago"
+    clock.advance(1.1 * 3600)
+    assert len(popper.pop(10)) == 1
+
+
 def test_a_popper_waits_until_the_rate_allows_more(queue: cassq.Queue) -> None:
     queue.update(rate="20/s")
     push(queue, 5)

@@ -114,13 +114,17 @@ def test_a_dry_run_says_what_it_would_do_and_does_nothing(
     assert len(extents(client)) == 1
 
 
-def test_a_reaper_that_is_to_stop_leaves_the_rest_to_the_next_run(
-    queue: cassq.Queue, client: cassq.Client
-) -> None:
+def four_consumed_pipes(queue: cassq.Queue, client: cassq.Client) -> None:
     alone(client)
     for n in range(4):
         push(queue, b"%d" % n)
     drain(queue.popper())
+
+
+def test_a_reaper_that_is_to_stop_leaves_the_rest_to_the_next_run(
+    queue: cassq.Queue, client: cassq.Client
+) -> None:
+    four_consumed_pipes(queue, client)
     reaper = client.reaper
     reaper.stopping = lambda: queue.stats().pipes["retired"] > 0
     assert [action.outcome for action in reaper.reap(only=("retire", "sweep"))] == ["done"]
@@ -137,10 +141,7 @@ def test_a_command_that_gets_sigterm_ends_between_two_actions(
     monkeypatch: pytest.MonkeyPatch,
     ended: tuple[str, ...],
 ) -> None:
-    alone(client)
-    for n in range(4):
-        push(queue, b"%d" % n)
-    drain(queue.popper())
+    four_consumed_pipes(queue, client)
     apply = Retire.apply
 
     def terminated(self: Retire, action: Action) -> str | None:

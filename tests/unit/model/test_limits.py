@@ -118,6 +118,16 @@ def test_permits_that_are_over_are_free() -> None:
 
 
 def test_the_next_slot_is_read_from_the_shared_text() -> None:
-    times = [0, 1, 1_700_000_000_000_000]
-    assert [limits.next_us_of(limits.next_as_text(each, "p")) for each in times] == times
-    assert limits.next_us_of("") == 0
+    slots, times = limits.slots_of("5/s"), [0, 1, 1_700_000_000_000_000]
+    texts = [limits.next_as_text(each, slots, "a popper") for each in times]
+    assert [limits.next_us_of(text, slots) for text in texts] == times
+    assert limits.next_us_of("", slots) == 0
+
+
+def test_the_next_slot_of_a_changed_rate_counts_from_the_last_one() -> None:
+    hourly, often = limits.slots_of("1/h"), limits.slots_of("100/s")
+    last_us = 1_700_000_000_000_000
+    text = limits.next_as_text(last_us + hourly.slot_us, hourly, "p")
+    assert limits.next_us_of(text, often) == last_us + often.slot_us
+    text = limits.next_as_text(last_us + often.slot_us, often, "p")
+    assert limits.next_us_of(text, hourly) == last_us + hourly.slot_us
