@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import random
 from time import perf_counter
+from typing import ClassVar
 
 import cassq
 from bench.measuring.children import Figures, Gate, Job, Seat, run
 from bench.measuring.drain import LostMessagesError
 from bench.measuring.payloads import chunk
+from bench.peers.ours.embedded import CassqPeer, as_cassq
 from bench.plan import Plan
 from bench.results.figures import percentile, rate
 from bench.scenarios.scenario import Case, Column, Scenario
 
 SECONDS_MAX = 300.0
-BATCH = 5_000
-POP = 1_000
+# How many messages a pop asks for in a directory; on servers, as many as make up for its trips.
+POP, POP_THERE = 1_000, 10_000
 STUCK = b"key 0"
 # Case → how many keys, and whether one of them is stuck in one of the groups.
 CASES = {"10,000 keys": (10_000, False), "100 keys": (100, False), "one of 1,000": (1_000, True)}
@@ -24,19 +26,26 @@ FIRST, FIRST_KEYS, FIRST_TIMES = "first", 30, 5
 FIRST_GROUPS = 5  # of which the median counts
 
 
-def fill(queue: cassq.Queue, size: int, count: int, keys: int) -> int:
+def opened(seat: Seat) -> tuple[CassqPeer, cassq.Queue]:
+    peer = as_cassq(seat.peer())
+    peer.create()
+    return peer, peer.client.queue(seat.place.queue)
+
+
+def fill(queue: cassq.Queue, peer: CassqPeer, count: int, keys: int) -> int:
     """Push messages with random keys; how many have the key that may be stuck."""
     draw = random.Random(keys).randrange
-    payloads, stuck = chunk(size, BATCH), 0
+    batch = min(peer.batch, count)
+    payloads, stuck = chunk(peer.place.size, batch), 0
     with queue.pusher() as pusher:
-        for _ in range(count // BATCH):
-            drawn = [b"key %d" % draw(keys) for _ in range(BATCH)]
+        for _ in range(count // batch):
+            drawn = [b"key %d" % draw(keys) for _ in range(batch)]
             stuck += drawn.count(STUCK)
             pusher.push_many(payloads, keys=drawn)
     return stuck
 
 
-def take(popper: cassq.Popper, count: int, most: int = POP, *, stuck: bool = False) -> float:
+def take(popper: cassq.Popper, count: int, most: int, *, stuck: bool = False) -> float:
     """Pop and commit so many messages, `most` at once; the seconds it took. stuck: the first
     message of one key is kept in hand."""
     done, started = 0, perf_counter()
@@ -57,20 +66,21 @@ def pass_through(_gate: Gate, seat: Seat, case: str, count: int) -> Figures:
     """The same messages through groups of one queue, one after another. even: without order, in
     pops as large as those of the group that can have no more than one of each key."""
     keys, with_stuck = CASES[case]
-    client = cassq.connect(f"file://{seat.place.directory.resolve()}")
-    queue = client.create_queue("keys")
+    peer, queue = opened(seat)
+    pop = POP if peer.traits.server is None else POP_THERE
     names = ["plain", *(["even"] if keys < POP else []), "keyed", *(["stuck"] * with_stuck)]
     for name in names:
         queue.create_group(name, order="any" if name in ("plain", "even") else "key")
-    behind = fill(queue, seat.place.size, count, keys)
+    behind = fill(queue, peer, count, keys)
     rates: dict[str, float] = {}
     for name in names:
         stuck = name == "stuck"
         with queue.popper(name) as popper:
             wanted = count - (behind if stuck else 0)
-            most = keys if name == "even" else POP
+            most = keys if name == "even" else pop
             rates[name] = rate(wanted, take(popper, wanted, most, stuck=stuck))
-    client.close()
+    peer.close()
+    peer.drop()
     ratios = {"kept": rates["keyed"] / rates["plain"]}
     if "even" in rates:
         ratios["kept_even"] = rates["keyed"] / rates["even"]
@@ -81,12 +91,11 @@ def pass_through(_gate: Gate, seat: Seat, case: str, count: int) -> Figures:
 
 def pop_first(_gate: Gate, seat: Seat, count: int) -> Figures:
     """How long a new popper takes to its first message, of many with few keys."""
-    client = cassq.connect(f"file://{seat.place.directory.resolve()}")
-    queue = client.create_queue("keys")
+    peer, queue = opened(seat)
     names = [f"keyed-{number}" for number in range(FIRST_GROUPS)]
     for name in names:
         queue.create_group(name, order="key")
-    fill(queue, seat.place.size, count, FIRST_KEYS)
+    fill(queue, peer, count, FIRST_KEYS)
     spent: list[float] = []
     for name in names:
         started = perf_counter()
@@ -94,15 +103,19 @@ def pop_first(_gate: Gate, seat: Seat, count: int) -> Figures:
             if not popper.pop(1, wait=5.0):
                 raise LostMessagesError("no message came")
             spent.append(perf_counter() - started)
-    client.close()
+    peer.close()
+    peer.drop()
     return {"first_ms": 1000 * percentile(spent, 0.5)}
 
 
 class Keys(Scenario):
     name = "keys"
-    title = "Keys: messages of a key one after another, in pops of 1,000"
+    title = (
+        f"Keys: messages of a key one after another, in pops of {POP:,}, on servers {POP_THERE:,}"
+    )
     headline = "kept"
-    alone = True
+    compared = False
+    peers: ClassVar[tuple[str, ...]] = ("cassq-cassandra", "cassq-sidecars")
 
     def cases(self, plan: Plan) -> list[Case]:
         titles = {

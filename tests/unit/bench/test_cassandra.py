@@ -25,6 +25,7 @@ from bench.scenarios.scenario import Case
 from bench.scenarios.through import Through
 from bench.servers.cassandra import CassandraThreeServer
 from bench.servers.server import Server
+from tests.unit.bench.scoring import add_keys
 
 TURN_FIGURES = [
     f"{step}_p{share}_ms" for step in ("push", "pop", "commit", "turn") for share in (50, 99)
@@ -59,6 +60,7 @@ def full_scores() -> Scores:
     for key in ("cassandra-workers", "cassandra-workers/three"):
         scores.add(key, OWN, {"acks": 1400.0, "commits": 400.0})
     scores.add("cassandra-retired", OWN, {"pop@10": 5.0, "pop@100000": 5.0})
+    add_keys(scores, OWN)
     return scores
 
 

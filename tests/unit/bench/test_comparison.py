@@ -27,6 +27,7 @@ from bench.scenarios.reap import kept_beside_daemon
 from bench.scenarios.scenario import Case, Column, Unit
 from bench.scenarios.through import Through
 from bench.servers.server import Server, ServerFailedError
+from tests.unit.bench.scoring import add_keys
 
 ROOT = Path(__file__).parents[3]
 # The others are in test_cassandra.py, test_spark.py, test_sidecars.py and test_gateway.py.
@@ -245,10 +246,7 @@ def full_scores() -> Scores:
     scores.add("outbox", "cassq", {"relayed": 90_000.0})
     scores.add("tasks", "cassq", {"both": 22_000.0, "async_times": 12.0})
     scores.add("celery", "cassq", {"times": 3.0, "p99_times": 0.8})
-    scores.add("10,000 keys", "cassq", {"keyed": 500_000.0})
-    scores.add("100 keys", "cassq", {"kept_even": 0.7})
-    scores.add("one of 1,000", "cassq", {"beside": 1.0})
-    scores.add("first", "cassq", {"first_ms": 3.0})
+    add_keys(scores, "cassq")
     scores.add("work", "cassq", {"gained": 1.9})
     scores.add("pushes", "cassq", {"many_kept": 0.9, "single_kept": 0.4})
     scores.add("fair", "cassq", {"p99_ms": 140.0, "kept_cpu": 0.97})
