@@ -3,7 +3,8 @@
 For catalogs on a network, where taking a lock, and raising the epoch that goes with it, takes
 several round trips. A turn ends
 
-- when another popper wants it and it has lasted for `TURN_MS`: as soon as nothing is in hand;
+- when another popper wants it and it has lasted for `TURN_MS`, or longer where taking it took long:
+  as soon as nothing is in hand;
 - when its popper has taken nothing for `IDLE_MS`, or is paused, stopped or closed.
 
 Poppers of one client pass a turn on in memory. The other clients stand in line, and one is next,
@@ -32,6 +33,9 @@ from cassq.model.rows import Cursor
 logger: logging.Logger = logging.getLogger("cassq")
 
 TURN_MS = 200  # how long a popper may keep its turn while others wait
+# It lasts at least this many times as long as it took from taking the lock to the first claim, so
+# that little of the time is spent between turns; but not longer than this.
+TURN_TIMES, TURN_MS_MAX = 8, 1000
 IDLE_MS = 200  # how long it may keep a turn that it does not use
 OVERSTAY_MS = 400  # how long a popper may keep what it claimed ahead while others wait
 LOOK_MS = 100  # how often a holder checks whether another client waits
@@ -62,8 +66,8 @@ class HeldTurn(Lock):
     cursor: where the group stands in the pipe; None where that must be read.
     settled: whether all that was last handed out is acked. wanted: by another client. asked_ms:
     when another popper of this client last asked. waited_ms: since when another waits. locked_ms:
-    since when this client has the lock; begun_ms: since when this popper has. Times are boot
-    milliseconds.
+    since when this client has the lock; begun_ms: since when this popper has. turn_ms: how long
+    this client keeps it while another waits. Times are boot milliseconds.
     """
 
     def __init__(
@@ -84,6 +88,7 @@ class HeldTurn(Lock):
         self.waited_ms: int | None = None
         self.begun_ms: int = now_ms
         self.locked_ms: int = now_ms
+        self.turn_ms: int = 0  # not known until the first claim
         self.used_ms: int = now_ms
         self.looked_ms: int = now_ms
         self.released: threading.Event = threading.Event()
@@ -116,6 +121,7 @@ class HeldTurn(Lock):
 
     def put_down(self) -> None:
         """Nothing could be claimed: keep the lock, as long as it would be kept anyway."""
+        self.turn_ms = self.turn_ms or TURN_MS  # how long the first claim takes is not known then
         self._turns.rest(self, used=False)
 
     def end(self) -> None:
@@ -125,6 +131,9 @@ class HeldTurn(Lock):
     def hand_out(self, cursor: Cursor | None, settled: Callable[[], bool], now_ms: int) -> None:
         """Note that messages were claimed. cursor: after that, if all before them is acked."""
         self.cursor, self.settled = cursor, settled
+        if not self.turn_ms:
+            took_ms = now_ms - self.locked_ms
+            self.turn_ms = min(max(TURN_MS, TURN_TIMES * took_ms), TURN_MS_MAX)
         with self._renewing:
             self._stale = now_ms - self.renewed_ms >= _RENEWED_AFTER * self.ttl_ms
 
@@ -155,7 +164,18 @@ class HeldTurn(Lock):
 
     def passes_on(self, now_ms: int) -> bool:
         """Whether the next turn is another client's."""
-        return self.wanted and now_ms - self.locked_ms >= TURN_MS
+        return self.wanted and self._left_ms(now_ms) <= 0
+
+    def fit(self, count: int, seconds: float, now_ms: int) -> int:
+        """How many messages there is time for in this turn, of `count` that take `seconds`: all if
+        no other client waits."""
+        if not self.wanted:
+            return count
+        return int(count * min(1.0, max(0, self._left_ms(now_ms)) / (1000 * seconds)))
+
+    def _left_ms(self, now_ms: int) -> int:
+        """How much of the turn is left, if another client waits."""
+        return max(TURN_MS, self.turn_ms) - (now_ms - self.locked_ms)
 
     def gives_way(self, now_ms: int) -> bool:
         """Whether the next turn is another popper's."""
@@ -225,6 +245,7 @@ class Turns:
         mine = HeldTurn(self, turn.lock, turn.group_id, popper, ttl_ms, now_ms)
         mine.wanted, mine.looked_ms = turn.wanted, turn.looked_ms
         mine.locked_ms, mine.renewed_ms = turn.locked_ms, turn.renewed_ms
+        mine.turn_ms = turn.turn_ms
         turn.state = TurnState.OVER
         turn.released.set()
         self._kept[turn.name] = mine

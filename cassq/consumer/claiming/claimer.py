@@ -24,6 +24,7 @@ from cassq.consumer.claiming.redelivery import Found, Redelivery, read_left
 from cassq.consumer.claiming.reserving import Reserving
 from cassq.consumer.delivery import TURN_MS, Acknowledger, Delivery
 from cassq.consumer.group_health import GroupHealth, freed
+from cassq.consumer.pace import PREFETCH_SECONDS
 from cassq.errors import CassqError, CorruptionError, GroupNotFoundError, QueueNotFoundError
 from cassq.extents.port import ExtentMissingError, ExtentUnavailableError
 from cassq.lifecycle.expiry import Expiry
@@ -512,8 +513,11 @@ class Claimer:
         group, timeout_ms = self._group(), self.rules.claim_timeout_ms
         name = pipe_lock(group.id, view.row.id)
         turn, self._locked_out = turns.resume(name, self.name, timeout_ms)
-        if turn is not None and turn.lapses_early(self._ports.clock.boot_ms()):
-            turn = self._renewed(turn, view)
+        now_ms = self._ports.clock.boot_ms()
+        if turn is not None:
+            self._prefetch_limit = turn.fit(self._prefetch_limit, PREFETCH_SECONDS, now_ms)
+            if turn.lapses_early(now_ms):
+                turn = self._renewed(turn, view)
         if turn is None and not self._locked_out:
             before = self._catalog.claims.cursor(group.id, view.row.id)
             if before is None:
@@ -617,11 +621,13 @@ class Claimer:
     def _claim_in_order(
         self, view: PipeView, cursor: Cursor, limit: int, acknowledger: Acknowledger, lock: Lock
     ) -> list[Found]:
+        key = cursor.group_id, cursor.pipe_id
         for _ in range(ROUNDS_MAX):
             all_acked = cursor.ack.seq == cursor.chain.seq
-            rows = [] if all_acked else self._catalog.claims.rows(cursor.group_id, cursor.pipe_id)
-            if fault(cursor, rows):
-                self._check_cover(cursor.pipe_id)  # or the ack offset has moved since
+            rows = [] if all_acked else self._catalog.claims.rows(*key)
+            # It may also be that the ack offset has moved since.
+            if fault(cursor, rows) and (found := fault_now(self._catalog.claims, *key)):
+                raise wedged(cursor.pipe_id, found[1])  # nothing may pass it
             row = next((row for row in rows if row.state is not ClaimState.DONE), None)
             if row is None:
                 request = ClaimRequest(
@@ -649,20 +655,15 @@ class Claimer:
         left_ms = row.due_ms - self._catalog.now_ms()
         return 0 < left_ms <= STALE_SHARE * self.rules.claim_timeout_ms
 
-    def _check_cover(self, pipe_id: str) -> None:
-        """Raise CorruptionError if a part of a pipe has no claim row, as nothing may pass it. Cost:
-        that of `fault_now`."""
-        found = fault_now(self._catalog.claims, self._group().id, pipe_id)
-        if found is not None:
-            raise wedged(pipe_id, found[1])
-
     def _take(
         self, row: Claim, limit: int, acknowledger: Acknowledger, lock: Lock, epoch: int
     ) -> list[Found]:
-        """Take the free row at the head; its messages are read first."""
+        """Take the free row at the head; its messages are read first. Only such as were never
+        delivered are prefetched, as they share what happens to one another."""
+        if not (row.deliveries or row.losses):
+            limit = max(limit, self._prefetch_limit - self._prefetch_limit % limit)
         pieces, until = read_left(self.window.readers.get(row.pipe_id), row, limit)
-        now_ms = self._catalog.now_ms()
-        due_ms = now_ms + self.rules.claim_timeout_ms
+        due_ms = (now_ms := self._catalog.now_ms()) + self.rules.claim_timeout_ms
         mine, rows = claims.taken(row, until, self.new_holder(), due_ms, self._version)
         if not self._catalog.claims.replace(row, rows, epoch=epoch):
             return []

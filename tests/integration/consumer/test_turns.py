@@ -15,7 +15,16 @@ import cassq
 from cassq.base.clock import Clock, ManualClock, SystemClock
 from cassq.errors import BackendTimeoutError, ClaimLostError
 from cassq.locks.line import REQUEST_MS, turn_lease
-from cassq.locks.turns import IDLE_MS, LOOK_MS, OVERSTAY_MS, STALE_SHARE, TURN_MS, Turns, TurnState
+from cassq.locks.turns import (
+    IDLE_MS,
+    LOOK_MS,
+    OVERSTAY_MS,
+    STALE_SHARE,
+    TURN_MS,
+    TURN_TIMES,
+    Turns,
+    TurnState,
+)
 from cassq.model.rows import Cursor
 from tests.integration.deadlines import in_threads
 from tests.integration.places import Place
@@ -149,6 +158,66 @@ def test_poppers_of_two_clients_take_turns(opened: Open, clock: ManualClock) -> 
     assert len(turns) >= 400 * 10 // (2 * SOON_MS)
     assert min(turns[:-1]) >= TURN_MS // 10, "a turn lasts while another waits"
     assert max(turns) <= (TURN_MS + SOON_MS) // 10, "it ends though much is claimed ahead"
+
+
+def test_a_turn_lasts_longer_where_taking_it_takes_long(
+    opened: Open, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients = [opened(), opened()]
+    jobs(clients[0], 3000)
+    for client in clients:
+        slow(client, clock, monkeypatch)
+    turns = at_work([client.queue("jobs").popper() for client in clients], clock, 600)
+    assert min(turns[:-1]) >= (TURN_TIMES - 1) * 100 // 10
+    assert max(turns) <= (TURN_TIMES * 100 + 2 * LOOK_MS) // 10
+
+
+def slow(client: cassq.Client, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let raising an epoch take a tenth of a second."""
+    fence = client.ports.catalog.claims.fence
+
+    def fence_slowly(*args: Any) -> Any:
+        clock.advance(0.1)
+        return fence(*args)
+
+    monkeypatch.setattr(client.ports.catalog.claims, "fence", fence_slowly)
+
+
+def test_nothing_is_claimed_ahead_beyond_the_end_of_a_turn(
+    opened: Open, clock: ManualClock
+) -> None:
+    poppers = [jobs(opened(), 3000).popper(), opened().queue("jobs").popper()]
+    turns = at_work(poppers, clock, 400)
+    assert min(turns[:-1]) >= TURN_MS // 10
+    assert max(turns) <= (TURN_MS + 20) // 10
+
+
+def at_work(poppers: list[cassq.Popper], clock: ManualClock, steps: int) -> list[int]:
+    """Let poppers work on each message for 10 ms; how many each turn had."""
+    order: list[int] = []
+    for _ in range(steps):
+        held = [popper.pop(1) for popper in poppers]
+        clock.advance(0.01)
+        for who, popper in enumerate(poppers):
+            order += [who] * len(held[who])
+            popper.commit(held[who])
+            popper.maintain()
+    return [len(list(run)) for _, run in groupby(order)]
+
+
+def test_what_was_given_back_untried_is_claimed_ahead_again(
+    opened: Open, clock: ManualClock
+) -> None:
+    popper = jobs(opened(), 3000).popper()
+    some(popper, clock, TURN_MS)
+    held = popper.pop(1)
+    ahead = len(popper._buffer)
+    assert ahead > 1
+    popper.release(held)
+    assert len(popper._buffer) == 0
+    (again,) = popper.pop(1)
+    assert (again.payload, again.attempts) == (held[0].payload, 1)
+    assert len(popper._buffer) == ahead
 
 
 def test_a_popper_that_gave_way_goes_on_if_the_next_one_never_comes(
