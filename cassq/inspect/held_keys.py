@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from itertools import chain
 from operator import attrgetter
 from typing import Any
 
@@ -31,6 +32,7 @@ from cassq.model.rows import NOTED_MS, Claim, ClaimState, GroupRow, Sample
 FAILED, IN_HAND, DEAD = "failed", "in hand", "dead"
 # How many messages in hand a note has at most: those that were seen first.
 NOTED_MAX = 1000
+PIPES_AT_ONCE = 64
 # How many stuck messages, and how many claimed ones, are read at most to find the key that the most
 # messages wait behind.
 STUCK_READ_MAX = 1000
@@ -170,18 +172,20 @@ def waits_in_hand(policy: GroupPolicy) -> bool:
 def note_of(ports: Ports, group: GroupRow, now_ms: int) -> Sample | None:
     """The note of the messages in hand; None if there are none, or a note was already made in the
     present five minutes. Cost: a read; every five minutes, the claims of the group in live pipes
-    too."""
+    too, of `PIPES_AT_ONCE` at once."""
     catalog, at_ms = ports.catalog, now_ms - now_ms % NOTED_MS
     before = catalog.records.samples(_subject(group.id), NOTED_MS, at_ms - NOTED_MS)
     if before and before[-1].at_ms >= at_ms:
         return None
     known, found = _since(before), _Since()
-    for cursor in catalog.claims.cursors(group.id):
-        if cursor.ack.seq < cursor.chain.seq:
-            for row in catalog.claims.rows(group.id, cursor.pipe_id):
-                for seq in _in_hand_now(row, now_ms):
-                    place = row.pipe_id, seq, row.deliveries
-                    found[place] = known.get(place, now_ms)
+    cursors = catalog.claims.cursors(group.id)
+    pipe_ids = [cursor.pipe_id for cursor in cursors if cursor.ack.seq < cursor.chain.seq]
+    for at in range(0, len(pipe_ids), PIPES_AT_ONCE):
+        listed = catalog.claims.rows_in(group.id, pipe_ids[at : at + PIPES_AT_ONCE])
+        for row in chain.from_iterable(listed):
+            for seq in _in_hand_now(row, now_ms):
+                place = row.pipe_id, seq, row.deliveries
+                found[place] = known.get(place, now_ms)
     kept = sorted(found.items(), key=lambda each: each[1])[:NOTED_MAX]
     data = json.dumps([[*place, since_ms] for place, since_ms in kept], separators=(",", ":"))
     return Sample(_subject(group.id), NOTED_MS, at_ms, data) if kept else None

@@ -257,7 +257,7 @@ class OnSidecars(Ground):
             while True:
                 self._give_up_broken(note)
                 with contextlib.suppress(BackendError):  # servers are still recovering
-                    prover.reap()
+                    prover.reap(only=("repair",))
                 found = prover.dependants(node.told_name)
                 if not found:
                     waited = watch.seconds()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -43,9 +44,9 @@ class Prover:
                 return found
             pause(LOOK_SECONDS)
 
-    def reap(self) -> None:
-        """Do once what a reaper does. Raises BackendError."""
-        self._client.reap()
+    def reap(self, only: Collection[str] | None = None) -> None:
+        """Do once what a reaper does, or some of its passes. Raises BackendError."""
+        self._client.reaper.reap(only=only)
 
     def _attempt(self, alone: bool) -> list[str]:
         try:
