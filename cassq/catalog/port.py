@@ -407,9 +407,17 @@ class Claims(abc.ABC):
     def moves(self, group_id: str, pipe_id: str, seqs: range | None = None) -> list[Move]:
         """The moves out of a pipe, only of `seqs` if given. Cost: a range of the key."""
 
+    def moves_in(self, group_id: str, pipe_ids: Sequence[str]) -> list[list[Move]]:
+        """All `moves` of a group out of each of these pipes. Cost: as for `rows_in`."""
+        return [self.moves(group_id, pipe_id) for pipe_id in pipe_ids]
+
     @abc.abstractmethod
     def removed(self, group_id: str, pipe_id: str) -> list[Removed]:
         """What was removed from a pipe for a group, ordered by start."""
+
+    def removed_in(self, group_id: str, pipe_ids: Sequence[str]) -> list[list[Removed]]:
+        """`removed` for each of these pipes. Cost: as for `rows_in`."""
+        return [self.removed(group_id, pipe_id) for pipe_id in pipe_ids]
 
     # --- candidates for the reaper, whose conditional writes decide ---------------------------
 

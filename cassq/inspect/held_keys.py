@@ -32,7 +32,7 @@ from cassq.model.rows import NOTED_MS, Claim, ClaimState, GroupRow, Sample
 FAILED, IN_HAND, DEAD = "failed", "in hand", "dead"
 # How many messages in hand a note has at most: those that were seen first.
 NOTED_MAX = 1000
-PIPES_AT_ONCE = 64
+PIPES_AT_ONCE = 64  # of how many pipes the claims are read at once
 # How many stuck messages, and how many claimed ones, are read at most to find the key that the most
 # messages wait behind.
 STUCK_READ_MAX = 1000

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 from cassq.catalog.port import Catalog, limit_names
 from cassq.errors import CorruptionError
 from cassq.extents.port import ExtentMissingError, Slice
-from cassq.inspect.held_keys import failed_before, long_in_hand, waits_in_hand
+from cassq.inspect.held_keys import PIPES_AT_ONCE, failed_before, long_in_hand, waits_in_hand
 from cassq.lifecycle.dead_keys import held_by_letters
 from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.sealing import seen_end
@@ -138,6 +138,25 @@ def view_of(catalog: Catalog, group_id: str, pipe_id: str, cursor: Cursor | None
     return GroupView(cursor, rows, moves, catalog.claims.removed(group_id, pipe_id))
 
 
+def views_of(
+    catalog: Catalog, group_id: str, pipes: Sequence[PipeRow], cursors: Mapping[str, Cursor]
+) -> Iterator[GroupView]:
+    """`view_of` each of some pipes, in their order. cursors: by pipe. Cost: on networked catalogs
+    three rounds of reads for every `PIPES_AT_ONCE` pipes with a cursor."""
+    claims = catalog.claims
+    for at in range(0, len(pipes), PIPES_AT_ONCE):
+        some = pipes[at : at + PIPES_AT_ONCE]
+        known = [pipe.id for pipe in some if pipe.id in cursors]
+        rows, moves = claims.rows_in(group_id, known), claims.moves_in(group_id, known)
+        read = zip(rows, moves, claims.removed_in(group_id, known), strict=True)
+        views = {
+            pipe_id: GroupView(cursors[pipe_id], *parts)
+            for pipe_id, parts in zip(known, read, strict=True)
+        }
+        for pipe in some:
+            yield views.get(pipe.id) or GroupView(None)
+
+
 def queue_stats(ports: Ports, queue: QueueRow) -> QueueStats:
     """The statistics of a queue. Cost: its live pipes, and the open claims of each group, however
     many pipes were retired; for the ages, a frame for each group, and two for each timer pipe that
@@ -173,12 +192,11 @@ def _steady(ports: Ports, queue: QueueRow, look: Callable[[], S]) -> S:
 
 
 def _look_at(
-    ports: Ports, group: GroupRow, pipes: Iterable[PipeRow], retired: RetiredSum | None
+    ports: Ports, group: GroupRow, pipes: Sequence[PipeRow], retired: RetiredSum | None
 ) -> GroupStats:
     catalog, found = ports.catalog, GroupStats()
     cursors = {cursor.pipe_id: cursor for cursor in catalog.claims.cursors(group.id)}
-    for pipe in pipes:
-        view = view_of(catalog, group.id, pipe.id, cursors.get(pipe.id))
+    for pipe, view in zip(pipes, views_of(catalog, group.id, pipes, cursors), strict=True):
         end_seq, timed = seen_end(ports.store, pipe), pipe.timer_ms is not None
         found.add(tally(view, catalog.now_ms()).up_to(end_seq, timed=timed), pipe.priority)
     if retired is not None:
@@ -210,8 +228,7 @@ def _look(ports: Ports, queue: QueueRow) -> QueueStats:
         for_it = [pipe for pipe in pipes if pipe.is_for(group.id)]
         ages: list[float] = []
         rows: list[Claim] = []
-        for pipe in for_it:
-            view = view_of(catalog, group.id, pipe.id, cursors.get(pipe.id))
+        for pipe, view in zip(for_it, views_of(catalog, group.id, for_it, cursors), strict=True):
             timed = pipe.timer_ms is not None
             mine.add(tally(view, now_ms).up_to(ends[pipe.id], timed=timed), pipe.priority)
             rows += view.rows

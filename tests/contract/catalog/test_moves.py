@@ -87,6 +87,17 @@ def test_intents_are_withdrawn_by_the_write_that_ends_the_claim(consumer: Consum
     assert consumer.catalog.claims.removed("q/default", "p") == removed
 
 
+def test_the_moves_and_removals_of_several_pipes_are_those_of_each(consumer: Consumer) -> None:
+    held, claims = consumer.claim(5), consumer.catalog.claims
+    removed = [Removed("q/default", "p", 1, 2, Reason.MERGED, 7)]
+    assert claims.replace(held, consumer.acked(held, 1, 2), removed=removed)
+    (held,) = consumer.rows
+    moves = [move_row(3, 10), move_row(4, 11)]
+    assert claims.intend_many(moves, held)
+    assert claims.moves_in("q/default", ["none", "p"]) == [[], moves]
+    assert claims.removed_in("q/default", ["p", "none"]) == [removed, []]
+
+
 def test_what_is_settled_is_not_withdrawn(consumer: Consumer) -> None:
     held = consumer.claim(1)
     move = move_row(0, 10)

@@ -27,6 +27,7 @@ from cassq.errors import (
     BackendUnavailableError,
     CorruptionError,
 )
+from cassq.inspect.stats import view_of, views_of
 from cassq.message.frames import Place
 from cassq.message.ranges import EMPTY, RangeSet
 from cassq.model import claims
@@ -156,6 +157,20 @@ def test_several_pipes_are_fenced_in_one_round_and_read_in_one(open_consumer: Op
     cql.rounds.clear()
     assert consumer.catalog.claims.rows_in("q/default", pipe_ids) == [[row] for row in claimed]
     assert cql.rounds == {"read": 1}
+
+
+def test_the_views_of_several_pipes_are_read_in_three_rounds(open_consumer: Open) -> None:
+    consumer, cql = open_consumer()
+    catalog, pipe_ids = consumer.catalog, ["p2", "p"]
+    for pipe_id in pipe_ids:
+        Consumer(catalog, pipe_id=pipe_id).claim(5)
+    pipes = [pipe for pipe in map(catalog.pipes.by_id, pipe_ids) if pipe is not None]
+    cursors = {cursor.pipe_id: cursor for cursor in catalog.claims.cursors("q/default")}
+    cql.rounds.clear()
+    found = list(views_of(catalog, "q/default", pipes, cursors))
+    assert cql.rounds == {"read": 3}
+    assert found == [view_of(catalog, "q/default", each, cursors[each]) for each in pipe_ids]
+    assert [len(view.rows) for view in found] == [1, 1]
 
 
 def test_a_lost_race_for_the_chain_costs_nothing_more(open_consumer: Open) -> None:

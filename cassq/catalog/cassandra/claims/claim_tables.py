@@ -266,14 +266,28 @@ class CassandraClaims(Claims):
         first, last = (0, SEQ_MAX) if seqs is None else (seqs.start, seqs.stop)
         return cql.moves_of(key, self._cql.read(cql.MOVES, (*key, first, last)))
 
+    def moves_in(self, group_id: str, pipe_ids: Sequence[str]) -> list[list[Move]]:
+        """Cost: one round of reads."""
+        keys = [(group_id, pipe_id) for pipe_id in pipe_ids]
+        listed = self._cql.read_many((cql.MOVES, (*key, 0, SEQ_MAX)) for key in keys)
+        return [cql.moves_of(key, rows) for key, rows in zip(keys, listed, strict=True)]
+
     def _moves(self, key: cql.Key, seqs: range) -> list[Move]:
         values = (*key, seqs.start, seqs.stop)
         return cql.moves_of(key, self._cql.read(cql.MOVES, values, serial=True))
 
     def removed(self, group_id: str, pipe_id: str) -> list[Removed]:
         """Cost: one read."""
-        key = (group_id, pipe_id)
-        return [cql.removed_of(key, row) for row in self._cql.read(cql.REMOVED, key)]
+        return self.removed_in(group_id, [pipe_id])[0]
+
+    def removed_in(self, group_id: str, pipe_ids: Sequence[str]) -> list[list[Removed]]:
+        """Cost: one round of reads."""
+        keys = [(group_id, pipe_id) for pipe_id in pipe_ids]
+        listed = self._cql.read_many((cql.REMOVED, key) for key in keys)
+        return [
+            [cql.removed_of(key, row) for row in rows]
+            for key, rows in zip(keys, listed, strict=True)
+        ]
 
     # --- due claims ---------------------------------------------------------------------------
 
