@@ -169,10 +169,14 @@ class Limits:
         return min(wanted, shares[0].left)
 
     def _left(self, now_us: int) -> deque[Share]:
-        """The shares whose slots may still be used; forgets those whose time is over."""
-        while self._shares and now_us > self._shares[0].end_us:
-            self._shares.popleft()
-        return self._shares
+        """The shares whose slots may still be used; forgets those whose time is over, and such as
+        were reserved while this popper's clock was wrong."""
+        shares = self._shares
+        while shares and now_us > shares[0].end_us:
+            shares.popleft()
+        if shares and self._slots and shares[0].begin_us - now_us > _furthest_us(self._slots):
+            shares.clear()
+        return shares
 
     def _use(self, count: int) -> None:
         """Use up slots, the first ones first."""
@@ -186,12 +190,13 @@ class Limits:
 
     def _to_reserve(self, slots: Slots, wanted: int, now_us: int, text: str) -> int:
         """How many slots to reserve: a share; or, where reserving takes long, twice as many as the
-        last time if those were used up before their time was over, and else as many as were used.
-        text: the shared one, which tells whether others have reserved any since."""
+        last time if those were used up before their time was over, or if all of them were over
+        before this popper could use any, and else as many as were used. text: the shared one, which
+        tells whether others have reserved any since."""
         alone = text == limits.next_as_text(self._next_us, slots, self._name)
         times = RESERVED_TIMES if alone else RESERVED_BESIDE_TIMES
         most = min(RESERVED_US_MAX, times * self._took_us) // slots.slot_us
-        likely = 2 * self._count if now_us < self._next_us else self._used
+        likely = self._used if self._used and now_us >= self._next_us else 2 * self._count
         return max(1, min(wanted, slots.most), min(likely, most))
 
     def _reserve(self, slots: Slots, wanted: int, now_us: int) -> None:
@@ -201,6 +206,8 @@ class Limits:
         for _ in attempts(self._clock, SWAPS_MAX):
             text = self._leases.shared(self._rate_name)
             next_us = limits.next_us_of(text, slots)
+            if next_us - ready_us > _furthest_us(slots):
+                next_us = 0
             count = self._to_reserve(slots, wanted, now_us, text)
             found = limits.reserved(slots, next_us, ready_us, count)
             if not found:
@@ -299,3 +306,9 @@ class Limits:
                     continue
             self._permits, self._until_ms = after
             return
+
+
+def _furthest_us(slots: Slots) -> int:
+    """How far ahead a slot can be that is not reserved yet. If one is further, a popper reserved
+    those before it while its clock was wrong."""
+    return limits.AHEAD_US + TOOK_US_MAX + max(slots.most * slots.slot_us, RESERVED_US_MAX)

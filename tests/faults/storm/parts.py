@@ -41,7 +41,9 @@ POP_AGAIN_SECONDS = 0.1
 # many times as long as that takes: on servers that are busy, looking slows down the others.
 IDLE_SECONDS, LOOKS_SHARE = 3.0, 2.0
 _CLONE_NEWNET = 0x40000000
-DRAINED_AT_ONCE = 500
+# How many messages it pops at once, and for how long it waits for them: where a group has a rate,
+# the next ones may come only after a moment.
+DRAINED_AT_ONCE, DRAIN_WAIT_SECONDS = 500, 1.0
 # At the end: for how long no tick of a schedule may be pushed while one is due; and how long a pass
 # goes on with ticks that were missed.
 TICKS_SECONDS, PASS_SECONDS = 120.0, 5.0
@@ -434,7 +436,7 @@ class Drainer:
         """Pop and commit until nothing is waiting at this moment."""
         while not enough.is_set():
             called_ns = now_ns()
-            messages = list(self._popper.pop(DRAINED_AT_ONCE))
+            messages = list(self._popper.pop(DRAINED_AT_ONCE, DRAIN_WAIT_SECONDS))
             if not messages:
                 return
             batch = next(self._batches)
