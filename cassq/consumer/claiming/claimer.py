@@ -658,10 +658,7 @@ class Claimer:
     def _take(
         self, row: Claim, limit: int, acknowledger: Acknowledger, lock: Lock, epoch: int
     ) -> list[Found]:
-        """Take the free row at the head; its messages are read first. Only such as were never
-        delivered are prefetched, as they share what happens to one another."""
-        if not (row.deliveries or row.losses):
-            limit = max(limit, self._prefetch_limit - self._prefetch_limit % limit)
+        """Take the free row at the head; its messages are read first."""
         pieces, until = read_left(self.window.readers.get(row.pipe_id), row, limit)
         due_ms = (now_ms := self._catalog.now_ms()) + self.rules.claim_timeout_ms
         mine, rows = claims.taken(row, until, self.new_holder(), due_ms, self._version)
