@@ -381,13 +381,21 @@ def test_slow_rates_are_kept_by_poppers_that_come_and_go(
     assert len(times) >= 9
 
 
-def test_a_rate_that_is_raised_counts_from_then_on(timed: cassq.Client, clock: ManualClock) -> None:
-    queue = timed.create_queue("jobs", rate="1/h")
+def two_seconds_after(
+    timed: cassq.Client, clock: ManualClock, before: str, after: str
+) -> cassq.Popper:
+    """The popper of a queue whose rate was changed two seconds ago, after it had a message."""
+    queue = timed.create_queue("jobs", rate=before)
     push(queue, 20)
     popper = queue.popper()
-    popper.commit(popper.pop(10))
-    queue.update(rate="100/s")
+    popper.commit(popper.pop(1))
+    queue.update(rate=after)
     clock.advance(2.0)
+    return popper
+
+
+def test_a_rate_that_is_raised_counts_from_then_on(timed: cassq.Client, clock: ManualClock) -> None:
+    popper = two_seconds_after(timed, clock, "1/h", "100/s")
     found = popper.pop(1)
     assert found, "what was reserved for an hour holds up nothing"
     popper.commit(found)
@@ -396,12 +404,7 @@ def test_a_rate_that_is_raised_counts_from_then_on(timed: cassq.Client, clock: M
 def test_a_rate_that_is_lowered_counts_from_then_on(
     timed: cassq.Client, clock: ManualClock
 ) -> None:
-    queue = timed.create_queue("jobs", rate="100/s")
-    push(queue, 20)
-    popper = queue.popper()
-    popper.commit(popper.pop(1))
-    queue.update(rate="1/h")
-    clock.advance(2.0)
+    popper = two_seconds_after(timed, clock, "100/s", "1/h")
     assert not popper.pop(10), "there was one less than an hour ago"
     clock.advance(1.1 * 3600)
     assert len(popper.pop(10)) == 1
