@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import defaultdict
 from collections.abc import Callable
@@ -34,6 +35,8 @@ from tests.simulation.worlds.simdisk import Platter, SimDisk
 DRAIN_SECONDS = 150.0  # a burial that was interrupted is taken up again after 30
 # What was given back with the wall clock ahead stays delayed, if it is set back over a reboot.
 SET_BACK_SECONDS = 20 * 3600.0
+DRAIN_STEP = 0.5  # in seconds, when nothing can be popped ...
+LATE_STEP = 60.0  # ... and after the time in which all else is drained
 ROUNDS_MAX = 2000
 
 
@@ -303,7 +306,8 @@ class World:
         clock = self.scheduler.clock
         started_ms = clock.boot_ms()
         set_back = self.scenario.jump_rate and self.scenario.cuts
-        limit = (SET_BACK_SECONDS if set_back else DRAIN_SECONDS) + self._rate_seconds()
+        prompt = DRAIN_SECONDS + self._rate_seconds()
+        limit = SET_BACK_SECONDS + prompt if set_back else prompt
         poppers: dict[tuple[str, str], Any] = {}
         for _ in range(ROUNDS_MAX):
             found = 0
@@ -318,7 +322,8 @@ class World:
             if not found and self.is_quiet():
                 break
             if not found:
-                clock.advance(0.5 if clock.boot_ms() - started_ms < DRAIN_SECONDS * 1000 else 60)
+                late = clock.boot_ms() - started_ms >= prompt * 1000
+                clock.advance(LATE_STEP if late else DRAIN_STEP)
             if clock.boot_ms() - started_ms > limit * 1000:
                 raise BrokenPromiseError(
                     f"not drained after {limit:.0f} s: {self.checker.leftovers()}"
@@ -329,12 +334,13 @@ class World:
             popper.close()
 
     def _rate_seconds(self) -> float:
-        """How long a group may take for all messages because of its rate, or that of keys."""
+        """How long a group may take for all messages because of its rate, or that of keys: it is
+        asked once in a step, and a key then has one message at most."""
         rates = [policy.get("rate") for policy in self.scenario.policy.values()]
         rates.append(self.scenario.rate_per_key)
         allowed = [rate_of(rate) for rate in rates if rate is not None]
-        slowest = (-(-self.scenario.messages // most) * ms / 1000 for most, ms in allowed)
-        return max(slowest, default=0.0)
+        steps = (math.ceil(ms / most / (1000 * DRAIN_STEP)) for most, ms in allowed)
+        return self.pushed * DRAIN_STEP * max(steps, default=0)
 
     def _drain_group(self, client: SteppedClient, popper: Any) -> int:
         found = 0
