@@ -103,8 +103,9 @@ class Settler:
 
     @property
     def overdue(self) -> bool:
-        """Whether acks were collected for long enough. Called only while there are any."""
-        return self._catalog.now_ms() >= self.flush_ms
+        """Whether acks were collected for long enough. Called only while there are any. In an
+        exclusive group these could not be written at once, and all that follows waits for them."""
+        return self._claimer.exclusive or self._catalog.now_ms() >= self.flush_ms
 
     @property
     def giving(self) -> bool:

@@ -33,8 +33,8 @@ from cassq.model.rows import Cursor
 logger: logging.Logger = logging.getLogger("cassq")
 
 TURN_MS = 200  # how long a popper may keep its turn while others wait
-# It lasts at least this many times as long as it took from taking the lock to the first claim, so
-# that little of the time is spent between turns; but not longer than this.
+# It lasts at least this many times as long as it took to take the lock and raise the epoch, so that
+# little of the time is spent between turns; but not longer than this.
 TURN_TIMES, TURN_MS_MAX = 8, 1000
 IDLE_MS = 200  # how long it may keep a turn that it does not use
 OVERSTAY_MS = 400  # how long a popper may keep what it claimed ahead while others wait
@@ -88,7 +88,7 @@ class HeldTurn(Lock):
         self.waited_ms: int | None = None
         self.begun_ms: int = now_ms
         self.locked_ms: int = now_ms
-        self.turn_ms: int = 0  # not known until the first claim
+        self.turn_ms: int = TURN_MS
         self.used_ms: int = now_ms
         self.looked_ms: int = now_ms
         self.released: threading.Event = threading.Event()
@@ -119,9 +119,14 @@ class HeldTurn(Lock):
         else:
             self._turns.rest(self, used=True)
 
+    def fenced(self, epoch: int) -> None:
+        """Note that the pipe's epoch was raised for this turn."""
+        self.epoch = epoch
+        took_ms = self._turns.now_ms() - self.locked_ms
+        self.turn_ms = min(max(TURN_MS, TURN_TIMES * took_ms), TURN_MS_MAX)
+
     def put_down(self) -> None:
         """Nothing could be claimed: keep the lock, as long as it would be kept anyway."""
-        self.turn_ms = self.turn_ms or TURN_MS  # how long the first claim takes is not known then
         self._turns.rest(self, used=False)
 
     def end(self) -> None:
@@ -131,9 +136,6 @@ class HeldTurn(Lock):
     def hand_out(self, cursor: Cursor | None, settled: Callable[[], bool], now_ms: int) -> None:
         """Note that messages were claimed. cursor: after that, if all before them is acked."""
         self.cursor, self.settled = cursor, settled
-        if not self.turn_ms:
-            took_ms = now_ms - self.locked_ms
-            self.turn_ms = min(max(TURN_MS, TURN_TIMES * took_ms), TURN_MS_MAX)
         with self._renewing:
             self._stale = now_ms - self.renewed_ms >= _RENEWED_AFTER * self.ttl_ms
 
@@ -175,7 +177,7 @@ class HeldTurn(Lock):
 
     def _left_ms(self, now_ms: int) -> int:
         """How much of the turn is left, if another client waits."""
-        return max(TURN_MS, self.turn_ms) - (now_ms - self.locked_ms)
+        return self.turn_ms - (now_ms - self.locked_ms)
 
     def gives_way(self, now_ms: int) -> bool:
         """Whether the next turn is another popper's."""

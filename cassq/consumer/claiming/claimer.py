@@ -3,8 +3,8 @@
 Messages form one line. Those that were never claimed stand in it by push time, from the candidate
 pipes in turn; those that failed, or were delayed, by due time; those given back untried, or whose
 popper vanished, at the front. Where priorities are used each has a line, and the greatest comes
-first, but every `priority_share`th claim begins with the least. In exclusive groups the claimer
-takes a pipe's lock before it claims anything in it, and delivers its messages in order.
+first, but every `priority_share`th claim begins with the least. In exclusive groups messages
+are claimed in order, by `cassq.consumer.claiming.ordered`.
 """
 
 from __future__ import annotations
@@ -15,27 +15,23 @@ from dataclasses import replace
 from itertools import count
 
 from cassq.base.sharing import BESIDE_MS, answered
-from cassq.catalog.cover import fault, fault_now, wedged
-from cassq.catalog.port import pipe_lock
 from cassq.consumer.claiming.candidates import REFRESH_MS, UNREADABLE, CandidatePipes, PipeView
 from cassq.consumer.claiming.new_claims import ROUNDS_MAX, ClaimRequest, NewClaims
+from cassq.consumer.claiming.ordered import OrderedClaims, RowVerbs
 from cassq.consumer.claiming.parts import LanePart
-from cassq.consumer.claiming.redelivery import Found, Redelivery, read_left
+from cassq.consumer.claiming.redelivery import Found, Redelivery
 from cassq.consumer.claiming.reserving import Reserving
-from cassq.consumer.delivery import TURN_MS, Acknowledger, Delivery
+from cassq.consumer.delivery import TURN_MS, Acknowledger
 from cassq.consumer.group_health import GroupHealth, freed
-from cassq.consumer.pace import PREFETCH_SECONDS
-from cassq.errors import CassqError, CorruptionError, GroupNotFoundError, QueueNotFoundError
+from cassq.errors import CassqError, CorruptionError
 from cassq.extents.port import ExtentMissingError, ExtentUnavailableError
 from cassq.lifecycle.expiry import Expiry
 from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.retries import DeadLetterFn, dead_letter_or_leave
 from cassq.lifecycle.timers import Timers
-from cassq.locks.port import Lock
-from cassq.locks.turns import STALE_SHARE, HeldTurn, Turns
 from cassq.model import claims
 from cassq.model.queues import Rules, rules_of
-from cassq.model.rows import Claim, ClaimState, Cursor, GroupRow, QueueRow
+from cassq.model.rows import Claim, ClaimState, GroupRow, QueueRow
 
 logger: logging.Logger = logging.getLogger("cassq")
 
@@ -105,9 +101,11 @@ class Claimer:
         self.passed_suspects: bool = False  # whether the last `claim` left some for that reason
         self._warned_sick = False  # since something last succeeded here
         self._owed: list[Claim] = []  # spent rows that an exclusive group's consumer gave back
-        self._turns = ports.turns if self.exclusive else None
-        self._locked_out = False  # whether another popper had the lock at the last `claim`
-        self._line_seconds = 0.0  # if so, in how many seconds to try again
+        self._ordered: OrderedClaims | None = None
+        if self.exclusive:
+            verbs = RowVerbs(self.freed, self.is_spent, self.dead_letter, self.expired)
+            claimed_by = self.name, self.window, self.new_claims
+            self._ordered = OrderedClaims(ports, queue, group, *claimed_by, verbs)
 
     def new_holder(self, *, singly: bool = False) -> str:
         """The holder of a new claim. singly: see `claims.single_holder_name`."""
@@ -144,7 +142,9 @@ class Claimer:
         most = policy.max_claim_messages
         limit, self._prefetch_limit = min(limit, most), min(prefetch_limit, most)
         self.window.away = None
-        self._locked_out = self.passed_suspects = False
+        self.passed_suspects = False
+        if self._ordered is not None:
+            self._ordered.locked_out = False
         now_ms = began_ms
         fresh = self.window.is_stale(now_ms) and self._refresh(old_ms=REFRESH_MS)
         if self.window.top or self._leveled:
@@ -161,7 +161,7 @@ class Claimer:
                 if found:
                     self.window.claimed(view)
                     return found
-                if policy.strict and self._locked_out:
+                if policy.strict and self._is_locked_out():
                     return []
                 if policy.strict and self._is_unacked(view):
                     break  # nothing may be delivered before it, not even merged dead letters
@@ -250,12 +250,10 @@ class Claimer:
         self, view: PipeView, limit: int, acknowledger: Acknowledger, *, joint: bool = False
     ) -> list[Found]:
         try:
-            if self.exclusive:
-                return self._claim_exclusively(view, limit, acknowledger)
             request = ClaimRequest(
                 self.new_holder(), acknowledger, self.rules, limit, self._prefetch_limit, joint
             )
-            return self.new_claims.claim(view, request)
+            return (self._ordered or self.new_claims).claim(view, request)
         except UNREADABLE as exc:
             view.cursor = None  # by the next try, another popper may have continued past it
             self.window.pass_over(view.row.id, exc)
@@ -467,209 +465,31 @@ class Claimer:
 
     # --- exclusive groups ---------------------------------------------------------------------
 
-    def _claim_exclusively(
-        self, view: PipeView, limit: int, acknowledger: Acknowledger
-    ) -> list[Found]:
-        """Lock the pipe, take over what the lock's last holder left, and continue in order."""
-        if not self.window.follows(view):
-            return []
-        if self._turns is not None:
-            return self._claim_in_turn(self._turns, view, limit, acknowledger)
-        group, timeout_ms = self._group(), self.rules.claim_timeout_ms
-        # Read again: a lock on a pipe retired meanwhile would be left behind.
-        before = self._catalog.claims.cursor(group.id, view.row.id)
-        if before is None:
-            self.window.forget(view)
-            return []
-        if before.ack.seq >= self.window.end_seq(view):
-            view.cursor = before
-            return []
-        lock = self._ports.locker.acquire(pipe_lock(group.id, view.row.id), timeout_ms)
-        if lock is None:
-            return []
-        found: list[Found] = []
-        try:
-            cursor = self._catalog.claims.cursor(group.id, view.row.id)
-            # Checked after the cursor was read: if another popper took the lock since, it either
-            # fenced before, and then the lock is not ours, or will later, and then the
-            # compare-and-set fails.
-            fenced = cursor and lock.held() and self._catalog.claims.fence(cursor, self.name)
-            if fenced:
-                view.cursor = fenced
-                found = self._claim_in_order(view, fenced, limit, acknowledger, lock)
-            elif cursor is None:
-                self.window.forget(view)
-        finally:
-            if not found:
-                view.cursor = None
-                lock.release()
-        return found
-
-    def _claim_in_turn(
-        self, turns: Turns, view: PipeView, limit: int, acknowledger: Acknowledger
-    ) -> list[Found]:
-        """The same with a lock that is kept from pop to pop. Cost: that of a claim; if the lock is
-        not ours yet, also two reads, taking the lock, and raising the epoch."""
-        group, timeout_ms = self._group(), self.rules.claim_timeout_ms
-        name = pipe_lock(group.id, view.row.id)
-        turn, self._locked_out = turns.resume(name, self.name, timeout_ms)
-        now_ms = self._ports.clock.boot_ms()
-        if turn is not None:
-            self._prefetch_limit = turn.fit(self._prefetch_limit, PREFETCH_SECONDS, now_ms)
-            if turn.lapses_early(now_ms):
-                turn = self._renewed(turn, view)
-        if turn is None and not self._locked_out:
-            before = self._catalog.claims.cursor(group.id, view.row.id)
-            if before is None:
-                self.window.forget(view)
-                return []
-            if before.ack.seq >= view.end_seq:
-                view.cursor = before
-                return []
-            strict = self._policies[0].strict
-            turn = turns.begin(name, group.id, self.name, timeout_ms, in_line=strict)
-            self._locked_out = turn is None
-        if turn is None:
-            self._line_seconds = turns.line_seconds(name, group.id)
-            return []
-        found: list[Found] = []
-        try:
-            found = self._claim_with(turn, view, limit, acknowledger)
-        finally:
-            if not found:
-                view.cursor = turn.cursor
-                turn.put_down()
-        if not found:
-            return []
-        ((delivery, _),) = found
-        # Once this delivery is acked, all below the chain is, if it is everything unacked there.
-        cursor, row = view.cursor, delivery.rows[0]
-        whole = cursor is not None and (row.start, row.end) == (cursor.ack.seq, cursor.chain.seq)
-        now_ms = self._ports.clock.boot_ms()
-        turn.hand_out(cursor if whole else None, lambda: delivery.is_acked, now_ms)
-        return found
-
-    def _renewed(self, turn: HeldTurn, view: PipeView) -> HeldTurn | None:
-        """A turn with its lock renewed; None if it is over. Cost: a read, and `Lock.renew`."""
-        try:
-            # Read first, as in `_claim_exclusively`.
-            cursor = self._catalog.claims.cursor(self._group().id, view.row.id)
-            now_ms = self._ports.clock.boot_ms()
-            if cursor is not None and turn.refresh(now_ms, always=True):
-                return turn
-        except BaseException:
-            turn.put_down()
-            raise
-        turn.end()
-        return None
-
-    def _claim_with(
-        self, turn: HeldTurn, view: PipeView, limit: int, acknowledger: Acknowledger
-    ) -> list[Found]:
-        """Claim in a turn of ours: from where it stopped, or from the cursor as read now."""
-        if turn.cursor is not None:
-            cursor = view.cursor = turn.cursor
-            if cursor.ack.seq >= view.end_seq:
-                return []
-            turn.cursor = None
-            found = self._claim_in_order(view, cursor, limit, acknowledger, turn)
-            if found:
-                return found
-        read = self._catalog.claims.cursor(self._group().id, view.row.id)
-        if read is None:
-            self.window.forget(view)
-        # Read before the lock is checked, as in `_claim_exclusively`.
-        elif turn.epoch is None and turn.held():
-            read = self._catalog.claims.fence(read, self.name)
-            turn.epoch = read.epoch if read is not None else None
-        if read is None or read.epoch != turn.epoch:
-            turn.end()
-            return []
-        view.cursor = read
-        if read.ack.seq >= view.end_seq:
-            turn.cursor = read
-            return []
-        return self._claim_in_order(view, read, limit, acknowledger, turn)
-
     def maintain_within(self) -> float | None:
         """In how many seconds `maintain_turns`, or `reserving.maintain`, is due after a claim;
         None if no locks are kept."""
-        if self._turns is None:
-            return None if self.exclusive else TURN_MS / 1000
-        return self._turns.due_seconds(self.name)
+        return TURN_MS / 1000 if self._ordered is None else self._ordered.maintain_within()
 
     def overstays(self) -> bool:
         """Whether another popper has waited too long while this one works on what it prefetched."""
-        return self._turns is not None and self._turns.overstays(self.name)
+        return self._ordered is not None and self._ordered.overstays()
 
     def maintain_turns(self, *, leave: bool) -> float:
-        """Renew kept locks, and release those that are not used or that others want. Returns the
-        seconds until the next time. leave: this popper takes nothing for the moment."""
-        if self._turns is None:
-            return 3600.0
-        try:
-            leave = leave or self._queue().policy.pop_paused
-        except (QueueNotFoundError, GroupNotFoundError):
-            leave = True
-        return self._turns.maintain(self.name, leave=leave)
+        """`OrderedClaims.maintain`."""
+        return 3600.0 if self._ordered is None else self._ordered.maintain(leave=leave)
+
+    def _is_locked_out(self) -> bool:
+        return self._ordered is not None and self._ordered.locked_out
 
     def _is_unacked(self, view: PipeView) -> bool:
         """Whether anything in a pipe is unacked now: what a moment ago was may have expired."""
         view.cursor = view.cursor or self._catalog.claims.cursor(self._group().id, view.row.id)
         return self.window.waiting(view)
 
-    def _claim_in_order(
-        self, view: PipeView, cursor: Cursor, limit: int, acknowledger: Acknowledger, lock: Lock
-    ) -> list[Found]:
-        key = cursor.group_id, cursor.pipe_id
-        for _ in range(ROUNDS_MAX):
-            all_acked = cursor.ack.seq == cursor.chain.seq
-            rows = [] if all_acked else self._catalog.claims.rows(*key)
-            # It may also be that the ack offset has moved since.
-            if fault(cursor, rows) and (found := fault_now(self._catalog.claims, *key)):
-                raise wedged(cursor.pipe_id, found[1])  # nothing may pass it
-            row = next((row for row in rows if row.state is not ClaimState.DONE), None)
-            if row is None:
-                request = ClaimRequest(
-                    self.new_holder(), acknowledger, self.rules, limit, self._prefetch_limit
-                )
-                self.new_claims.claim_for([request], view, lock)
-                return [request.found] if request.found is not None else []
-            if row.state is ClaimState.HELD:
-                if self._turns is not None and self._is_nearly_due(row):
-                    return []  # a kept lock may lapse a little earlier than the claim
-                # We have its holder's lock now, so we may free it, whatever its deadline.
-                if not self._catalog.claims.replace(row, self.freed(row), epoch=cursor.epoch):
-                    return []
-            elif row.due_ms > self._catalog.now_ms():
-                return []  # the first message is not due yet: nothing may pass it
-            elif self.is_spent(row):
-                if not self.dead_letter(row):
-                    return []
-            elif not self.expired(row, cursor.epoch):
-                return self._take(row, limit, acknowledger, lock, cursor.epoch)
-        return []
-
-    def _is_nearly_due(self, row: Claim) -> bool:
-        """Whether a held claim expires within the time that its holder's lock may lapse earlier."""
-        left_ms = row.due_ms - self._catalog.now_ms()
-        return 0 < left_ms <= STALE_SHARE * self.rules.claim_timeout_ms
-
-    def _take(
-        self, row: Claim, limit: int, acknowledger: Acknowledger, lock: Lock, epoch: int
-    ) -> list[Found]:
-        """Take the free row at the head; its messages are read first."""
-        pieces, until = read_left(self.window.readers.get(row.pipe_id), row, limit)
-        due_ms = (now_ms := self._catalog.now_ms()) + self.rules.claim_timeout_ms
-        mine, rows = claims.taken(row, until, self.new_holder(), due_ms, self._version)
-        if not self._catalog.claims.replace(row, rows, epoch=epoch):
-            return []
-        return [(Delivery(acknowledger, [mine], now_ms, lock, epoch), pieces)]
-
     def until_due(self, most: float) -> float:
         """Seconds until the next free row comes due or held row expires; at most `most`."""
-        if self._locked_out and not self.paused:
-            return min(most, self._line_seconds)
+        if self._ordered is not None and self._ordered.locked_out and not self.paused:
+            return min(most, self._ordered.line_seconds)
         without = self.window.left_alone()
         due_ms = self._catalog.claims.next_due_ms(self._group().id, without=tuple(without))
         if due_ms is None or self.exclusive or self.paused or self.passed_suspects:
@@ -691,7 +511,7 @@ class Claimer:
     def close(self) -> None:
         """Release kept locks, reservations, file handles and mappings."""
         self.reserving.give_back()
-        if self._turns is not None:
-            self._turns.leave(self.name)
+        if self._ordered is not None:
+            self._ordered.close()
         self.window.close()
         self.timers.close()

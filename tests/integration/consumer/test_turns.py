@@ -207,6 +207,21 @@ def at_work(
     return [len(list(run)) for _, run in groupby(order)]
 
 
+def test_what_was_given_back_untried_is_claimed_ahead_again(
+    opened: Open, clock: ManualClock
+) -> None:
+    popper = jobs(opened(), 3000).popper()
+    some(popper, clock, TURN_MS)
+    held = popper.pop(1)
+    ahead = len(popper._buffer)
+    assert ahead > 1
+    popper.release(held)
+    assert len(popper._buffer) == 0
+    (again,) = popper.pop(1)
+    assert (again.payload, again.attempts) == (held[0].payload, 1)
+    assert len(popper._buffer) == ahead
+
+
 def test_a_popper_that_gave_way_goes_on_if_the_next_one_never_comes(
     opened: Open, clock: ManualClock
 ) -> None:

@@ -131,6 +131,28 @@ def test_an_ack_that_was_not_written_is_written_again(
     assert scene.other.queue("jobs").popper().pop(10) == []
 
 
+@pytest.mark.parametrize("lose", ["before", "after"])
+def test_what_was_claimed_ahead_in_order_waits_until_the_ack_before_it_is_written(
+    scene: Scene, clock: ManualClock, lose: str
+) -> None:
+    queue = scene.mine.create_queue("jobs", consistency="cp", claim_timeout=TIMEOUT)
+    push(queue, *numbers(100))
+    popper = queue.popper()
+    messages = iter(popper)
+    message = next(messages)
+    while len(popper._buffer) < 2:
+        clock.advance(0.01)
+        message.ack()
+        message = next(messages)
+    scene.claims.lose = lose
+    with pytest.raises(BackendTimeoutError):
+        message.ack()
+    following = popper.pop(1)
+    assert payloads(following) == [b"%d" % (int(message.payload) + 1)]
+    acked = scene.other.queue("jobs").stats().groups["default"].committed
+    assert acked == int(following[0].payload), "all before it"
+
+
 @pytest.mark.parametrize("consistency", ["ap", "cp"])
 def test_an_ack_that_was_not_written_is_lost_with_its_claim(
     scene: Scene, clock: ManualClock, consistency: str

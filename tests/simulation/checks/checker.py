@@ -518,15 +518,17 @@ class Checker(Lookout):
         group.firsts[key] = seq
 
     def _check_order(self, batch: list[Delivery]) -> None:
-        """On a strict queue all that was pushed before is acked, dead, or in the same batch."""
+        """On a strict queue all that was pushed before is acked, dead, or in the same batch: since
+        before it was claimed; or, if it was claimed ahead together with some of that, by now."""
         group, head = batch[0].group, batch[0]
+        by = NEVER if head.message._delivery.settled else head.claimed
         together = {delivery.sent for delivery in batch}
         order = self.acked[group.queue]
         at = group.frontier
         while at < len(order) and order[at].acked < batch[-1].sent.begun:
             sent = order[at]
             place = place_of(sent.id)
-            done = group.settling.get(place, NEVER) < head.claimed
+            done = group.settling.get(place, NEVER) < by
             if not done and sent not in together and group.is_owed(sent, place):
                 if not self.is_gone(group, place):
                     raise BrokenPromiseError(
