@@ -34,11 +34,9 @@ SWAPS_MAX = 6
 # When to look again for permits that others have, in seconds: in a directory, and over a network.
 LOOK_SECONDS = 0.05
 LOOK_BESIDE_SECONDS = 0.25
-TOOK_US_MAX = 5_000_000  # a reservation is not made further ahead than that
-# A reservation that takes long is for this many times as long, if its popper uses that up; at most
-# for this long. Where others reserve too, it is shorter, as each waits for all others.
-RESERVED_TIMES, RESERVED_US_MAX = 10, 3_000_000
-RESERVED_BESIDE_TIMES = 2
+# A reservation that takes long is for this many times as long, if its popper uses that up. Where
+# others reserve too, it is shorter, as each waits for all others.
+RESERVED_TIMES, RESERVED_BESIDE_TIMES = 10, 2
 SOON_SECONDS = 0.001
 UNUSED_MS = 500  # permits that were not used for this long are given back
 _NEVER = 3600.0
@@ -174,7 +172,7 @@ class Limits:
         shares = self._shares
         while shares and now_us > shares[0].end_us:
             shares.popleft()
-        if shares and self._slots and shares[0].begin_us - now_us > _furthest_us(self._slots):
+        if shares and self._slots and limits.is_too_far(shares[0].begin_us, self._slots, now_us):
             shares.clear()
         return shares
 
@@ -195,7 +193,7 @@ class Limits:
         tells whether others have reserved any since."""
         alone = text == limits.next_as_text(self._next_us, slots, self._name)
         times = RESERVED_TIMES if alone else RESERVED_BESIDE_TIMES
-        most = min(RESERVED_US_MAX, times * self._took_us) // slots.slot_us
+        most = min(limits.RESERVED_US_MAX, times * self._took_us) // slots.slot_us
         likely = self._used if self._used and now_us >= self._next_us else 2 * self._count
         return max(1, min(wanted, slots.most), min(likely, most))
 
@@ -205,9 +203,7 @@ class Limits:
         ready_us = now_us + self._took_us
         for _ in attempts(self._clock, SWAPS_MAX):
             text = self._leases.shared(self._rate_name)
-            next_us = limits.next_us_of(text, slots)
-            if next_us - ready_us > _furthest_us(slots):
-                next_us = 0
+            next_us = limits.next_us_of(text, slots, ready_us)
             count = self._to_reserve(slots, wanted, now_us, text)
             found = limits.reserved(slots, next_us, ready_us, count)
             if not found:
@@ -216,7 +212,7 @@ class Limits:
             new = limits.next_as_text(found[-1].next_us, slots, self._name)
             written = self._leases.swap(self._rate_name, text, new)
             took_us = self._now_us() - now_us
-            self._took_us = min(TOOK_US_MAX, max(took_us, self._took_us * 3 // 4))
+            self._took_us = min(limits.TOOK_US_MAX, max(took_us, self._took_us * 3 // 4))
             if written:
                 self._shares.extend(found)
                 self._count, self._used, self._next_us = count, 0, found[-1].next_us
@@ -306,9 +302,3 @@ class Limits:
                     continue
             self._permits, self._until_ms = after
             return
-
-
-def _furthest_us(slots: Slots) -> int:
-    """How far ahead a slot can be that is not reserved yet. If one is further, a popper reserved
-    those before it while its clock was wrong."""
-    return limits.AHEAD_US + TOOK_US_MAX + max(slots.most * slots.slot_us, RESERVED_US_MAX)

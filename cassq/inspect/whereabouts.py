@@ -411,7 +411,8 @@ def _stops(there: MessageState, times: Times) -> list[str]:
             f" they may at once (concurrency is {rules.concurrency:,}): it waits for one of these."
         )
     if rules.rate is not None:
-        next_ms = next_us_of(there.shared[0], slots_of(rules.rate)) // 1000
+        slots = slots_of(rules.rate)
+        next_ms = next_us_of(there.shared[0], slots, times.now_ms * 1000) // 1000
         if next_ms > times.now_ms:
             text.append(
                 f"Group {there.group.name} gets at most {rules.rate} (rate): the next slot is at"

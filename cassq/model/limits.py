@@ -24,6 +24,8 @@ from cassq.model.queues import rate_of
 EARLY_SHARE = 0.03
 LATE_SHARE = 0.04
 AHEAD_US = 250_000  # how long before its time the first slot of a reservation may be reserved
+TOOK_US_MAX = 5_000_000  # a reservation is not made further ahead than that
+RESERVED_US_MAX = 3_000_000  # nor for longer, unless it is of a single share
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +81,21 @@ def next_as_text(next_us: int, slots: Slots, popper: str) -> str:
     return f"{next_us} {slots.slot_us} {popper}"
 
 
-def next_us_of(text: str, slots: Slots) -> int:
-    """The time of the first slot that is not reserved, from the shared text; 0 if it is empty. If
-    the rate has changed since, the slot counts from the last one at the old rate."""
+def next_us_of(text: str, slots: Slots, now_us: int) -> int:
+    """The time of the first slot that is not reserved, from the shared text; 0 if it is empty, or
+    so far ahead that the one before was reserved while a popper's clock was wrong. If the rate has
+    changed since, the slot counts from the last one at the old rate."""
     if not text:
         return 0
-    next_us, slot_us, _ = text.split(" ", 2)
-    return int(next_us) - int(slot_us) + slots.slot_us
+    last_us, slot_us, _ = text.split(" ", 2)
+    next_us = int(last_us) - int(slot_us) + slots.slot_us
+    return 0 if is_too_far(next_us, slots, now_us) else next_us
+
+
+def is_too_far(next_us: int, slots: Slots, now_us: int) -> bool:
+    """Whether a slot is further ahead than any can be that is the next one, or reserved."""
+    reserved_us = max(slots.most * slots.slot_us, RESERVED_US_MAX)
+    return next_us - now_us > AHEAD_US + TOOK_US_MAX + reserved_us
 
 
 # Permits by popper: how many, and until when.

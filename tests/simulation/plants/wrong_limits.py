@@ -27,7 +27,7 @@ def reads_no_permits() -> AbstractContextManager[Any]:
 
 def reads_no_slots() -> AbstractContextManager[Any]:
     """Slots are reserved from now on, whatever others have reserved."""
-    return patch.object(limits, "next_us_of", lambda text, slots: 0)
+    return patch.object(limits, "next_us_of", lambda text, slots, now_us: 0)
 
 
 def frees_permits_early() -> AbstractContextManager[Any]:

@@ -120,14 +120,26 @@ def test_permits_that_are_over_are_free() -> None:
 def test_the_next_slot_is_read_from_the_shared_text() -> None:
     slots, times = limits.slots_of("5/s"), [0, 1, 1_700_000_000_000_000]
     texts = [limits.next_as_text(each, slots, "a popper") for each in times]
-    assert [limits.next_us_of(text, slots) for text in texts] == times
-    assert limits.next_us_of("", slots) == 0
+    assert [
+        limits.next_us_of(text, slots, each) for text, each in zip(texts, times, strict=True)
+    ] == times
+    assert limits.next_us_of("", slots, 0) == 0
 
 
 def test_the_next_slot_of_a_changed_rate_counts_from_the_last_one() -> None:
     hourly, often = limits.slots_of("1/h"), limits.slots_of("100/s")
     last_us = 1_700_000_000_000_000
     text = limits.next_as_text(last_us + hourly.slot_us, hourly, "p")
-    assert limits.next_us_of(text, often) == last_us + often.slot_us
+    assert limits.next_us_of(text, often, last_us) == last_us + often.slot_us
     text = limits.next_as_text(last_us + often.slot_us, often, "p")
-    assert limits.next_us_of(text, hourly) == last_us + hourly.slot_us
+    assert limits.next_us_of(text, hourly, last_us) == last_us + hourly.slot_us
+
+
+@pytest.mark.parametrize("rate", ["1/h", "100/s"])
+def test_a_slot_that_only_a_wrong_clock_can_have_reserved_does_not_count(rate: str) -> None:
+    slots, now_us = limits.slots_of(rate), 1_700_000_000_000_000
+    furthest_us = limits.reserved(slots, now_us + limits.AHEAD_US, now_us, slots.most)[-1].next_us
+    text = limits.next_as_text(furthest_us, slots, "p")
+    assert limits.next_us_of(text, slots, now_us) == furthest_us
+    text = limits.next_as_text(now_us + 3 * 3600 * 1_000_000, slots, "p")
+    assert limits.next_us_of(text, slots, now_us) == 0
