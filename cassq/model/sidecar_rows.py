@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from cassq.frozen import dataclass
@@ -64,6 +65,12 @@ def replica_at(text: str) -> ReplicaAt:
     """The inverse of `ReplicaAt.text`."""
     name, _, generation = text.rpartition(" ")
     return ReplicaAt(name, generation)
+
+
+def replicas_at(texts: Iterable[str]) -> tuple[ReplicaAt, ...]:
+    """The inverse of `ReplicaAt.text` for several, each of them once: some placements named one
+    twice."""
+    return tuple(dict.fromkeys(map(replica_at, texts)))
 
 
 @dataclass(frozen=True, slots=True)

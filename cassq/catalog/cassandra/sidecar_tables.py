@@ -15,7 +15,7 @@ from dataclasses import fields, replace
 from cassq.cassandra.session import Row
 from cassq.catalog.cassandra.partition.keyspace import Keyspace
 from cassq.catalog.sidecar_port import Sidecars
-from cassq.model.sidecar_rows import Placement, SidecarRow, SidecarState, replica_at
+from cassq.model.sidecar_rows import Placement, SidecarRow, SidecarState, replicas_at
 
 PAGE = 1000  # placements of one read
 _BEFORE_ALL = -(1 << 63)  # a token that no key has
@@ -167,5 +167,5 @@ def _state(placement: Placement | None) -> object:
 
 def _placement(row: Row) -> Placement:
     pipe_id, queue_name, strict, replicas, wanted, version, created_ms, end = row
-    at = tuple(replica_at(text) for text in replicas or ())
+    at = replicas_at(replicas or ())
     return Placement(pipe_id, queue_name, strict, at, wanted, version, created_ms, end)

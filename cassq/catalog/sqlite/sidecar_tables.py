@@ -8,7 +8,7 @@ from dataclasses import asdict, fields, replace
 
 from cassq.catalog.sidecar_port import Sidecars
 from cassq.catalog.sqlite.database import Database, Row
-from cassq.model.sidecar_rows import Placement, SidecarRow, SidecarState, replica_at
+from cassq.model.sidecar_rows import Placement, SidecarRow, SidecarState, replicas_at
 
 PAGE = 1000  # placements read in one statement, so that other threads do not wait long
 
@@ -118,5 +118,5 @@ def _values(placement: Placement) -> Row:
 
 def _placement(row: Row) -> Placement:
     pipe_id, queue_name, strict, replicas, wanted, version, created_ms, end = row
-    at = tuple(replica_at(text) for text in json.loads(replicas))
+    at = replicas_at(json.loads(replicas))
     return Placement(pipe_id, queue_name, bool(strict), at, wanted, version, created_ms, end)

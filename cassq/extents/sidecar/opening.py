@@ -100,23 +100,25 @@ class _Opening:
         context, needed = self._context, majority(self._wanted)
         health, patience = context.health, context.settings.patience
         quick = Patience(context.settings.lag, OPEN_LAG, 1)
-        rows = takers(context.directory.rows(), context.catalog.now_ms())
-        self._ask([row for row in rows if not health.avoided(row.name)], quick)
+        self._ask([row for row in self._takers() if not health.avoided(row.name)], quick)
         if len(self._opened) < needed:
             context.directory.outdated()
-            rows = takers(context.directory.rows(), context.catalog.now_ms())
-            self._ask([row for row in rows if _key(row) not in self._asked], quick)
+            self._ask([row for row in self._takers() if _key(row) not in self._asked], quick)
         if len(self._opened) < needed and self._slow:
             self._ask(
                 list(self._slow.values()), Patience(patience, OPEN_LAG, needed - len(self._opened))
             )
         if self._ahead and len(self._opened) < self._wanted:
-            rows = takers(context.directory.rows(), context.catalog.now_ms())
-            left = [row for row in rows if row not in self._opened]
-            self._ask(left, Patience(AHEAD_SECONDS, AHEAD_SECONDS, 1))
+            self._ask(self._takers(), Patience(AHEAD_SECONDS, AHEAD_SECONDS, 1))
         if len(self._opened) < needed:
             raise self._too_few(needed)
         return [ReplicaAt(row.name, row.generation) for row in self._opened]
+
+    def _takers(self) -> list[SidecarRow]:
+        """The sidecars that may get a replica: not those that have one, whatever their rows say by
+        now. A second replica there would count as another disk."""
+        have = {row.name for row in self._opened}
+        return takers(self._context.directory.rows(), self._context.catalog.now_ms(), have)
 
     def _ask(self, rows: Sequence[SidecarRow], patience: Patience) -> None:
         """Ask sidecars until there are enough replicas, or no sidecar is left to ask."""

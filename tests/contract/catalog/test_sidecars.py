@@ -254,6 +254,14 @@ def test_a_placement_is_found_as_it_was_added(
     assert list(other.sidecars.placements()) == [row]
 
 
+def test_a_replica_that_was_recorded_twice_is_one(catalog: Catalog, other: Catalog) -> None:
+    """Two votes of one disk would be taken for those of two."""
+    row = placement(replicas=replicas("a:1", "b:1", "a:1"))
+    assert catalog.sidecars.add_placement(row)
+    assert found(other) == replace(row, replicas=replicas("a:1", "b:1"))
+    assert list(other.sidecars.placements()) == [replace(row, replicas=replicas("a:1", "b:1"))]
+
+
 def test_a_placement_stands_where_one_is_added_later(catalog: Catalog, other: Catalog) -> None:
     row = placement()
     assert catalog.sidecars.add_placement(row)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from cassq.errors import (
 from cassq.extents.protocol.messages import Open
 from cassq.extents.sidecar import SidecarStore
 from cassq.extents.sidecar.opening import AHEAD_SECONDS, OPEN_LAG, OPEN_MS_MAX
-from cassq.model.sidecar_rows import Placement, SidecarState
+from cassq.model.sidecar_rows import Placement, SidecarRow, SidecarState
 from tests.catalog_parts import put_part
 from tests.contract.backends import SidecarPlace
 from tests.contract.extents.on_sidecars import (
@@ -105,6 +106,29 @@ def test_an_extent_that_no_push_needs_yet_waits_for_the_slow_third_replica(
     took = seconds_of(clock, partial(store.create_ahead, f"{7:024x}", "q"))
     assert took <= OPEN_LAG + AHEAD_SECONDS, "but not for ever"
     assert len(names_of(placement_of(place, f"{7:024x}"))) == 2
+
+
+def test_no_sidecar_has_two_replicas_of_an_extent(tmp_path: Path, clock: ManualClock) -> None:
+    """Though what it reports changes while a slow one is waited for."""
+    reads: list[int] = []
+    recorded: list[Placement] = []
+
+    class Busy(SqliteSidecars):
+        def listed(self) -> list[SidecarRow]:
+            reads.append(len(reads))
+            return [replace(row, load=len(reads)) for row in super().listed()]
+
+        def add_placement(self, placement: Placement) -> bool:
+            recorded.append(placement)
+            return super().add_placement(placement)
+
+    place = SidecarPlace(tmp_path, sidecars=3)
+    put_part(place.catalog, Busy)
+    place.sidecars[2].slow = 2 * AHEAD_SECONDS
+    place.open(clock).create_ahead(PIPE, "q")
+    assert len(reads) > 1
+    names = sorted(each.sidecar for each in recorded[0].replicas)
+    assert names == sorted(sidecar.name for sidecar in place.sidecars[:2])
 
 
 def test_an_extent_that_no_push_needs_yet_is_on_another_sidecar_than_a_slow_one(
