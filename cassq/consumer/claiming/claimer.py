@@ -141,10 +141,7 @@ class Claimer:
         policy = self._policies[0]
         most = policy.max_claim_messages
         limit, self._prefetch_limit = min(limit, most), min(prefetch_limit, most)
-        self.window.away = None
-        self.passed_suspects = False
-        if self._ordered is not None:
-            self._ordered.locked_out = False
+        self._forget_last()
         now_ms = began_ms
         fresh = self.window.is_stale(now_ms) and self._refresh(old_ms=REFRESH_MS)
         if self.window.top or self._leveled:
@@ -184,6 +181,13 @@ class Claimer:
             if not back and self.window.away is not None:
                 raise self.window.away
             return back
+
+    def _forget_last(self) -> None:
+        """Forget what the last `claim` noted of itself."""
+        self.window.away = None
+        self.passed_suspects = False
+        if self._ordered is not None:
+            self._ordered.locked_out = False
 
     def claim_within(self, acknowledger: Acknowledger, limit: int, timeout_ms: int) -> list[Found]:
         """`claim` with deadlines `timeout_ms` from now, instead of the group's."""
