@@ -39,7 +39,7 @@ OPEN_AGAIN_SECONDS = 0.5
 POP_AGAIN_SECONDS = 0.1
 # Who drains a group pauses for so long when nothing comes; and who looks how far they are, for so
 # many times as long as that takes: on servers that are busy, looking slows down the others.
-IDLE_SECONDS, LOOKS_SHARE = 3.0, 2.0
+IDLE_SECONDS, LOOKS_SHARE, LOOKS_REST_MAX = 3.0, 2.0, 20.0
 _CLONE_NEWNET = 0x40000000
 # How many messages it pops at once, and for how long it waits for them: where a group has a rate,
 # the next ones may come only after a moment.
@@ -366,7 +366,7 @@ def drain(stage: Stage, url: str, path: str, queues: dict[str, list[str]], limit
                 before, count = count, sum(each.count for each in drainers)
                 if count > before:
                     watch = Stopwatch()
-                ears.rest(max(0.2, LOOKS_SHARE * took.seconds()))
+                ears.rest(min(max(0.2, LOOKS_SHARE * took.seconds()), LOOKS_REST_MAX))
         finally:
             enough.set()
     for drainer in drainers:
