@@ -388,6 +388,10 @@ class Round:
         except ClosedError:
             assert self.way.startswith("close")
         finally:
+            # In this order: a handler that ran last may have set the timer again, and without a
+            # handler the signal would kill the process.
+            signal.signal(signal.SIGALRM, signal.SIG_IGN)
+            signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
             self.client.close()
 
