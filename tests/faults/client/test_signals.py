@@ -382,16 +382,15 @@ class Round:
                 while not (self.struck and self.over):
                     self.work()
             finally:
+                # In this order: a handler that ran last may have set the timer again, and without a
+                # handler the signal would kill the process.
+                signal.signal(signal.SIGALRM, signal.SIG_IGN)
                 signal.setitimer(signal.ITIMER_REAL, 0)
         except (Interruption, SystemExit):
             assert self.way in ("raise", "exit")
         except ClosedError:
             assert self.way.startswith("close")
         finally:
-            # In this order: a handler that ran last may have set the timer again, and without a
-            # handler the signal would kill the process.
-            signal.signal(signal.SIGALRM, signal.SIG_IGN)
-            signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
             self.client.close()
 

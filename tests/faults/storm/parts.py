@@ -38,7 +38,8 @@ from tests.faults.storm.journal import (
 OPEN_AGAIN_SECONDS = 0.5
 POP_AGAIN_SECONDS = 0.1
 # Who drains a group pauses for so long when nothing comes; and who looks how far they are, for so
-# many times as long as that takes: on servers that are busy, looking slows down the others.
+# many times as long as that takes, up to the last: on servers that are busy, looking slows down the
+# others.
 IDLE_SECONDS, LOOKS_SHARE, LOOKS_REST_MAX = 3.0, 2.0, 20.0
 _CLONE_NEWNET = 0x40000000
 # How many messages it pops at once, and for how long it waits for them: where a group has a rate,
