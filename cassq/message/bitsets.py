@@ -138,7 +138,13 @@ class BitSet(RangeSet):
     def __eq__(self, other: object) -> bool:
         if type(other) is BitSet and other._base == self._base:
             return self._bits == other._bits
-        return isinstance(other, RangeSet) and self.ranges == other.ranges
+        if not (isinstance(other, RangeSet) and other and self._bits):
+            return isinstance(other, RangeSet) and bool(other) == bool(self._bits)
+        first, bits = _shifted(self)
+        if type(other) is BitSet:
+            return _shifted(other) == (first, bits)
+        span = first, first + bits.bit_length()
+        return _ends(other) == span and _bits_of(other) == (first, bits)
 
     def __hash__(self) -> int:
         return hash(self.ranges)
@@ -155,10 +161,9 @@ class BitSet(RangeSet):
     def _to_bytes(self) -> bytes:
         if not self._bits:
             return b""
-        zeros = (self._bits & -self._bits).bit_length() - 1
-        bits = self._bits >> zeros
+        first, bits = _shifted(self)
         size = -(-bits.bit_length() // 8)
-        return _HEAD.pack(BITS, self._base + zeros) + bits.to_bytes(size, "little")
+        return _HEAD.pack(BITS, first) + bits.to_bytes(size, "little")
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> RangeSet:
@@ -169,6 +174,12 @@ class BitSet(RangeSet):
             raise ValueError("these bytes are not a bit set")
         _, base = _HEAD.unpack_from(raw)
         return cls(base, int.from_bytes(raw[_HEAD.size :], "little"))
+
+
+def _shifted(seqs: BitSet) -> tuple[int, int]:
+    """The first seq of a set that is not empty, and its bits from there on."""
+    zeros = (seqs._bits & -seqs._bits).bit_length() - 1
+    return seqs._base + zeros, seqs._bits >> zeros
 
 
 def as_bits(seqs: RangeSet, base: int | None = None) -> RangeSet:

@@ -12,7 +12,7 @@ Pure bookkeeping in memory. Cost: constant for each message, however long the li
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import repeat
 from typing import NamedTuple
@@ -29,6 +29,8 @@ from cassq.model.rows import Claim
 Acked = tuple[Segment, list[bytes]]
 # Messages of a key that wait for one another: where they are, and their seqs in reverse order.
 Run = tuple[Segment, Bundle, list[int]]
+# The same, in several places: few keys need such a queue, which takes more memory than ten runs.
+Runs = deque[Run]
 
 PACED_KEPT = 10_000  # how many keys' times are kept before those that have passed are dropped
 
@@ -71,7 +73,7 @@ class KeyLine:
         self.away: int = 0  # how many segments are `away`
         self._limit = limit
         self._ordered = ordered
-        self._behind: dict[bytes, deque[Run] | None] = {}  # by key, while some of it is unsettled
+        self._behind: dict[bytes, Run | Runs | None] = {}  # by key, while some of it is unsettled
         self.held: dict[bytes, bool] = {}
         self._unsettled: dict[bytes, int] = {}  # only where that can be more than one
         self._waiting: list[tuple[int, int, Segment]] = []  # free rows, by due time ...
@@ -126,28 +128,22 @@ class KeyLine:
         """`add` for the most frequent case: messages with keys, of a segment that is ours, in a
         line with limit 1. Written for speed; messages that wait are kept as numbers."""
         behind = self._behind
-        by_key: defaultdict[bytes | None, list[int]] = defaultdict(list)
+        ready: list[int] = []
+        waiting: dict[bytes | None, list[int]] = {}
         for seq, key in zip(seqs, bundle.keys_of(seqs), strict=True):
-            by_key[key].append(seq)
-        ready = by_key.pop(None, [])
-        free = deque[Run](maxlen=0)
-        for key, found in by_key.items():
-            assert key is not None
-            line = behind.get(key, free)
-            if line is free:
-                ready.append(found[0])
-                if len(found) == 1:
-                    behind[key] = None
-                    continue
-                del found[0]
-                line = None
+            found = waiting.get(key)
+            if found is not None:
+                found.append(seq)
+                continue
+            if key is not None and key in behind:
+                found = waiting[key] = [seq]
+                behind[key] = _longer(behind[key], (segment, bundle, found))
+                continue
+            ready.append(seq)
+            if key is not None:
+                behind[key] = None
+        for found in waiting.values():
             found.reverse()
-            run = (segment, bundle, found)
-            if line is None:
-                behind[key] = deque((run,))
-            else:
-                line.append(run)
-        ready.sort()
         self.ready.extend(zip(repeat(segment), repeat(bundle), ready, strict=False))
 
     def _count_away(self, segment: Segment) -> None:
@@ -183,9 +179,8 @@ class KeyLine:
                 self._unsettled[key] = unsettled + 1
                 self._deal(entry)
                 return
-            line = self._behind[key] = deque()
         segment, bundle, seq = entry
-        line.append((segment, bundle, [seq]))
+        self._behind[key] = _longer(line, (segment, bundle, [seq]))
 
     def _deal(self, entry: Entry) -> None:
         """A message is the first of its key: it is ready, or waits with its segment."""
@@ -302,10 +297,10 @@ class KeyLine:
             return
         line = self._behind.get(key)
         while line:
-            segment, bundle, seqs = line[0]
-            if len(seqs) == 1:
-                line.popleft()
+            segment, bundle, seqs = _head(line)
             seq = seqs.pop()
+            if not seqs:
+                line = self._behind[key] = _shorter(line)
             if seq not in segment.gone:
                 self._deal((segment, bundle, seq))
                 return
@@ -331,15 +326,16 @@ class KeyLine:
             if not line:
                 behind.pop(key, None)
                 continue
-            segment, bundle, seqs = line[0]
+            segment, bundle, seqs = line if isinstance(line, tuple) else line[0]
             if segment is not plain:
                 if segment.delivery is None or segment.gone is not EMPTY:
                     self.settled(key)
                     continue
                 plain = segment
-            if len(seqs) == 1:
-                line.popleft()
-            deal((segment, bundle, seqs.pop()))
+            seq = seqs.pop()
+            if not seqs:
+                behind[key] = None if isinstance(line, tuple) else _shorter(line)
+            deal((segment, bundle, seq))
 
     def go_on(self, acked: Iterable[Acked], limit: int) -> list[Acked]:
         """For each acked message, make the next one of its key ready if it belongs to the same
@@ -349,8 +345,8 @@ class KeyLine:
             others: list[bytes] = []
             for key in keys:
                 line = self._behind.get(key)
-                follows = line and line[0][0] is segment and key not in self.held
-                if follows and len(self.ready) < limit:
+                follows = line is not None and _head(line)[0] is segment
+                if follows and key not in self.held and len(self.ready) < limit:
                     self.settled(key)
                 else:
                     others.append(key)
@@ -506,6 +502,29 @@ class KeyLine:
                 self.settled(bundle.key_at(seq - bundle.base_seq))
             else:
                 segment.heads.append(entry)
+
+
+def _longer(line: Run | Runs | None, run: Run) -> Run | Runs:
+    """What waits for a key, with one more run at its end."""
+    if line is None:
+        return run
+    if isinstance(line, tuple):
+        return deque((line, run))
+    line.append(run)
+    return line
+
+
+def _head(line: Run | Runs) -> Run:
+    """The first run that waits for a key."""
+    return line if isinstance(line, tuple) else line[0]
+
+
+def _shorter(line: Run | Runs) -> Runs | None:
+    """What waits for a key, without its first run."""
+    if isinstance(line, tuple):
+        return None
+    line.popleft()
+    return line or None
 
 
 def _first(ready: deque[Entry] | ReadyByPriority | FairReady, limit: int) -> list[Entry]:

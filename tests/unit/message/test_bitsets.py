@@ -47,6 +47,22 @@ def test_ranges_as_bits_are_the_same_set(seqs: list[int], offset: int) -> None:
     assert as_bits(bits) is bits
 
 
+@given(SEQS, SEQS, OFFSETS, st.integers(0, 30))
+def test_sets_of_the_same_seqs_are_equal_whatever_their_bases(
+    left: list[int], right: list[int], offset: int, before: int
+) -> None:
+    _, bits = both(left, offset)
+    for seqs in (left, right):
+        moved, same = [offset + seq for seq in seqs], set(seqs) == set(left)
+        others = [RangeSet.of(sorted(moved)), BitSet.of(moved)]
+        if moved:
+            others.append(BitSet.of(moved, max(0, min(moved) - before)))
+        for other in others:
+            assert (bits == other) == same
+            assert (other == bits) == same
+    assert bits != left
+
+
 def test_ranges_too_far_apart_for_bits_stay_ranges() -> None:
     wide = RangeSet.of([0, 1 << 40])
     assert as_bits(wide) is wide
