@@ -340,7 +340,7 @@ class Lane(LaneMessages):
                 if unseen:
                     self._adopt_late(unseen)
                     return True
-                view.cursor = self._adopt(pipe_id, timed=False)
+                view.cursor = self._adopt(pipe_id, timed=False, seen=view.cursor)
             elif view.cursor is None:
                 view.cursor = self._catalog.claims.cursor(self._group().id, pipe_id)
             cursor = view.cursor
@@ -432,9 +432,9 @@ class Lane(LaneMessages):
         self._unread.sort(key=lambda pipe: pipe.ordinal)
         self._adopt_begun()
 
-    def _adopt(self, pipe_id: str, *, timed: bool) -> Cursor | None:
-        """Fence a pipe and put all that is unsettled in line; None if the pipe is gone."""
-        fenced = self._take_over.fence(self._group().id, [pipe_id]).get(pipe_id)
+    def _adopt(self, pipe_id: str, *, timed: bool, seen: Cursor | None = None) -> Cursor | None:
+        """Fence a pipe, and put what is unsettled in line; None if it is gone. seen: see `fence`."""
+        fenced = self._take_over.fence(self._group().id, [pipe_id], seen=seen).get(pipe_id)
         if fenced is None:
             return None
         found = self._take_over.unsettled(fenced, timed=timed)

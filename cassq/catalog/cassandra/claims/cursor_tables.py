@@ -54,8 +54,8 @@ class Cursors:
         self._group_pipes: dict[str, GroupPipes] = {}
 
     def cursors_in(self, group_id: str, pipe_ids: Sequence[str]) -> list[Cursor | None]:
-        """Cost: a round of reads; if cursors must be created, two more, a round of hints, one of
-        conditional batches, and another two of reads."""
+        """Cost: a round of reads; if cursors must be created, another one, a round of hints, one of
+        conditional batches, and one more of reads."""
         cursors: dict[str, Cursor] = {}
         left = list(pipe_ids)
         for _ in self._cql.attempts():
@@ -156,16 +156,13 @@ class Cursors:
     def _may_have_cursors(self, group_id: str, pipe_ids: Sequence[str]) -> list[str]:
         """The pipes that exist in the group's queue, and stay there. A client about to retire one
         of them did not know of this group, and is stopped."""
-        pipes = [pipe for pipe in self._rows.pipes.those(pipe_ids) if pipe is not None]
-        queue_ids = sorted({pipe.row.queue_id for pipe in pipes})
-        homes = {
-            queue_id
-            for queue_id, (_, groups) in zip(
-                queue_ids, self._rows.queues.all_with_groups(queue_ids), strict=True
-            )
-            if any(group.id == group_id for group in groups)
-        }
-        return [pipe.row.id for pipe in pipes if pipe.row.queue_id in homes and self._stays(pipe)]
+        pipes, (_, groups) = self._rows.with_home(pipe_ids, group_id)
+        homes = [group.queue_id for group in groups if group.id == group_id]
+        return [
+            pipe.row.id
+            for pipe in pipes
+            if pipe is not None and pipe.row.queue_id in homes and self._stays(pipe)
+        ]
 
     def _stays(self, pipe: Pipe) -> bool:
         """Whether a pipe exists, and no client is about to retire or move it."""

@@ -34,10 +34,7 @@ class PipeRecords:
         """The rows of several pipes, in their order. Cost: a round of reads."""
         asked = [(cql.PIPE, (pipe_id,)) for pipe_id in pipe_ids]
         found = self._cql.read_many(asked, serial=serial)
-        return [
-            cql.pipe_of(pipe_id, rows[0]) if rows else None
-            for pipe_id, rows in zip(pipe_ids, found, strict=True)
-        ]
+        return cql.pipes_of(pipe_ids, found)
 
     def serially(self, pipe_id: str) -> Pipe | None:
         """The row, as of all writes that began before. Cost: a linearized read."""

@@ -119,6 +119,14 @@ def pipe_of(pipe_id: str, row: Row) -> Pipe:
     return Pipe(pipe, row[11] or "", totals_of(row[12] or ""))
 
 
+def pipes_of(pipe_ids: Sequence[str], answers: Sequence[Sequence[Row]]) -> list[Pipe | None]:
+    """Pipes, from the answers to `PIPE` for each."""
+    return [
+        pipe_of(pipe_id, rows[0]) if rows else None
+        for pipe_id, rows in zip(pipe_ids, answers, strict=True)
+    ]
+
+
 def columns(row: PipeRow) -> Row:
     """The values of `ADD_PIPE`."""
     return (

@@ -55,6 +55,11 @@ class QueueRows:
     def __init__(self, keyspace: Keyspace) -> None:
         self._cql = keyspace.cql
         self._gaps = keyspace.gaps
+        self._homes: dict[str, str] = {}  # the queue of each group read; that never changes
+
+    def home_of(self, group_id: str) -> str | None:
+        """The queue of a group that was read before; None if it was not."""
+        return self._homes.get(group_id)
 
     def by_id(self, queue_id: str) -> QueueRow | None:
         """A queue, even while it is being deleted. Cost: one read."""
@@ -72,7 +77,9 @@ class QueueRows:
     def all_with_groups(self, queue_ids: Sequence[str]) -> list[QueueAndGroups]:
         """`with_groups` for several queues. Cost: one read each, concurrently."""
         found = self._cql.read_many([(QUEUE_AND_GROUPS, (queue_id,)) for queue_id in queue_ids])
-        return [_with_groups(rows) for rows in found]
+        both = [queue_and_groups(rows) for rows in found]
+        self._homes.update((group.id, group.queue_id) for _, groups in both for group in groups)
+        return both
 
     def group(self, group_id: str) -> GroupRow | None:
         """The group with this id. Cost: two reads."""
@@ -112,7 +119,7 @@ class QueueRows:
         return [row for row in rows if row is not None and not row.deleted]
 
 
-def _with_groups(rows: Sequence[Row]) -> QueueAndGroups:
+def queue_and_groups(rows: Sequence[Row]) -> QueueAndGroups:
     """A queue and its groups, from the rows of a partition."""
     groups = [
         GroupRow(row[10], row[0], row[9], group_policy(row[11]), row[12], row[13] or 0)

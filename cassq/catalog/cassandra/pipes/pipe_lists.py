@@ -15,12 +15,14 @@ a client that has needed half as long to add an entry adds another.
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 
 from cassq.cassandra.session import Statement
 from cassq.catalog.cassandra.partition import pipe_rows as cql
 from cassq.catalog.cassandra.partition.catalog_rows import CatalogRows
-from cassq.catalog.cassandra.partition.known_pipes import PipeFacts
+from cassq.catalog.cassandra.partition.known_pipes import QUEUES_MOST, PipeFacts
 from cassq.catalog.cassandra.pipes.listing import (
     COVER_ENTRIES,
     DAY_US,
@@ -37,9 +39,40 @@ from cassq.model.rows import PipeRow, PipeState
 OLD_US = 3_600_000_000
 FLOOR_STEP_US = 60_000_000
 
+Slice = tuple[str, int, int]  # the queue, the number, the floor
+
 DROP_SLICES = "DELETE FROM pipe_slices WHERE queue_id = ?"
 DROP_SLICE = "DELETE FROM pipe_slices WHERE queue_id = ? AND slice = ?"
 DROP_ENTRIES = "DELETE FROM queue_pipes WHERE queue_id = ? AND slice = ?"
+
+
+class KnownSlices:
+    """The slices of the most recently listed queues, as last read, so that their entries need not
+    wait for them: a floor only rises, and below it there are no entries. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._floors: OrderedDict[str, dict[int, int]] = OrderedDict()
+
+    def of(self, queue_ids: Iterable[str]) -> list[Slice]:
+        """The known slices of several queues."""
+        return [
+            (queue_id, slice_, floor)
+            for queue_id in queue_ids
+            for slice_, floor in self._floors.get(queue_id, {}).items()
+        ]
+
+    def note(self, queue_ids: Iterable[str], slices: Iterable[Slice]) -> None:
+        """Remember all slices of several queues, as just read."""
+        floors: dict[str, dict[int, int]] = {queue_id: {} for queue_id in queue_ids}
+        for queue_id, slice_, floor in slices:
+            floors[queue_id][slice_] = floor
+        with self._lock:
+            for queue_id, its in floors.items():
+                self._floors[queue_id] = its
+                self._floors.move_to_end(queue_id)
+            while len(self._floors) > QUEUES_MOST:
+                self._floors.popitem(last=False)
 
 
 class PipeLists:
@@ -51,32 +84,42 @@ class PipeLists:
         self._gaps = rows.keyspace.gaps
         self._listing = Listing(rows.keyspace)
         self._writes = writes
+        self._slices = KnownSlices()
 
     def entries(self, queue_id: str) -> list[PipeEntry]:
-        """The entries of a queue's pipes in order. Cost: two rounds of reads."""
+        """The entries of a queue's pipes in order. Cost: a round of reads; two for new slices."""
         return self.entries_of([queue_id])[queue_id]
 
     def entries_of(self, queue_ids: Sequence[str]) -> dict[str, list[PipeEntry]]:
-        """`entries` for several queues. Cost: two rounds of reads: one read per queue, then one per
-        slice; a third round while there are unfinished writes."""
+        """`entries` for several queues. Cost: a round of reads: one per queue, and one per slice; a
+        second round for slices not read before, and two more while there are unfinished writes."""
         asked_us = self._cql.stamp()
-        listed = self._cql.read_many([(SLICES, (queue_id,)) for queue_id in queue_ids])
+        asked: list[Statement] = [(SLICES, (queue_id,)) for queue_id in queue_ids]
+        known = self._slices.of(queue_ids)
+        answers = self._cql.read_many([*asked, *((ENTRIES, values) for values in known)])
+        listed, there = answers[: len(asked)], answers[len(asked) :]
+        found = {each[:2]: rows for each, rows in zip(known, there, strict=True)}
         noted = {
             queue_id: dict(rows[0][2])
             for queue_id, rows in zip(queue_ids, listed, strict=True)
             if rows and rows[0][2]
         }
         if noted and self._writes.help(noted, asked_us):
-            listed = self._cql.read_many([(SLICES, (queue_id,)) for queue_id in queue_ids])
+            listed = self._cql.read_many(asked)
+            found.clear()  # they may have entries now that they had not then
         slices = [
             (queue_id, slice_, floor or 0)
             for queue_id, rows in zip(queue_ids, listed, strict=True)
             for slice_, floor, _ in rows
             if slice_ is not None
         ]
+        self._slices.note(queue_ids, slices)
+        new = [values for values in slices if values[:2] not in found]
+        read = self._cql.read_many([(ENTRIES, values) for values in new])
+        found |= {each[:2]: rows for each, rows in zip(new, read, strict=True)}
         entries: dict[str, list[PipeEntry]] = {queue_id: [] for queue_id in queue_ids}
-        found = self._cql.read_many([(ENTRIES, values) for values in slices])
-        for (queue_id, slice_, floor), rows in zip(slices, found, strict=True):
+        for queue_id, slice_, floor in slices:
+            rows = found[queue_id, slice_]
             self._raise_floor(queue_id, slice_, floor, rows[0][0] if rows else None)
             positions = [position for position, _ in rows]
             self._gaps.read(COVER_ENTRIES, (queue_id, slice_), positions, asked_us, int)
@@ -138,18 +181,18 @@ class PipeLists:
                 self._listing.unlist(queue_id, entry)
 
     def live(self, queue_id: str) -> list[PipeRow]:
-        """The live pipes of a queue, oldest first. Cost: three rounds of reads."""
+        """The live pipes of a queue, oldest first. Cost: that of `entries`, a round of reads."""
         return self.live_of(queue_id, self.entries(queue_id))
 
     def unsealed_in(self, queue_ids: Sequence[str]) -> dict[str, list[PipeRow]]:
-        """The unsealed pipes of several queues, without queues that have none. Cost: three rounds
-        of reads, of the pipes not known to be sealed."""
+        """The unsealed pipes of several queues, without queues that have none. Cost: that of
+        `entries_of`, and a round of reads, of the pipes not known to be sealed."""
         return _those(self.rows(self._not_sealed(self.entries_of(queue_ids))), PipeState.SEALED)
 
     def sealed_in(self, queue_ids: Sequence[str]) -> dict[str, list[tuple[PipeEntry, PipeFacts]]]:
         """The entries of sealed pipes of several queues, with the certain facts about these pipes,
-        without queues that have none. Some may be consumed by now. Cost: three rounds of reads, of
-        the pipes not known to be sealed."""
+        without queues that have none. Some may be consumed by now. Cost: that of `entries_of`, and
+        a round of reads, of the pipes not known to be sealed."""
         listed = self.entries_of(queue_ids)
         self.rows(self._not_sealed(listed), beats=False)
         found: dict[str, list[tuple[PipeEntry, PipeFacts]]] = {}
@@ -161,8 +204,9 @@ class PipeLists:
         return found
 
     def with_live(self, queue_ids: Sequence[str]) -> list[str]:
-        """Which of several queues have live pipes. Cost: three rounds of reads, of the newest pipe
-        of each queue; and one round of the other pipes of queues whose newest pipe is not live."""
+        """Which of several queues have live pipes. Cost: that of `entries_of`, a round of reads of
+        the newest pipe of each queue, and one of the other pipes of queues whose newest pipe is not
+        live."""
         listed = self.entries_of(queue_ids)
         newest = {queue_id: entries[-1:] for queue_id, entries in listed.items() if entries}
         live = _those(self.rows(newest, beats=False), PipeState.CONSUMED).keys()
@@ -177,8 +221,8 @@ class PipeLists:
         }
 
     def timers(self, queue_id: str) -> list[PipeRow]:
-        """The live timer pipes of a queue. Cost: three rounds of reads, of timer pipes and of those
-        not read before."""
+        """The live timer pipes of a queue. Cost: that of `entries`, and a round of reads, of timer
+        pipes and of those not read before."""
         left: list[PipeEntry] = []
         for entry in self.entries(queue_id):
             known = self._known.get(queue_id, entry)

@@ -101,7 +101,7 @@ class CassandraPipes(Pipes):
         return cql.with_beats(cql.pipe_of(pipe_id, rows[0]).row, beats) if rows else None
 
     def live(self, queue_id: str) -> list[PipeRow]:
-        """Cost: three rounds of reads; two reads per pipe."""
+        """Cost: two rounds of reads, three for new slices; two reads per pipe."""
         return self._lists.live(queue_id)
 
     def ids(self) -> set[str]:
@@ -145,7 +145,7 @@ class CassandraPipes(Pipes):
     # --- unfinished pipes ---------------------------------------------------------------------
 
     def unclaimed(self, group: GroupRow, limit: int, *, unacked: bool = False) -> list[PipeRow]:
-        """Cost: two rounds of reads, and one for each `LISTED_AT_ONCE` pipes not known to be done:
+        """Cost: a round of reads, and one for each `LISTED_AT_ONCE` pipes not known to be done:
         pipes that a group has finished are cached. If there are more than `limit`, also one of
         those not read before."""
         done = self._done.setdefault((group.id, unacked), set())
@@ -165,8 +165,8 @@ class CassandraPipes(Pipes):
         return found
 
     def timers(self, group: GroupRow, until_ms: int, limit: int) -> list[PipeRow]:
-        """Cost: two rounds of reads; one for timer pipes and pipes not read before; one for pipes
-        that may be due."""
+        """Cost: a round of reads; one for timer pipes and pipes not read before; one for pipes that
+        may be due."""
         timers = [
             row
             for row in self._lists.timers(group.queue_id)
