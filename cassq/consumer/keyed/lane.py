@@ -433,7 +433,7 @@ class Lane(LaneMessages):
         self._adopt_begun()
 
     def _adopt(self, pipe_id: str, *, timed: bool, seen: Cursor | None = None) -> Cursor | None:
-        """Fence a pipe, and put what is unsettled in line; None if it is gone. seen: see `fence`."""
+        """Fence a pipe and put what is unsettled in line; None if it is gone. seen: see `fence`."""
         fenced = self._take_over.fence(self._group().id, [pipe_id], seen=seen).get(pipe_id)
         if fenced is None:
             return None
