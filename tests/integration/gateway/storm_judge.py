@@ -17,7 +17,8 @@ from tests.integration.gateway.storm_clients import HOLD_SECONDS, Said
 class StormJudge:
     """Goes through what all clients said, in order of time. asked, sent: bodies that were to be
     sent, and those whose sending was answered. ended: those whose deletion was asked for. deleted:
-    when a deletion was answered. wrong: what must not be. fifo: whether the queue is one, each
+    when a deletion was answered. wrong: what must not be, with all that was said of the message
+    until then. fifo: whether the queue is one, each
     sender with a group."""
 
     def __init__(self, said: Iterable[Said], *, fifo: bool) -> None:
@@ -29,6 +30,7 @@ class StormJudge:
         self.deleted: dict[str, float] = {}
         self.wrong: list[str] = []
         self.counts: Counter[str] = Counter()
+        self._stories: dict[str, list[Said]] = defaultdict(list)  # by body
         self._held: dict[str, float] = {}  # until when nobody else may get a body
         self._in_order: dict[str, deque[int]] = defaultdict(deque)  # sent, not ended, by group
         for each in sorted(said, key=lambda each: each.at):
@@ -42,6 +44,7 @@ class StormJudge:
     def _hear(self, said: Said) -> None:
         body = said.body
         self.counts[said.what] += 1
+        self._stories[body].append(said)
         match said.what:
             case clients.ASKED:
                 self.asked.add(body)
@@ -65,12 +68,12 @@ class StormJudge:
         body, began = said.body, said.since
         self.received.add(body)
         if said.at < self._held.get(body, said.at):
-            self.wrong.append(f"{body} came while another had it")
+            self._blame(body, "came while another had it")
         self._held[body] = began + HOLD_SECONDS
         if body not in self.asked:
-            self.wrong.append(f"{body} was invented")
+            self._blame(body, "was invented")
         if self.deleted.get(body, began) < began:
-            self.wrong.append(f"{body} came again after its deletion was answered")
+            self._blame(body, "came again after its deletion was answered")
         if self.fifo:
             self._check_order(body)
 
@@ -82,4 +85,14 @@ class StormJudge:
         while waiting and f"{group}-{waiting[0]}" in self.ended:
             waiting.popleft()
         if waiting and waiting[0] < int(number):
-            self.wrong.append(f"{body} came before {group}-{waiting[0]}")
+            before = f"{group}-{waiting[0]}"
+            self._blame(body, f"came before {before}, of which was said {self._story(before)}")
+
+    def _blame(self, body: str, what: str) -> None:
+        self.wrong.append(f"{body} {what}: {self._story(body)}")
+
+    def _story(self, body: str) -> str:
+        return ", ".join(
+            f"{said.what} at {said.at:.3f}" + (f" (since {said.since:.3f})" if said.since else "")
+            for said in self._stories[body]
+        )
