@@ -87,7 +87,8 @@ class KeyLimits:
 
     def found_nothing(self, popper: Any, started_ms: int) -> None:
         """A pop that began then has found nothing: no key of the popper's lanes could go on for a
-        while, unless the group has limits of its own."""
+        while, unless the group has limits of its own, or a dead letter of the key may hold it, or
+        did until a moment ago."""
         claimer = popper._claimer
         if popper.lanes is None or claimer.paused or claimer.rules.limited:
             return
@@ -102,9 +103,10 @@ class KeyLimits:
             if lane.is_held and lane._known and lane is not popper.lanes._drained
         }
         unsettled = Counter(self._unsettled_keys(group))
+        dead = set(self._keys_of_the_dead(group)) if self._world.scenario.holding else set()
         for sent in self._checker.acked[group.queue]:
             key, place = sent.key, place_of(sent.id)
-            if key is None or sent.due_ms or place in group.deliveries:
+            if key is None or key in dead or sent.due_ms or place in group.deliveries:
                 continue
             number = key_lane_of(key, len(lanes))
             if number not in begun_ms or unsettled[key] >= (group.limit_per_key or NEVER):
@@ -125,6 +127,13 @@ class KeyLimits:
         for place, deliveries in group.deliveries.items():
             if deliveries and not self._is_settled(group, place):
                 yield from (key for key in [deliveries[0].sent.key] if key is not None)
+
+    def _keys_of_the_dead(self, group: GroupView) -> Iterator[bytes | None]:
+        facts = self._checker.facts[group.id]
+        for sent in self._checker.acked[group.queue]:
+            fact = facts.get(place_of(sent.id))
+            if fact is not None and fact.kind == "dead":
+                yield sent.key
 
     def _is_settled(self, group: GroupView, place: Place) -> bool:
         return place in group.settled or self._checker.is_gone(group, place)
