@@ -304,6 +304,18 @@ def test_a_fence_without_an_answer_is_raised_once(open_consumer: Open, trouble: 
     )
 
 
+def test_a_cursor_that_was_closed_since_it_was_read_is_not_fenced(open_consumer: Open) -> None:
+    """Its pipe is about to move: its owner is the mark by which it is reopened if that fails."""
+    (consumer, _), (theirs, _) = open_consumer(), open_consumer()
+    before, key = consumer.cursor, ("q/default", "p")
+    cursors = theirs.catalog.claims._cursors  # type: ignore[attr-defined]
+    assert cursors.close(key, "a mark")
+    assert consumer.catalog.claims.fence(before, "me") is None
+    cursors.open_all([key[0]], key[1], "a mark")
+    assert consumer.cursor == before
+    assert consumer.catalog.claims.fence(before, "me") == replace(before, epoch=1, owner="me")
+
+
 @pytest.mark.parametrize("trouble", ["applied", "lost"])
 def test_an_intent_without_an_answer_stands(open_consumer: Open, trouble: str) -> None:
     consumer, cql = open_consumer()

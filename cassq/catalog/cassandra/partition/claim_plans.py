@@ -290,9 +290,10 @@ def plan_mend(
 
 
 def plan_fence(known: PartitionCache, cursor: Cursor, owner: str) -> PlannedBatch:
-    """Raise the epoch, if the cursor is as cached."""
+    """Raise the epoch, if the cursor is as cached; but not that of a closed one, whose owner is the
+    mark by which it is reopened."""
     here = known.cursor
-    if here is None or here.epoch != cursor.epoch:
+    if here is None or here.epoch != cursor.epoch or here.chain.seq == cql.CLOSED:
         return PlannedBatch(None, [False], sure=here is not None and here.epoch > cursor.epoch)
     batch = ConditionalBatch(known.key)
     batch.sets += [("epoch", here.epoch + 1), ("owner", owner)]
