@@ -28,7 +28,7 @@ from cassq.popper import Popper
 from cassq.producer.pusher import Pusher
 from cassq.producer.spilling import Overflow
 from cassq.producer.tick_push import PushTo
-from cassq.reaper import Reaper
+from cassq.reaper import LEASE_MS, Reaper
 
 Openable = Pusher | Popper | Receiver
 
@@ -38,7 +38,9 @@ REFRESH_SECONDS = 0.25
 # take about 1/50 of one core, or more if that rest would exceed `REAP_REST_SECONDS_MAX`.
 REAP_REST = 50
 REAP_REST_SECONDS_MAX = 10.0
-# The lease of the client that reaps in the background, from its passes until the next are due.
+# The lease of the client that reaps in the background, from its passes until the next are due. It
+# is renewed while they run: if it lapsed because servers are slow, other clients would begin passes
+# as well, and make the servers slower still.
 PASSING_LEASE = "reaper:passing"
 
 
@@ -213,19 +215,26 @@ class Runtime:
     def reap_in_passing(self) -> float:
         """Run every pass, unless another client does. The longer they take, the later the next
         run. Returns the seconds until then."""
-        lease_ms = round(REAP_SECONDS * 1000)
         if not self.open:
             return REAP_SECONDS
         online, clock = self._state.opened(), self.clock
-        catalog, owner = online.ports.catalog, online.ports.ids.client
-        if catalog.leases.take(PASSING_LEASE, owner, lease_ms) is None:
+        leases, owner = online.ports.catalog.leases, online.ports.ids.client
+        if leases.take(PASSING_LEASE, owner, LEASE_MS) is None:
             return REAP_SECONDS
-        began_ms = clock.boot_ms()
-        online.reaper.reap()
+        began_ms = kept_ms = clock.boot_ms()
+
+        def keeps_lease() -> bool:
+            nonlocal kept_ms
+            now_ms = clock.boot_ms()
+            if now_ms - kept_ms < LEASE_MS / 5:
+                return True
+            kept_ms = now_ms
+            return leases.take(PASSING_LEASE, owner, LEASE_MS) is not None
+
+        online.reaper.reap(goes_on=keeps_lease)
         took = (clock.boot_ms() - began_ms) / 1000
         rest = min(max(REAP_SECONDS, REAP_REST * took), REAP_REST_SECONDS_MAX)
-        if rest > REAP_SECONDS:
-            catalog.leases.take(PASSING_LEASE, owner, round(rest * 1000))
+        leases.take(PASSING_LEASE, owner, round(rest * 1000))
         return rest
 
     def _note(self) -> float:

@@ -116,8 +116,10 @@ class Reaper:
         *,
         only: Collection[str] | None = None,
         dry_run: bool = False,
+        goes_on: Callable[[], bool] | None = None,
     ) -> list[Action]:
         """Run every pass (or those in `only`) over these queues, or all; return what was done.
+        goes_on: asked before each pass; if it is False, the remaining ones are left out.
 
         A pass over all queues is skipped while another reaper runs it. Cost with nothing to do: one
         query per pass, for any number of queues; a look at each pipe that may have a pusher.
@@ -125,7 +127,7 @@ class Reaper:
         scope = Scope(self.ports, queues)
         actions: list[Action] = []
         for name in self.names if only is None else only:
-            if self.stopping():
+            if self.stopping() or (goes_on is not None and not goes_on()):
                 break
             actions += self.run(name, scope, dry_run=dry_run) or []
         return actions

@@ -41,9 +41,10 @@ class HeldKeyNotices:
             return
         self._looked_ms = self._clock.boot_ms()
         found = self._letters.look()
-        for key in found.keys() - line.held.keys():
-            line.hold(key)
-        for key in line.held.keys() - found.keys():
+        for key in found:
+            if key not in line.held:
+                line.hold(key)
+        for key in [key for key in line.held if key not in found]:
             line.release(key)
 
     def look_again(self, line: KeyLine, now_ms: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 
@@ -13,8 +14,10 @@ from cassq.catalog.port import pipe_lock
 from cassq.errors import BackendError, UsageError
 from cassq.model.rows import ClaimState
 from cassq.reaper import DONE, LEASE_MS, Action
+from cassq.reaper.actions import Scope
 from cassq.reaper.rollup import AT_ONCE
 from tests.integration.deadlines import eventually, in_threads
+from tests.integration.places import Place
 from tests.integration.stage import Connect, alone, drain, extents, numbers, payloads, push
 from tests.integration.timed import clock, timed
 
@@ -128,6 +131,70 @@ def test_several_reapers_at_once_do_each_thing_once(
     assert queue.audit().findings == []
     letters = payloads(drain(client.queue("jobs~default~dead").popper()))
     assert sorted(letters) == sorted(m.payload for m in messages[20:])
+
+
+class TwoClients:
+    """Two clients, each with a popper, on one clock. begun: the passes that they begin, in order.
+
+    pass_s: how long each pass of the first one takes; after it the second tries to begin passes.
+    """
+
+    def __init__(self, one: cassq.Client, two: cassq.Client, clock: ManualClock) -> None:
+        self.one, self.two, self._clock = one, two, clock
+        self.begun: list[tuple[int, str]] = []
+        self.pass_s = 0.0
+
+    def watch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def run_one(name: str, scope: Scope, *, dry_run: bool = False) -> list[Action] | None:
+            self.begun.append((1, name))
+            self._clock.advance(self.pass_s)
+            self.two.runtime.reap_in_passing()
+            return []
+
+        def run_two(name: str, scope: Scope, *, dry_run: bool = False) -> list[Action] | None:
+            self.begun.append((2, name))
+            return []
+
+        monkeypatch.setattr(self.one.reaper, "run", run_one)
+        monkeypatch.setattr(self.two.reaper, "run", run_two)
+
+    def round_of(self, number: int) -> list[tuple[int, str]]:
+        return [(number, name) for name in self.one.reaper.names]
+
+
+@pytest.fixture
+def two(
+    timed: cassq.Client, clock: ManualClock, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[TwoClients]:
+    timed.create_queue("jobs").popper()
+    with cassq.Client(place.url, place.open(clock), clock) as other:
+        other.runtime.housekeeper.stop()
+        other.queue("jobs").popper()
+        both = TwoClients(timed, other, clock)
+        both.watch(monkeypatch)
+        yield both
+
+
+@pytest.mark.parametrize("pass_s", [0.01, 0.99, 3.99])
+def test_no_client_begins_passes_in_passing_while_another_is_at_them(
+    two: TwoClients, clock: ManualClock, pass_s: float
+) -> None:
+    two.pass_s = pass_s
+    rest_s = two.one.runtime.reap_in_passing()
+    clock.advance(rest_s - 0.001)
+    two.two.runtime.reap_in_passing()
+    assert two.begun == two.round_of(1)
+    clock.advance(0.001)
+    two.two.runtime.reap_in_passing()
+    assert two.begun == two.round_of(1) + two.round_of(2)
+
+
+def test_a_client_whose_pass_outlasted_its_lease_leaves_the_rest_to_the_next(
+    two: TwoClients,
+) -> None:
+    two.pass_s = LEASE_MS / 1000
+    two.one.runtime.reap_in_passing()
+    assert two.begun == [*two.round_of(1)[:1], *two.round_of(2)]
 
 
 def test_what_is_free_does_not_hide_what_is_held_too_long(

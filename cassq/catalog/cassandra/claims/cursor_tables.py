@@ -157,11 +157,11 @@ class Cursors:
         """The pipes that exist in the group's queue, and stay there. A client about to retire one
         of them did not know of this group, and is stopped."""
         pipes, (_, groups) = self._rows.with_home(pipe_ids, group_id)
-        homes = [group.queue_id for group in groups if group.id == group_id]
+        home = next((group.queue_id for group in groups if group.id == group_id), None)
         return [
             pipe.row.id
             for pipe in pipes
-            if pipe is not None and pipe.row.queue_id in homes and self._stays(pipe)
+            if pipe is not None and pipe.row.queue_id == home and self._stays(pipe)
         ]
 
     def _stays(self, pipe: Pipe) -> bool:
