@@ -96,6 +96,9 @@ class Plan:
     # On Cassandra: how long messages go one at a time, or two kinds of queue take turns, or many
     # poppers work.
     alternating_s: float = 6.0
+    # How long worker processes work before anything is counted. Servers go on compiling for
+    # minutes what only such workers call: conditional writes to one partition.
+    workers_warm_s: float = 240.0
     # How many pipes are retired before a pop is timed, how many pops that are, and for how long
     # pipes are retired at most: what is not reached by then is not measured.
     retired: tuple[int, ...] = (10, 1_000, 100_000)
@@ -147,6 +150,7 @@ class Plan:
             sidecar_latency_s=1.5,
             kills=5,
             alternating_s=1.5,
+            workers_warm_s=2.0,
             retired=(10, 1_000),
             retired_pops=50,
             retired_fill_s=20.0,
@@ -199,6 +203,7 @@ class Plan:
             kills=2,
             kill_watch_s=0.3,
             alternating_s=0.3,
+            workers_warm_s=0.3,
             retired=(2, 20),
             retired_pops=10,
         )
