@@ -118,6 +118,12 @@ def test_a_command_loads_no_other() -> None:
     )
 
 
+def test_what_a_command_loaded_is_not_searched_for_garbage_as_it_exits(tmp_path: Path) -> None:
+    frozen = "import atexit, gc; atexit.register(lambda: print(gc.get_freeze_count() > 10_000)); "
+    done = _run("-c", frozen + COMMAND, "--url", f"file:{tmp_path}", "queue", "create", "jobs")
+    assert done.stdout.splitlines()[-1] == "True", done.stderr
+
+
 def test_importing_cassq_loads_nothing_but_its_version() -> None:
     loaded = loaded_by("import cassq")
     assert {name for name in loaded if name.startswith("cassq")} == {"cassq", "cassq.version"}
