@@ -208,26 +208,29 @@ class CassandraPipes(Pipes):
 
     def forget(self, pipe_ids: Sequence[str]) -> None:
         """Forgets them in listed order: in any other, each entry between removed ones keeps two
-        gaps apart, and a read passes a tombstone for each. Cost: some writes per pipe, and reads of
-        its queue's groups."""
+        gaps apart, and a read passes a tombstone for each. Cost: some writes per pipe, and a read
+        of each queue's groups."""
         consumed: list[Pipe] = []
         for pipe_id, pipe in zip(pipe_ids, self._rows.pipes.those(pipe_ids), strict=True):
             if pipe is None:
                 self._rows.consumed.drop(pipe_id)
             elif pipe.row.state is PipeState.CONSUMED:
                 consumed.append(pipe)
+        queue_ids = sorted({pipe.row.queue_id for pipe in consumed})
+        homes = dict(zip(queue_ids, self._rows.queues.all_with_groups(queue_ids), strict=True))
         for pipe in sorted(consumed, key=lambda each: each.row.ordinal):
+            self._retiring.clear_away(pipe, *homes[pipe.row.queue_id])
             self._forget(pipe)
 
     def _forget(self, pipe: Pipe) -> None:
         row = pipe.row
-        self._retiring.clear_away(pipe)
         self._listing.unlist(row.queue_id, PipeEntry(row.ordinal, row.id))
         if row.stage:
             self._writes.unstage(row)
         self._cql.write(cql.DROP_BEATS, (row.id,))
         self._cql.apply_many([(cql.FORGET, (row.id,))])
         self._rows.consumed.drop(row.id)
+        self._retiring.forget(row.id)
 
     def consume_all(self, queue_id: str) -> list[str]:
         """Make every pipe of a deleted queue consumed; return the ids of all that have rows."""

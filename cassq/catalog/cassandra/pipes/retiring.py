@@ -25,7 +25,7 @@ other kind has no effect except to stop its owner.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from cassq.cassandra.session import settled
 from cassq.catalog.cassandra.claims.arrivals import DROP_ARRIVALS, Arrivals
@@ -37,7 +37,10 @@ from cassq.catalog.cassandra.partition.pipe_rows import LEAVING, RETIRING, Pipe,
 from cassq.catalog.cassandra.pipes.listing import Listing, PipeEntry
 from cassq.catalog.cassandra.pipes.totals import Totals
 from cassq.catalog.port import pipe_lock
-from cassq.model.rows import GroupRow, PipeState, Retired
+from cassq.model.rows import GroupRow, PipeState, QueueRow, Retired
+
+# After how many pipes cleared away here, but removed by others, all are forgotten.
+CLEARED_MAX = 1_000
 
 
 class Retiring:
@@ -52,6 +55,8 @@ class Retiring:
         self._cursors = cursors
         self._arrivals = arrivals
         self._leases = leases
+        # By consumed pipe: the groups for which it was cleared away here.
+        self._cleared: dict[str, set[str]] = {}
         self.totals: Totals = Totals(rows)
 
     def retire(self, pipe_id: str, groups_version: int) -> bool:
@@ -82,7 +87,7 @@ class Retiring:
         self._rows.consumed.note([pipe_id])
         if not self._retired(pipe, mark, totals):
             return False
-        self.clear_away(Pipe(pipe.row, "", totals), [group.id for group in groups])
+        self.clear_away(Pipe(pipe.row, "", totals), queue, groups)
         return True
 
     def _retired(self, pipe: Pipe, mark: str, totals: Sequence[Total]) -> bool:
@@ -101,17 +106,29 @@ class Retiring:
         raised = self._rows.queues.raise_groups_version
         return settled(lambda: raised(queue_id, version), lambda: False)
 
-    def clear_away(self, pipe: Pipe, group_ids: Collection[str] = ()) -> None:
-        """Clean up after a consumed pipe. Idempotent."""
+    def clear_away(self, pipe: Pipe, queue: QueueRow | None, groups: Sequence[GroupRow]) -> None:
+        """Clean up after a consumed pipe of this queue, unless this client has. Idempotent."""
         row = pipe.row
-        self.totals.copy(pipe)
-        if not group_ids:
-            group_ids = [group.id for group in self._rows.queues.with_groups(row.queue_id)[1]]
-        gone = {*group_ids, *(each.row.group_id for each in pipe.totals)}
+        mine = {group.id for group in groups}
+        gone = mine | {each.row.group_id for each in pipe.totals}
+        cleared = self._cleared.get(row.id)
+        if cleared is None:
+            self.totals.copy(pipe)
+            self._cql.write(DROP_ARRIVALS, (row.id,))
+        else:
+            gone -= cleared
         for group_id in sorted(gone):
             self._cursors.drop((group_id, row.id))
-        self._leases.forget([pipe_lock(group_id, row.id) for group_id in sorted(gone)])
-        self._cql.write(DROP_ARRIVALS, (row.id,))
+        # The groups of an ap queue have no locks.
+        locked = gone if queue is None or queue.policy.strict else gone - mine
+        self._leases.forget([pipe_lock(group_id, row.id) for group_id in sorted(locked)])
+        if len(self._cleared) >= CLEARED_MAX:
+            self._cleared.clear()
+        self._cleared[row.id] = gone | (cleared or set())
+
+    def forget(self, pipe_id: str) -> None:
+        """Forget that a pipe was cleared away: it is removed."""
+        self._cleared.pop(pipe_id, None)
 
     # --- moving to another queue ----------------------------------------------------------------
 
