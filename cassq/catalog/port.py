@@ -203,10 +203,11 @@ class Pipes(abc.ABC):
         return {}
 
     @abc.abstractmethod
-    def retire(self, pipe_id: str, groups_version: int) -> bool:
-        """Durably make a sealed pipe consumed if every group has acked all of it, no unsettled
-        move has it as its destination, its predecessor is consumed or gone, and the queue still has
-        `groups_version`. Its cursors are removed and its totals written.
+    def retire(self, pipe_ids: Sequence[str], groups_version: int) -> list[str]:
+        """Durably make sealed pipes of a queue consumed, if the queue still has `groups_version`:
+        each that every group has acked to its end, that is not the destination of an unsettled
+        move, and whose predecessor is consumed, gone or named before it here. Their cursors are
+        removed, and their totals written. Returns the ids of those made consumed.
         """
 
     @abc.abstractmethod

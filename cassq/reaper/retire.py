@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
+from cassq.errors import CassqError
 from cassq.lifecycle.ports import Ports
 from cassq.model.rows import PipeRow, PipeState, QueueRow
 from cassq.plurals import counted
 from cassq.producer.quota import keeps
-from cassq.reaper.actions import DONE, Action, PlannedPass, Scope
-from cassq.reaper.sweep import Removal
+from cassq.reaper.actions import DONE, VOID, Action, PlannedPass, Scope
+from cassq.reaper.sweep import AT_ONCE, Removal
+
+logger = logging.getLogger(__name__)
 
 
 class Finished(NamedTuple):
@@ -61,16 +66,48 @@ class Retire(PlannedPass[Finished]):
         return plan(snapshot, now_ms)
 
     def apply(self, action: Action) -> str | None:
-        """Cost: one read, one synced catalog transaction."""
-        pipe: PipeRow = action.row
-        current = self._ports.catalog.queues.by_id(pipe.queue_id)
-        if current is None or not self._ports.catalog.pipes.retire(pipe.id, current.groups_version):
-            return None
-        return counted(pipe.end.seq if pipe.end else 0, "message")
+        (detail,) = self._retired([action])
+        return detail
 
     def apply_all(self, actions: Sequence[Action]) -> list[Action]:
-        """Retire these pipes; if any were, remove all consumed pipes."""
-        outcomes = super().apply_all(actions)
+        """Retire these pipes, some of a queue at a time; if any were, remove all consumed pipes.
+        After an error those are tried one by one, so that one pipe does not stop others."""
+        of_queues: dict[str, list[Action]] = {}
+        for action in actions:
+            of_queues.setdefault(action.row.queue_id, []).append(action)
+        outcomes: list[Action] = []
+        for mine in of_queues.values():
+            for at in range(0, len(mine), AT_ONCE):
+                outcomes += self._attempt_together(mine[at : at + AT_ONCE])
         if any(action.outcome == DONE for action in outcomes):
             self._removal.remove()
         return outcomes
+
+    def _attempt_together(self, actions: Sequence[Action]) -> list[Action]:
+        if self.stopping():
+            return []
+        try:
+            details = self._retired(actions)
+        except CassqError as exc:
+            what = (counted(len(actions), "pipe"), actions[0].queue)
+            logger.info("retiring %s of %s one by one, after: %s", *what, exc)
+            return super().apply_all(actions)
+        return [
+            replace(action, outcome=VOID if detail is None else DONE, detail=detail or "")
+            for action, detail in zip(actions, details, strict=True)
+        ]
+
+    def _retired(self, actions: Sequence[Action]) -> list[str | None]:
+        """Retire pipes of a queue; for each what was done, or None. Cost: one read, one synced
+        catalog transaction."""
+        current = self._ports.catalog.queues.by_id(actions[0].row.queue_id)
+        if current is None:
+            return [None for _ in actions]
+        pipe_ids = [action.subject for action in actions]
+        retired = self._ports.catalog.pipes.retire(pipe_ids, current.groups_version)
+        return [
+            counted(action.row.end.seq if action.row.end else 0, "message")
+            if action.subject in retired
+            else None
+            for action in actions
+        ]

@@ -203,6 +203,26 @@ def insert_pipe(tx: sqlite3.Connection, row: PipeRow) -> None:
     )
 
 
+def _is_retired(tx: sqlite3.Connection, pipe: PipeRow) -> bool:
+    """Make a sealed pipe consumed; False if it may not be yet."""
+    before = tx.execute(PIPE, (pipe.predecessor,)).fetchone()
+    if before is not None and before[2] < PipeState.CONSUMED:
+        return False  # in order: if a predecessor is gone, so are all pipes before it
+    assert pipe.end is not None
+    of_queue = (pipe.id, pipe.queue_id, pipe.end.seq, pipe.group_id)
+    if tx.execute(UNFINISHED, of_queue).fetchone():
+        return False
+    if tx.execute(ARRIVING, (pipe.id,)).fetchone():
+        return False
+    _leave_totals(tx, WRITE_TOTALS, pipe)
+    tx.execute("DELETE FROM moves WHERE pipe_id = ?", (pipe.id,))
+    tx.execute("DELETE FROM removed WHERE pipe_id = ?", (pipe.id,))
+    tx.execute(DROP_LOCKS, (pipe.id, pipe.queue_id))
+    tx.execute("DELETE FROM cursors WHERE pipe_id = ?", (pipe.id,))
+    tx.execute("UPDATE pipes SET state = 3 WHERE id = ?", (pipe.id,))
+    return True
+
+
 def _leave_totals(tx: sqlite3.Connection, statement: str, pipe: PipeRow) -> None:
     """Write a pipe's totals to the ledger of its queue, unless they are there."""
     assert pipe.end is not None
@@ -324,38 +344,30 @@ class SqlitePipes(Pipes):
             found = row.fetchone()
             return Place(*found) if found and found[0] is not None else None
 
-    def retire(self, pipe_id: str, groups_version: int) -> bool:
+    def retire(self, pipe_ids: Sequence[str], groups_version: int) -> list[str]:
         with self._db.lock, self._db.write(synced=True) as tx:
-            row = tx.execute(PIPE, (pipe_id,)).fetchone()
-            if row is None or row[2] != PipeState.SEALED:
-                return False
-            pipe = pipe_row(row)
-            assert pipe.end is not None
-            before = tx.execute(PIPE, (pipe.predecessor,)).fetchone()
-            if before is not None and before[2] < PipeState.CONSUMED:
-                return False  # in order: if a predecessor is gone, so are all pipes before it
+            found = [tx.execute(PIPE, (pipe_id,)).fetchone() for pipe_id in pipe_ids]
+            there = [pipe_row(row) for row in found if row is not None]
+            pipes = [pipe for pipe in there if pipe.state is PipeState.SEALED]
+            if not pipes:
+                return []
+            queue_id = pipes[0].queue_id
             version, groups = tx.execute(
                 "SELECT groups_version, (SELECT count(*) FROM groups WHERE queue_id = q.id)"
                 " FROM queues q WHERE id = ?",
-                (pipe.queue_id,),
+                (queue_id,),
             ).fetchone()
-            of_queue = (pipe_id, pipe.queue_id, pipe.end.seq, pipe.group_id)
-            unfinished = tx.execute(UNFINISHED, of_queue)
-            if version != groups_version or not groups or unfinished.fetchone():
-                return False
-            if tx.execute(ARRIVING, (pipe_id,)).fetchone():
-                return False
-            _leave_totals(tx, WRITE_TOTALS, pipe)
-            tx.execute("DELETE FROM moves WHERE pipe_id = ?", (pipe_id,))
-            tx.execute("DELETE FROM removed WHERE pipe_id = ?", (pipe_id,))
-            tx.execute(DROP_LOCKS, (pipe_id, pipe.queue_id))
-            tx.execute("DELETE FROM cursors WHERE pipe_id = ?", (pipe_id,))
-            tx.execute("UPDATE pipes SET state = 3 WHERE id = ?", (pipe_id,))
-            tx.execute(
-                "UPDATE queues SET groups_version = groups_version + 1 WHERE id = ?",
-                (pipe.queue_id,),
-            )
-            return True
+            if version != groups_version or not groups:
+                return []
+            retired = [
+                pipe.id for pipe in pipes if pipe.queue_id == queue_id and _is_retired(tx, pipe)
+            ]
+            if retired:
+                tx.execute(
+                    "UPDATE queues SET groups_version = groups_version + 1 WHERE id = ?",
+                    (queue_id,),
+                )
+            return retired
 
     def repoint(self, pipe_id: str, queue_id: str, group_id: str) -> bool:
         with self._db.lock, self._db.write(synced=True) as tx:

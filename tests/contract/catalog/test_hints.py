@@ -96,7 +96,7 @@ def test_a_pipe_is_finished_when_the_last_group_has_acked_its_last_message(
     assert two.pipes.finished() == [], "it is claimed, not acked"
     assert Consumer(two, late.id).finish(row)
     assert ids(two.pipes.finished()) == ids(two.pipes.finished((Q,))) == ["p"]
-    assert two.pipes.retire("p", groups_version(two))
+    assert two.pipes.retire(["p"], groups_version(two))
     assert two.pipes.finished() == []
 
 
@@ -219,7 +219,7 @@ def test_queues_with_live_pipes_are_found(two: Catalog, other: Catalog) -> None:
         add(two, f"p{number}")
     add(two, "x", "r", end=0)
     assert other.queues.live() == [Q, R]
-    assert two.pipes.retire("x", groups_version(two, "r"))
+    assert two.pipes.retire(["x"], groups_version(two, "r"))
     assert other.queues.live() == [Q]
 
 

@@ -223,4 +223,4 @@ def test_a_pipe_given_away_is_read_by_its_new_group_and_retired(
     assert theirs.finish(row)
     assert theirs.states == []
     assert ClaimState.DONE not in [r.state for r in theirs.rows]
-    assert other.pipes.retire("dead", groups_version(other))
+    assert other.pipes.retire(["dead"], groups_version(other))

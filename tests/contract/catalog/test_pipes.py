@@ -105,7 +105,7 @@ def test_an_ordinal_is_not_given_again(catalog: Catalog) -> None:
     add(catalog, "p1")
     first = catalog.pipes.live(QUEUE_ID)[0].ordinal
     seal(catalog, "p1", 0)
-    assert catalog.pipes.retire("p1", groups_version(catalog))
+    assert catalog.pipes.retire(["p1"], groups_version(catalog))
     catalog.pipes.forget(["p1"])
     add(catalog, "p2")
     assert catalog.pipes.live(row.id)[0].ordinal > first
@@ -276,16 +276,50 @@ def test_a_pipe_is_retired_when_every_group_has_acked_it_all(
     seal(catalog, "p", 5)
     finish(catalog, "p", 5, "q/default")
     finish(catalog, "p", 4, "q/second")
-    assert not other.pipes.retire("p", groups_version(other))
+    assert not other.pipes.retire(["p"], groups_version(other))
     finish(catalog, "p", 1, "q/second")
     version = groups_version(catalog)
-    assert other.pipes.retire("p", version)
+    assert other.pipes.retire(["p"], version)
     assert groups_version(catalog) == version + 1
     assert catalog.pipes.live(QUEUE_ID) == []
     assert [pipe.id for pipe in catalog.pipes.consumed()] == ["p"]
     assert catalog.claims.cursors("q/default") == catalog.claims.cursors("q/second") == []
     assert catalog.claims.cursor("q/default", "p") is None
-    assert not other.pipes.retire("p", groups_version(other)), "it is retired once"
+    assert not other.pipes.retire(["p"], groups_version(other)), "it is retired once"
+
+
+def test_of_pipes_retired_together_those_that_are_not_acked_stay(
+    catalog: Catalog, other: Catalog
+) -> None:
+    make_queue(catalog)
+    add(catalog, "p1", "p2", "p3", "open")
+    for pipe_id in ("p1", "p2", "p3"):
+        seal(catalog, pipe_id, 2)
+        finish(catalog, pipe_id, 1 if pipe_id == "p2" else 2)
+    version = groups_version(catalog)
+    pipe_ids = ["p3", "gone", "p2", "open", "p1"]
+    assert other.pipes.retire(pipe_ids, version) == ["p3", "p1"]
+    assert groups_version(catalog) == version + 1
+    assert [pipe.id for pipe in catalog.pipes.live(QUEUE_ID)] == ["p2", "open"]
+    assert {pipe.id for pipe in catalog.pipes.consumed()} == {"p1", "p3"}
+    for pipe_id in ("p1", "p3"):
+        (left,) = catalog.pipes.retired(QUEUE_ID, pipe_id)
+        assert (left.pushed, left.start) == (2, 0)
+    assert [cursor.pipe_id for cursor in catalog.claims.cursors("q/default")] == ["p2"]
+    assert catalog.pipes.retire([], groups_version(catalog)) == []
+
+
+def test_only_pipes_of_one_queue_are_retired_together(catalog: Catalog) -> None:
+    """They have one version of groups to be retired under."""
+    make_queue(catalog)
+    make_queue(catalog, "r")
+    add(catalog, "p")
+    assert catalog.pipes.add(pipe_row("x", "r"))
+    seal(catalog, "p", 0)
+    seal(catalog, "x", 0)
+    assert catalog.pipes.retire(["p", "x"], groups_version(catalog)) == ["p"]
+    assert [pipe.id for pipe in catalog.pipes.consumed()] == ["p"]
+    assert catalog.pipes.retire(["p", "x"], groups_version(catalog, "r")) == ["x"]
 
 
 def test_what_is_claimed_and_not_acked_keeps_a_pipe(catalog: Catalog) -> None:
@@ -295,24 +329,24 @@ def test_what_is_claimed_and_not_acked_keeps_a_pipe(catalog: Catalog) -> None:
     consumer = Consumer(catalog)
     first, second = consumer.claim(2), consumer.claim(3)
     assert consumer.finish(second)
-    assert not catalog.pipes.retire("p", groups_version(catalog))
+    assert not catalog.pipes.retire(["p"], groups_version(catalog))
     assert consumer.finish(first)
-    assert catalog.pipes.retire("p", groups_version(catalog))
+    assert catalog.pipes.retire(["p"], groups_version(catalog))
 
 
 def test_an_unsealed_pipe_is_not_retired(catalog: Catalog) -> None:
     make_queue(catalog)
     add(catalog, "p")
     finish(catalog, "p", 5)
-    assert not catalog.pipes.retire("p", groups_version(catalog))
-    assert not catalog.pipes.retire("unknown", groups_version(catalog))
+    assert not catalog.pipes.retire(["p"], groups_version(catalog))
+    assert not catalog.pipes.retire(["unknown"], groups_version(catalog))
 
 
 def test_an_empty_pipe_is_retired_though_no_group_ever_looked_at_it(catalog: Catalog) -> None:
     make_queue(catalog)
     add(catalog, "p")
     seal(catalog, "p", 0)
-    assert catalog.pipes.retire("p", groups_version(catalog))
+    assert catalog.pipes.retire(["p"], groups_version(catalog))
 
 
 def test_a_group_that_never_looked_at_a_pipe_keeps_it(catalog: Catalog) -> None:
@@ -321,7 +355,7 @@ def test_a_group_that_never_looked_at_a_pipe_keeps_it(catalog: Catalog) -> None:
     add(catalog, "p")
     seal(catalog, "p", 1)
     finish(catalog, "p", 1)
-    assert not catalog.pipes.retire("p", groups_version(catalog))
+    assert not catalog.pipes.retire(["p"], groups_version(catalog))
 
 
 def test_a_queue_without_groups_retires_nothing(catalog: Catalog) -> None:
@@ -329,7 +363,7 @@ def test_a_queue_without_groups_retires_nothing(catalog: Catalog) -> None:
     add(catalog, "p")
     seal(catalog, "p", 0)
     assert catalog.queues.delete_group("q/default")
-    assert not catalog.pipes.retire("p", groups_version(catalog))
+    assert not catalog.pipes.retire(["p"], groups_version(catalog))
 
 
 def test_a_retirement_with_outdated_groups_is_refused(catalog: Catalog, other: Catalog) -> None:
@@ -339,8 +373,8 @@ def test_a_retirement_with_outdated_groups_is_refused(catalog: Catalog, other: C
     finish(catalog, "p", 5)
     seen = groups_version(catalog)
     make_group(other, "new", p=place(5))
-    assert not catalog.pipes.retire("p", seen)
-    assert catalog.pipes.retire("p", groups_version(catalog))
+    assert not catalog.pipes.retire(["p"], seen)
+    assert catalog.pipes.retire(["p"], groups_version(catalog))
 
 
 def test_a_pipe_that_a_message_may_be_moving_into_is_kept(catalog: Catalog) -> None:
@@ -351,9 +385,9 @@ def test_a_pipe_that_a_message_may_be_moving_into_is_kept(catalog: Catalog) -> N
     finish(catalog, "dead", 3)
     row = Consumer(catalog).claim(1)
     move = catalog.claims.intend(move_row(0, 2))
-    assert not catalog.pipes.retire("dead", groups_version(catalog))
+    assert not catalog.pipes.retire(["dead"], groups_version(catalog))
     assert catalog.claims.replace(row, Consumer(catalog).acked(row, 0, 1), settle=[move])
-    assert catalog.pipes.retire("dead", groups_version(catalog))
+    assert catalog.pipes.retire(["dead"], groups_version(catalog))
 
 
 def test_the_totals_of_a_retired_pipe_are_written_once_a_group(
@@ -370,7 +404,7 @@ def test_the_totals_of_a_retired_pipe_are_written_once_a_group(
     finish(catalog, "p", 2, "q/late")
     seal(catalog, "p", 6)
     assert catalog.pipes.retired(QUEUE_ID) == []
-    assert catalog.pipes.retire("p", groups_version(catalog))
+    assert catalog.pipes.retire(["p"], groups_version(catalog))
     expected = [
         Retired("p", "q/default", QUEUE_ID, start=0, pushed=6, dead=1),
         Retired("p", "q/late", QUEUE_ID, start=4, pushed=6, dead=0),
@@ -401,7 +435,7 @@ def test_the_totals_of_retired_pipes_are_added_up_a_group_and_for_the_queue(
     finish(catalog, "s", 3, "q/late")
     for pipe_id, end in {"s": 3, "p": 6}.items():
         seal(catalog, pipe_id, end)
-        assert catalog.pipes.retire(pipe_id, groups_version(catalog))
+        assert catalog.pipes.retire([pipe_id], groups_version(catalog))
     expected = {
         RetiredSum("", pipes=2, start=0, pushed=9, dead=0),
         RetiredSum("q/default", pipes=2, start=0, pushed=9, dead=0, expired=3),
@@ -409,7 +443,7 @@ def test_the_totals_of_retired_pipes_are_added_up_a_group_and_for_the_queue(
     }
     assert set(other.pipes.retired_sums(QUEUE_ID)) == expected
     assert set(summed(other.pipes.retired(QUEUE_ID))) == expected
-    assert not catalog.pipes.retire("p", groups_version(catalog))
+    assert not catalog.pipes.retire(["p"], groups_version(catalog))
     catalog.pipes.forget(["p", "s"])
     assert set(catalog.pipes.retired_sums(QUEUE_ID)) == expected, "once, and for good"
     assert catalog.pipes.retired_sums("id of r") == []
@@ -419,7 +453,7 @@ def test_the_sums_of_a_deleted_queue_are_forgotten_with_it(catalog: Catalog) -> 
     make_queue(catalog)
     add(catalog, "p")
     seal(catalog, "p", 0)
-    assert catalog.pipes.retire("p", groups_version(catalog))
+    assert catalog.pipes.retire(["p"], groups_version(catalog))
     assert catalog.pipes.retired_sums(QUEUE_ID) != []
     catalog.pipes.forget(catalog.queues.delete(QUEUE_ID))
     catalog.queues.forget(QUEUE_ID)
@@ -433,7 +467,7 @@ def test_only_a_consumed_pipe_is_forgotten(catalog: Catalog) -> None:
         seal(catalog, pipe_id, count)
     Consumer(catalog, pipe_id="open").claim(2)
     Consumer(catalog, pipe_id="sealed").claim(2)
-    assert catalog.pipes.retire("gone", groups_version(catalog))
+    assert catalog.pipes.retire(["gone"], groups_version(catalog))
     for _ in range(2):
         catalog.pipes.forget(["gone", "open", "sealed", "unknown"])
         assert catalog.pipes.ids() == {"open", "sealed"}
@@ -479,10 +513,10 @@ def test_a_strict_queue_goes_on_after_a_pipe_that_is_gone(catalog: Catalog) -> N
     make_queue(catalog, consistency="cp")
     add(catalog, "p1")
     seal(catalog, "p1", 0)
-    assert catalog.pipes.retire("p1", groups_version(catalog))
+    assert catalog.pipes.retire(["p1"], groups_version(catalog))
     assert catalog.pipes.add(pipe_row("p2", predecessor="p1")), "consumed is sealed"
     seal(catalog, "p2", 0)
-    assert catalog.pipes.retire("p2", groups_version(catalog))
+    assert catalog.pipes.retire(["p2"], groups_version(catalog))
     catalog.pipes.forget(["p1", "p2"])
     assert not catalog.pipes.add(pipe_row("p3", predecessor=""))
     assert catalog.pipes.add(pipe_row("p3", predecessor="p2"))
@@ -501,13 +535,29 @@ def test_the_pipes_of_a_strict_queue_are_retired_in_their_order(
     finish(catalog, "p2", 1)
     finish(catalog, "p3", 1)
     for pipe_id in ("p3", "p2", "p1"):
-        assert not other.pipes.retire(pipe_id, groups_version(other))
+        assert not other.pipes.retire([pipe_id], groups_version(other))
     finish(catalog, "p1", 1)
-    assert not other.pipes.retire("p2", groups_version(other)), "the one before it is still there"
-    assert other.pipes.retire("p1", groups_version(other))
-    assert other.pipes.retire("p2", groups_version(other)), "the one before it is consumed"
+    assert not other.pipes.retire(["p2"], groups_version(other)), "the one before it is still there"
+    assert other.pipes.retire(["p1"], groups_version(other))
+    assert other.pipes.retire(["p2"], groups_version(other)), "the one before it is consumed"
     other.pipes.forget(["p1", "p2"])
-    assert other.pipes.retire("p3", groups_version(other)), "the one before it is gone"
+    assert other.pipes.retire(["p3"], groups_version(other)), "the one before it is gone"
+
+
+def test_the_pipes_of_a_strict_queue_are_retired_together_up_to_one_that_stays(
+    catalog: Catalog,
+) -> None:
+    make_queue(catalog, consistency="cp")
+    pipe_ids = ["p1", "p2", "p3", "p4"]
+    for before, pipe_id in zip(["", *pipe_ids], pipe_ids, strict=False):
+        add(catalog, pipe_id, predecessor=before)
+        seal(catalog, pipe_id, 1)
+    for pipe_id in ("p1", "p2", "p4"):
+        finish(catalog, pipe_id, 1)
+    assert catalog.pipes.retire(pipe_ids, groups_version(catalog)) == ["p1", "p2"]
+    finish(catalog, "p3", 1)
+    assert catalog.pipes.retire(["p4"], groups_version(catalog)) == []
+    assert catalog.pipes.retire(["p3", "p4"], groups_version(catalog)) == ["p3", "p4"]
 
 
 def test_a_pipe_of_an_unordered_queue_follows_none(catalog: Catalog) -> None:
@@ -541,7 +591,7 @@ def test_the_sums_of_many_retired_pipes_are_what_their_rows_say(
         seal(catalog, pipe_id, number)
         if number == 6:
             assert catalog.queues.delete_group("q/late")
-        assert catalog.pipes.retire(pipe_id, groups_version(catalog))
+        assert catalog.pipes.retire([pipe_id], groups_version(catalog))
         assert set(catalog.pipes.retired_sums(QUEUE_ID)) == set(
             summed(catalog.pipes.retired(QUEUE_ID))
         )

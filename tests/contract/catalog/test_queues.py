@@ -317,12 +317,13 @@ def test_creating_a_group_and_retiring_a_pipe_cannot_miss_each_other(
         consumer = Consumer(catalog, "q/default", pipe_id)
         assert consumer.finish(consumer.claim(5))
     seen = groups_version(catalog)
-    assert other.pipes.retire("p1", seen)
+    assert other.pipes.retire(["p1"], seen)
     assert not catalog.queues.create_group(group_row("a"), {"p1": place(0)}, seen)
     seen = groups_version(catalog)
     assert catalog.queues.create_group(group_row("a"), {"p1": place(3), "p2": place(0)}, seen)
-    assert not other.pipes.retire("p2", seen), "the retirer did not know of the new group"
-    assert not other.pipes.retire("p2", groups_version(other)), "and the new group has it all to do"
+    assert not other.pipes.retire(["p2"], seen), "the retirer did not know of the new group"
+    retired = other.pipes.retire(["p2"], groups_version(other))
+    assert not retired, "and the new group has it all to do"
     assert [cursor.pipe_id for cursor in catalog.claims.cursors("q/a")] == ["p2"]
     pipe = catalog.pipes.by_id("p1")
     assert pipe is not None

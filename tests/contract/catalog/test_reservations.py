@@ -124,4 +124,4 @@ def test_a_reservation_does_not_keep_a_pipe_from_being_retired(
     assert theirs.catalog.pipes.record_end("p", place(1)) == place(1)
     queue = theirs.catalog.queues.by_id("id of q")
     assert queue is not None
-    assert theirs.catalog.pipes.retire("p", queue.groups_version)
+    assert theirs.catalog.pipes.retire(["p"], queue.groups_version)

@@ -97,7 +97,7 @@ def test_the_life_of_a_pipe(syncs: Syncs) -> None:
     assert syncs.by(lambda: catalog.pipes.record_end("new", place(5))) == [True]
     assert syncs.by(lambda: catalog.pipes.record_end("p", place(3))) == [True]
     assert syncs.consumer.finish(syncs.consumer.claim(3))
-    assert syncs.by(lambda: catalog.pipes.retire("p", groups_version(catalog))) == [True]
+    assert syncs.by(lambda: catalog.pipes.retire(["p"], groups_version(catalog))) == [True]
     make_queue(catalog, "r")
     assert syncs.by(lambda: catalog.pipes.repoint("new", "id of r", "r/default")) == [True]
 

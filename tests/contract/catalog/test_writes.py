@@ -141,7 +141,7 @@ def test_a_staged_pipe_is_in_no_listing(catalog: Catalog, other: Catalog) -> Non
         assert each.queues.live() == []
         assert each.claims.cursor(DEFAULT.id, "ended") is None
         assert each.pipes.ids() == {"open", "ended"}
-        assert not each.pipes.retire("ended", groups_version(each))
+        assert not each.pipes.retire(["ended"], groups_version(each))
 
 
 def test_a_staged_pipe_stays_staged_with_its_end(catalog: Catalog, other: Catalog) -> None:
@@ -248,7 +248,7 @@ def test_a_group_made_before_publishing_gets_all_of_it(catalog: Catalog) -> None
         assert (cursor.start, cursor.chain.seq) == (0, 0)
     consumer = Consumer(catalog, pipe_id="p")
     assert consumer.finish(consumer.claim(5))
-    assert not catalog.pipes.retire("p", groups_version(catalog)), "the other group has it still"
+    assert not catalog.pipes.retire(["p"], groups_version(catalog)), "the other group has it still"
 
 
 # --- aborting ---------------------------------------------------------------------------------

@@ -102,7 +102,7 @@ def test_a_sealed_pipe_that_went_is_in_no_listing(
     assert consumer.finish(consumer.claim(3))
     assert other.pipes.record_end("a", place(3)) == place(3)
     assert [row.id for row in catalog.pipes.live(Q)] == ["a"]
-    assert other.pipes.retire("a", groups_version(other))
+    assert other.pipes.retire(["a"], groups_version(other))
     assert catalog.pipes.live(Q) == []
     assert unsealed(catalog) == []
 
@@ -146,7 +146,7 @@ def test_a_search_for_finished_pipes_reads_only_rows_that_may_have_changed(
     assert finished() == ["b"]
     assert other.pipes.record_end("c", place(0)) == place(0)
     assert finished() == ["b", "c"]
-    assert other.pipes.retire("b", groups_version(other))
+    assert other.pipes.retire(["b"], groups_version(other))
     assert finished() == ["c"], "what another client retires is seen"
 
 

@@ -81,7 +81,7 @@ def test_a_pipe_that_is_gone_leaves_its_totals_and_nothing_else(
     assert catalog.pipes.add(pipe_row("p"))
     finish(catalog, "p", 3)
     assert catalog.pipes.record_end("p", place(3)) == place(3)
-    assert catalog.pipes.retire("p", groups_version(catalog))
+    assert catalog.pipes.retire(["p"], groups_version(catalog))
     catalog.pipes.forget(["p"])
     mine = sorted(name for name, table in tables_of(cql).items() if "pipe_id" in table.columns)
     left = [name for name in mine if cql.read(f"SELECT * FROM {name}")]
@@ -99,12 +99,12 @@ def test_a_client_that_dies_while_retiring_leaves_a_pipe_or_its_totals(open_one:
         assert catalog.pipes.record_end(pipe_id, place(3)) == place(3)
         theirs, cql = open_one()
         seen = groups_version(theirs)
-        killed = killed_at(cql, step, partial(theirs.pipes.retire, pipe_id, seen))
+        killed = killed_at(cql, step, partial(theirs.pipes.retire, [pipe_id], seen))
         live = pipe_id in {row.id for row in catalog.pipes.live(Q)}
         assert catalog.pipes.retired(Q, pipe_id) == ([] if live else [totals("q", pipe_id, 3)])
         outcomes.add((live, killed))
         if live:
-            assert catalog.pipes.retire(pipe_id, groups_version(catalog))
+            assert catalog.pipes.retire([pipe_id], groups_version(catalog))
         assert pipe_id in {row.id for row in catalog.pipes.consumed()}
         catalog.pipes.forget([pipe_id])
         assert catalog.pipes.retired(Q, pipe_id) == [totals("q", pipe_id, 3)]
@@ -116,6 +116,76 @@ def test_a_client_that_dies_while_retiring_leaves_a_pipe_or_its_totals(open_one:
     assert outcomes == {(True, True), (False, True), (False, False)}
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_client_that_dies_while_retiring_pipes_leaves_each_live_or_gone(
+    open_one: Open, strict: bool
+) -> None:
+    catalog, _ = open_one()
+    make_queue(catalog, consistency="cp" if strict else "ap")
+    retired_before, last = 0, ""
+    for step in range(STEPS_MAX):
+        pipe_ids = [f"p{step}a", f"p{step}b"]
+        for pipe_id in pipe_ids:
+            assert catalog.pipes.add(pipe_row(pipe_id, predecessor=last))
+            assert catalog.pipes.record_end(pipe_id, place(3)) == place(3)
+            finish(catalog, pipe_id, 3)
+            last = pipe_id if strict else ""
+        theirs, cql = open_one()
+        seen = groups_version(theirs)
+        killed = killed_at(cql, step, partial(theirs.pipes.retire, pipe_ids, seen))
+        live = [row.id for row in catalog.pipes.live(Q)]
+        assert live in ([], pipe_ids, pipe_ids[1:])
+        assert catalog.pipes.retire(pipe_ids, groups_version(catalog)) == live
+        retired_before += 2
+        assert [(sums.pipes, sums.pushed) for sums in catalog.pipes.retired_sums(Q)] == [
+            (retired_before, 3 * retired_before)
+        ] * 2
+        catalog.pipes.forget(pipe_ids)
+        for pipe_id in pipe_ids:
+            assert catalog.pipes.retired(Q, pipe_id) == [totals("q", pipe_id, 3)]
+        assert catalog.claims.cursors("q/default") == []
+        assert catalog.pipes.consumed() == []
+        if not killed:
+            return
+    raise AssertionError("it never came to an end")
+
+
+@pytest.mark.parametrize("at", [0, 3])
+def test_a_pipe_whose_predecessor_could_not_be_retired_with_it_stays(
+    open_one: Open, at: int
+) -> None:
+    """The predecessor was not marked, or its last step had no answer and was not done."""
+    catalog, cql = open_one()
+    make_queue(catalog, consistency="cp")
+    pipe_ids = ["p1", "p2"]
+    for before, pipe_id in zip(["", "p1"], pipe_ids, strict=True):
+        assert catalog.pipes.add(pipe_row(pipe_id, predecessor=before))
+        assert catalog.pipes.record_end(pipe_id, place(0)) == place(0)
+    cql.trouble = in_turn(*[""] * at, "lost")
+    assert catalog.pipes.retire(pipe_ids, groups_version(catalog)) == []
+    assert [row.id for row in catalog.pipes.live(Q)] == pipe_ids
+    assert catalog.pipes.retire(pipe_ids, groups_version(catalog)) == pipe_ids
+
+
+def test_what_a_retired_pipe_left_is_cleared_away_once(open_one: Open) -> None:
+    """As it is retired; when its row is removed, only another client does so again, or
+    for a group that came in between."""
+    catalog, cql = open_one()
+    other, others_cql = open_one()
+    make_queue(catalog)
+    for pipe_id in ("p1", "p2"):
+        assert catalog.pipes.add(pipe_row(pipe_id))
+        assert catalog.pipes.record_end(pipe_id, place(0)) == place(0)
+    assert catalog.pipes.retire(["p1", "p2"], groups_version(catalog)) == ["p1", "p2"]
+    make_group(other, "late")
+    cql.rounds.clear()
+    others_cql.rounds.clear()
+    catalog.pipes.forget(["p1"])
+    other.pipes.forget(["p2"])
+    assert cql.rounds["conditional"] == 2, "the row, and what a group had that came later"
+    assert others_cql.rounds["conditional"] == 4, "the row, its totals, what either group had"
+
+
 def test_a_client_that_dies_while_forgetting_a_pipe_leaves_its_totals(open_one: Open) -> None:
     catalog, _ = open_one()
     make_queue(catalog)
@@ -123,7 +193,7 @@ def test_a_client_that_dies_while_forgetting_a_pipe_leaves_its_totals(open_one: 
         pipe_id = f"p{step}"
         assert catalog.pipes.add(pipe_row(pipe_id))
         assert catalog.pipes.record_end(pipe_id, place(0)) == place(0)
-        assert catalog.pipes.retire(pipe_id, groups_version(catalog))
+        assert catalog.pipes.retire([pipe_id], groups_version(catalog))
         theirs, cql = open_one()
         killed = killed_at(cql, step, partial(theirs.pipes.forget, [pipe_id]))
         assert catalog.pipes.retired(Q, pipe_id) == [totals("q", pipe_id, 0)]
@@ -162,7 +232,7 @@ def test_a_group_that_comes_while_a_pipe_is_retired_has_all_of_it_or_none(
 
     cql.before_round = come
     cql.rounds.clear()
-    retired = catalog.pipes.retire("p", seen)
+    retired = bool(catalog.pipes.retire(["p"], seen))
     cql.before_round = lambda: None
     if not saw:
         assert retired
@@ -173,7 +243,7 @@ def test_a_group_that_comes_while_a_pipe_is_retired_has_all_of_it_or_none(
     if live:
         (row,) = theirs.claims.rows("q/late", "p")
         assert Consumer(theirs, "q/late", "p").finish(row)
-        assert theirs.pipes.retire("p", groups_version(theirs))
+        assert theirs.pipes.retire(["p"], groups_version(theirs))
     pushed = {row.group_id: row.pushed for row in theirs.pipes.retired(Q)}
     assert pushed == {"q/default": 3} | ({"q/late": 3} if live else {})
 
@@ -188,10 +258,10 @@ def test_a_step_of_retiring_without_an_answer_is_not_guessed(
     assert catalog.pipes.add(pipe_row("p"))
     assert catalog.pipes.record_end("p", place(0)) == place(0)
     cql.trouble = in_turn(*[""] * at, trouble)
-    retired = catalog.pipes.retire("p", groups_version(catalog))
-    assert (catalog.pipes.live(Q) == []) is retired
+    retired = catalog.pipes.retire(["p"], groups_version(catalog))
+    assert (catalog.pipes.live(Q) == []) is (retired == ["p"])
     if not retired:
-        assert catalog.pipes.retire("p", groups_version(catalog))
+        assert catalog.pipes.retire(["p"], groups_version(catalog))
     assert catalog.pipes.retired(Q) == [totals("q", "p", 0)]
 
 
@@ -226,7 +296,7 @@ def test_a_client_that_dies_while_giving_a_pipe_away_leaves_it_in_one_queue(
         assert catalog.claims.cursor(yours, pipe_id) is None
         finish(catalog, pipe_id, 10, mine)
         name = LETTERS if left else "q"
-        assert catalog.pipes.retire(pipe_id, groups_version(catalog, name))
+        assert catalog.pipes.retire([pipe_id], groups_version(catalog, name))
         catalog.pipes.forget([pipe_id])
         assert catalog.pipes.live(Q) == catalog.pipes.live(letters_id) == []
         gone = [totals(LETTERS, pipe_id, 10)] if left else [merged]
@@ -407,7 +477,7 @@ def test_a_cursor_made_in_a_pipe_that_just_went_is_taken_back(open_one: Open) ->
     def retire() -> None:
         if cql.rounds["write"] == 1 and not gone:
             gone.append(True)
-            assert theirs.pipes.retire("p", groups_version(theirs))
+            assert theirs.pipes.retire(["p"], groups_version(theirs))
 
     cql.before_round = retire
     cql.rounds.clear()
@@ -431,9 +501,9 @@ def test_a_pipe_waits_for_what_was_announced_until_that_is_old(
     held = Consumer(catalog).claim(1)
     assert killed_at(cql, 1, lambda: catalog.claims.intend_many([move_row(0, 9)], held))
     cql.kill_at = None
-    assert not catalog.pipes.retire("dead", groups_version(catalog))
+    assert not catalog.pipes.retire(["dead"], groups_version(catalog))
     clock.advance(61)
-    assert catalog.pipes.retire("dead", groups_version(catalog))
+    assert catalog.pipes.retire(["dead"], groups_version(catalog))
 
 
 def test_a_withdrawn_move_keeps_no_pipe(open_one: Open) -> None:
@@ -445,9 +515,9 @@ def test_a_withdrawn_move_keeps_no_pipe(open_one: Open) -> None:
     consumer = Consumer(catalog)
     held = consumer.claim(1)
     assert catalog.claims.intend_many([move_row(0, 9)], held)
-    assert not catalog.pipes.retire("dead", groups_version(catalog))
+    assert not catalog.pipes.retire(["dead"], groups_version(catalog))
     assert catalog.claims.replace(held, consumer.acked(held, 0, 1), withdraw=[move_row(0, 9)])
-    assert catalog.pipes.retire("dead", groups_version(catalog))
+    assert catalog.pipes.retire(["dead"], groups_version(catalog))
 
 
 def test_the_hint_of_a_pipe_that_is_not_consumed_is_harmless(open_one: Open) -> None:
@@ -474,7 +544,7 @@ def test_a_retirer_without_an_answer_raises(open_one: Open) -> None:
 
     cql.trouble, cql.before_reading = in_turn("", "", "applied"), fail
     with pytest.raises(BackendError):
-        catalog.pipes.retire("p", groups_version(catalog))
+        catalog.pipes.retire(["p"], groups_version(catalog))
     cql.before_reading = lambda: None
     assert catalog.pipes.live(Q) == []
     assert catalog.pipes.retired(Q) == [totals("q", "p", 0)]

@@ -14,7 +14,7 @@ pytest.importorskip("cassandra")
 
 from cassq.cassandra.session import Row, Statement
 from cassq.catalog.cassandra import CassandraCatalog
-from cassq.catalog.cassandra.partition.pipe_rows import Pipe, Total
+from cassq.catalog.cassandra.partition.pipe_rows import MOVE_TOTALS, Pipe, Total, totals_text
 from cassq.catalog.cassandra.pipes.totals import BLOCK_PIPES
 from tests.contract.cassandra_place import CassandraPlace, processes
 from tests.contract.rows import groups_version, make_queue, pipe_row, place
@@ -109,12 +109,12 @@ def test_totals_too_late_for_a_block_go_into_the_next_once(open_one: Open) -> No
         cql.rounds.clear()
         cql.kill_at = step
         try:
-            theirs.pipes.retire(pipe_id, seen)
+            theirs.pipes.retire([pipe_id], seen)
             killed = False
         except Killed:
             killed = True
         if pipe_id in {row.id for row in catalog.pipes.live(Q)}:
-            assert catalog.pipes.retire(pipe_id, groups_version(catalog))
+            assert catalog.pipes.retire([pipe_id], groups_version(catalog))
         elif killed and not done:
             copy_many(catalog, ENOUGH)
             done = ENOUGH
@@ -140,11 +140,31 @@ def test_a_copy_without_an_answer_counts_once(open_one: Open, trouble: str) -> N
         assert catalog.pipes.record_end(pipe_id, place(0)) == place(0)
         # The mark, the groups' version and the end of the pipe come before the copy.
         cql.trouble = in_turn("", "", "", trouble)
-        assert catalog.pipes.retire(pipe_id, groups_version(catalog))
+        assert catalog.pipes.retire([pipe_id], groups_version(catalog))
         cql.trouble = never
         assert_balanced(catalog, number + 1)
         catalog.pipes.forget([pipe_id])
     assert_balanced(catalog, 3)
+
+
+def test_a_block_with_the_totals_of_one_pipe_is_not_taken_for_that_of_another(
+    open_one: Open,
+) -> None:
+    """It was closed when it had those of one of two that are copied together."""
+    (catalog, _), (slow, _) = open_one(), open_one()
+    make_queue(catalog)
+    pipes: list[Pipe] = []
+    for number in range(2):
+        row = Retired(f"p{number}", GROUP, Q, 0, 3, 0)
+        pipe = pipe_row(row.pipe_id)
+        assert catalog.pipes.add(pipe)
+        pipes.append(Pipe(pipe, "", (Total(row, slow.pipes._totals.likely_block(Q)),)))
+        values = (totals_text(pipes[-1].totals), row.pipe_id, "")
+        assert catalog.pipes._cql.apply_many([(MOVE_TOTALS, values)]) == [True]
+    catalog.pipes._totals.copy(pipes[0])
+    copy_many(catalog, ENOUGH)
+    slow.pipes._totals.copy_all(pipes)
+    assert_balanced(slow, ENOUGH + 2)
 
 
 def test_two_clients_that_copy_the_same_totals_count_them_once(open_one: Open) -> None:
@@ -153,7 +173,7 @@ def test_two_clients_that_copy_the_same_totals_count_them_once(open_one: Open) -
     make_queue(catalog)
     assert catalog.pipes.add(pipe_row("p"))
     assert catalog.pipes.record_end("p", place(0)) == place(0)
-    assert catalog.pipes.retire("p", groups_version(catalog))
+    assert catalog.pipes.retire(["p"], groups_version(catalog))
     pipe = slow.pipes._rows.pipes.by_id("p")
     assert pipe is not None
     copy_many(catalog, ENOUGH)

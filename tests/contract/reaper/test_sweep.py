@@ -61,7 +61,7 @@ def consumed(client: cassq.Client, count: int) -> list[str]:
     made = [pipe.id for pipe in pipes.live(queue.id)]
     client.reaper.reap(only=["seal"])
     for pipe_id in made:
-        assert pipes.retire(pipe_id, client.ports.catalog.queues.listed()[0].groups_version)
+        assert pipes.retire([pipe_id], client.ports.catalog.queues.listed()[0].groups_version)
     return made
 
 

@@ -102,7 +102,7 @@ def test_a_reaper_that_retires_pipes_all_the_time_makes_no_finding(
         def after_one_more(queue_id: str) -> Any:
             oldest = catalog.pipes.live(queue_id)[0]
             version = catalog.queues.by_id(queue_id).groups_version  # type: ignore[union-attr]
-            assert catalog.pipes.retire(oldest.id, version)
+            assert catalog.pipes.retire([oldest.id], version)
             return read(queue_id)
 
         return after_one_more

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -228,10 +228,10 @@ def test_a_pass_reports_what_failed_and_does_the_rest(client: cassq.Client) -> N
     drain(queue.popper())
     retire, failing = catalog.pipes.retire, pipes[1].id
 
-    def retire_but_one(pipe_id: str, groups_version: int) -> bool:
-        if pipe_id == failing:
+    def retire_but_one(pipe_ids: Sequence[str], groups_version: int) -> list[str]:
+        if failing in pipe_ids:
             raise BackendError("no luck")
-        return retire(pipe_id, groups_version)
+        return retire(pipe_ids, groups_version)
 
     catalog.pipes.retire = retire_but_one  # type: ignore[method-assign]
     try:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
@@ -61,17 +60,9 @@ def awake_at_once() -> AbstractContextManager[Any]:
     return mock.patch.object(Run, "_is_awake", lambda self, label, record: True)
 
 
-@contextmanager
-def intents_believed() -> Iterator[None]:
+def intents_believed() -> AbstractContextManager[Any]:
     """A worker that finds the place of a later message takes that for pushed."""
-    right = moving.begin
-
-    def wrong(desk: Any, message: Any) -> Any:
-        with mock.patch.object(moving, "settle_move", lambda desk, letter, place: None):
-            return right(desk, message)
-
-    with mock.patch("cassq.tasks.steps.run.begin", wrong):
-        yield
+    return mock.patch.object(moving, "settle_move", lambda context, call, place: None)
 
 
 def not_woken() -> AbstractContextManager[Any]:

@@ -99,7 +99,7 @@ def test_consumed_pipes_are_archived_and_those_of_an_aborted_write_are_not(
     (pipe_id,) = sealed(client, queue)
     row = ports.catalog.queues.named(queue.name)
     assert row is not None
-    assert ports.catalog.pipes.retire(pipe_id, row.groups_version)
+    assert ports.catalog.pipes.retire([pipe_id], row.groups_version)
     driver = ports.ids.new(ports.catalog.now_ms())
     ports.catalog.writes.beat_driver(driver, 60_000)
     write = staging.begin(ports, row, "batch:given up", 0, driver)

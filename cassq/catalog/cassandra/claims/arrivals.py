@@ -59,24 +59,27 @@ class Arrivals:
                 [(DROP_ARRIVAL, (stamp, *key)) for key, stamp in known if stamp is not None]
             )
 
-    def is_arriving(self, pipe_id: str) -> bool:
-        """Whether a message may be moving into a pipe, so that its mover may still check whether
-        it arrived. Cost: a read, then one read per announcement, concurrently."""
-        noted = self._cql.read(ARRIVALS, (pipe_id,))
+    def arriving(self, pipe_ids: Sequence[str]) -> set[str]:
+        """The pipes into which a message may be moving, so that its mover may still check whether
+        it arrived. Cost: a read per pipe, then one per announcement, concurrently."""
+        answers = self._cql.read_many([(ARRIVALS, (pipe_id,)) for pipe_id in pipe_ids])
+        noted = [(p, row) for p, rows in zip(pipe_ids, answers, strict=True) for row in rows]
         found = self._cql.read_many(
-            [(MOVES, (group, pipe, seq, seq + 1)) for group, pipe, seq, _, _ in noted]
+            [(MOVES, (group, pipe, seq, seq + 1)) for _, (group, pipe, seq, _, _) in noted]
         )
         young_ms = self._keyspace.now_ms() - ARRIVAL_MS
-        for (group_id, source, seq, noted_ms, stamp), rows in zip(noted, found, strict=True):
+        arriving: set[str] = set()
+        for (pipe_id, row), rows in zip(noted, found, strict=True):
+            group_id, source, seq, noted_ms, stamp = row
             move = next(iter(moves_of((group_id, source), rows)), None)
             if move is not None and move.dest_pipe == pipe_id:
                 if not move.settled:
-                    return True
+                    arriving.add(pipe_id)
             elif noted_ms > young_ms:
-                return True
+                arriving.add(pipe_id)
             else:
                 self._cql.write(DROP_ARRIVAL, (stamp, pipe_id, group_id, source, seq))
-        return False
+        return arriving
 
 
 def _key(move: Move) -> _Arrival:

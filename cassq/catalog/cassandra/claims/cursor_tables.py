@@ -129,9 +129,9 @@ class Cursors:
     def _listed_in(self, group_id: str) -> list[str]:
         return [pipe_id for (pipe_id,) in self._cql.read(LIST_PIPES, (group_id,))]
 
-    def of_groups(self, groups: Sequence[GroupRow], pipe_id: str) -> list[Cursor | None]:
-        """The cursors of groups in a pipe. Cost: a round of reads."""
-        return self._read_cursors([(group.id, pipe_id) for group in groups])
+    def at(self, keys: Sequence[cql.Key]) -> list[Cursor | None]:
+        """The cursors of groups in pipes, also closed ones. Cost: a round of reads."""
+        return self._read_cursors(keys)
 
     # --- creating -----------------------------------------------------------------------------
 
@@ -144,9 +144,7 @@ class Cursors:
         self._note(group_id, may)
         ours = self._put_cursors(group_id, dict.fromkeys(may, Place(0, 0)))
         stay = self._may_have_cursors(group_id, may)
-        for pipe_id in may:
-            if pipe_id not in stay:
-                self.drop((group_id, pipe_id))
+        self.drop([(group_id, pipe_id) for pipe_id in may if pipe_id not in stay])
         first = Place(0, 0)
         return {
             pipe_id: Cursor(group_id, pipe_id, first, first, 0, "", 0) if pipe_id in ours else None
@@ -203,18 +201,20 @@ class Cursors:
 
     def drop_all(self, group_id: str) -> None:
         """Remove all rows of a deleted (or never created) group in pipes: cursors, claims, moves,
-        removals and their hints. Idempotent. Cost: a read; a conditional batch and a write per
-        pipe."""
-        for pipe_id in self._listed_in(group_id):
-            self.drop((group_id, pipe_id))
+        removals and their hints. Idempotent. Cost: a read, and that of `drop`."""
+        self.drop([(group_id, pipe_id) for pipe_id in self._listed_in(group_id)])
         self._horizons.drop(group_id)
 
-    def drop(self, key: cql.Key) -> None:
-        """Remove all rows of a group in a pipe, and their hint. Idempotent."""
+    def drop(self, keys: Sequence[cql.Key]) -> None:
+        """Remove all rows of groups in pipes, and their hints. Idempotent. Cost: a round of
+        conditional batches, and of each `unnote`."""
         # Conditional, so that it follows all writes begun before; the condition always holds.
-        self._cql.apply_batch([(cql.CHECK_ANY, (*key, cql.NEVER)), (cql.DROP_PARTITION, key)])
-        self.unnote(key)
-        self._memory.drop(key)
+        drops = [[(cql.CHECK_ANY, (*key, cql.NEVER)), (cql.DROP_PARTITION, key)] for key in keys]
+        if None in self._cql.apply_batches(drops):
+            raise unanswered("what groups had in removed pipes is gone")
+        for key in keys:
+            self.unnote(key)
+            self._memory.drop(key)
 
     # --- pipes that move to another queue ---------------------------------------------------------
 

@@ -218,19 +218,20 @@ class CassandraPipes(Pipes):
                 consumed.append(pipe)
         queue_ids = sorted({pipe.row.queue_id for pipe in consumed})
         homes = dict(zip(queue_ids, self._rows.queues.all_with_groups(queue_ids), strict=True))
-        for pipe in sorted(consumed, key=lambda each: each.row.ordinal):
-            self._retiring.clear_away(pipe, *homes[pipe.row.queue_id])
-            self._forget(pipe)
-
-    def _forget(self, pipe: Pipe) -> None:
-        row = pipe.row
-        self._listing.unlist(row.queue_id, PipeEntry(row.ordinal, row.id))
-        if row.stage:
-            self._writes.unstage(row)
-        self._cql.write(cql.DROP_BEATS, (row.id,))
-        self._cql.apply_many([(cql.FORGET, (row.id,))])
-        self._rows.consumed.drop(row.id)
-        self._retiring.forget(row.id)
+        for queue_id, (queue, groups) in homes.items():
+            mine = [pipe for pipe in consumed if pipe.row.queue_id == queue_id]
+            self._retiring.clear_away(mine, queue, groups)
+        rows = sorted((pipe.row for pipe in consumed), key=lambda row: row.ordinal)
+        for row in rows:
+            self._listing.unlist(row.queue_id, PipeEntry(row.ordinal, row.id))
+            if row.stage:
+                self._writes.unstage(row)
+        self._cql.write_many([(cql.DROP_BEATS, (row.id,)) for row in rows])
+        answers = self._cql.apply_many([(cql.FORGET, (row.id,)) for row in rows])
+        for row, answer in zip(rows, answers, strict=True):
+            if answer is not None:  # else it may still be there, for the next removal
+                self._rows.consumed.drop(row.id)
+                self._retiring.forget(row.id)
 
     def consume_all(self, queue_id: str) -> list[str]:
         """Make every pipe of a deleted queue consumed; return the ids of all that have rows."""
@@ -310,8 +311,8 @@ class CassandraPipes(Pipes):
 
     # --- retiring and moving ------------------------------------------------------------------
 
-    def retire(self, pipe_id: str, groups_version: int) -> bool:
-        return self._retiring.retire(pipe_id, groups_version)
+    def retire(self, pipe_ids: Sequence[str], groups_version: int) -> list[str]:
+        return self._retiring.retire(pipe_ids, groups_version)
 
     def repoint(self, pipe_id: str, queue_id: str, group_id: str) -> bool:
         return self._retiring.repoint(pipe_id, queue_id, group_id)

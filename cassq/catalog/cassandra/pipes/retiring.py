@@ -25,7 +25,8 @@ other kind has no effect except to stop its owner.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from cassq.cassandra.session import settled
 from cassq.catalog.cassandra.claims.arrivals import DROP_ARRIVALS, Arrivals
@@ -33,14 +34,24 @@ from cassq.catalog.cassandra.claims.cursor_tables import Cursors
 from cassq.catalog.cassandra.lease_tables import CassandraLeases
 from cassq.catalog.cassandra.partition import pipe_rows as cql
 from cassq.catalog.cassandra.partition.catalog_rows import CatalogRows
+from cassq.catalog.cassandra.partition.claim_rows import Key
 from cassq.catalog.cassandra.partition.pipe_rows import LEAVING, RETIRING, Pipe, Total
 from cassq.catalog.cassandra.pipes.listing import Listing, PipeEntry
 from cassq.catalog.cassandra.pipes.totals import Totals
 from cassq.catalog.port import pipe_lock
-from cassq.model.rows import GroupRow, PipeState, QueueRow, Retired
+from cassq.model.rows import Cursor, GroupRow, PipeRow, PipeState, QueueRow, Retired
 
 # After how many pipes cleared away here, but removed by others, all are forgotten.
 CLEARED_MAX = 1_000
+
+
+class Retirement(NamedTuple):
+    """A pipe that is about to be retired. pipe: its row as it was read. totals: which it will then
+    have. mark: on its row; "" if there is none."""
+
+    pipe: Pipe
+    totals: tuple[Total, ...]
+    mark: str = ""
 
 
 class Retiring:
@@ -59,43 +70,84 @@ class Retiring:
         self._cleared: dict[str, set[str]] = {}
         self.totals: Totals = Totals(rows)
 
-    def retire(self, pipe_id: str, groups_version: int) -> bool:
-        """Cost: five rounds of reads, three conditional writes, a hint; some writes per group."""
-        pipe = self._rows.pipes.by_id(pipe_id)
-        if pipe is None or pipe.row.state is not PipeState.SEALED:
-            return False
-        queue, groups = self._rows.queues.with_groups(pipe.row.queue_id)
+    def retire(self, pipe_ids: Sequence[str], groups_version: int) -> list[str]:
+        """Cost: seven rounds of reads, one of hints and two of conditional writes (for pipes in
+        strict order the second is one after another), and a conditional write; some writes per
+        group and pipe."""
+        pipes = [pipe for pipe in self._rows.pipes.those(pipe_ids) if pipe is not None]
+        sealed = [pipe for pipe in pipes if pipe.row.state is PipeState.SEALED]
+        if not sealed:
+            return []
+        queue_id = sealed[0].row.queue_id
+        queue, groups = self._rows.queues.with_groups(queue_id)
         if queue is None or queue.groups_version != groups_version or not groups:
-            return False
-        readers = [group for group in groups if pipe.row.is_for(group.id)]
-        cursors = self._cursors.of_groups(readers, pipe_id)
-        assert pipe.row.end is not None
-        if any((each.ack.seq if each else 0) < pipe.row.end.seq for each in cursors):
-            return False
-        before = self._rows.pipes.by_id(pipe.row.predecessor) if pipe.row.predecessor else None
-        if before is not None and before.row.state < PipeState.CONSUMED:
-            return False  # in order: if a predecessor is gone, so are all pipes before it
-        if self._arrivals.is_arriving(pipe_id):
-            return False
-        totals = self.totals.held(pipe, readers, cursors)
-        mark = self._rows.pipes.marked(pipe, RETIRING)
-        if not mark:
-            return False
-        if not self._raised(pipe.row.queue_id, groups_version):
-            self._rows.pipes.clear_mark(pipe_id, mark)
-            return False
-        self._rows.consumed.note([pipe_id])
-        if not self._retired(pipe, mark, totals):
-            return False
-        self.clear_away(Pipe(pipe.row, "", totals), queue, groups)
-        return True
+            return []
+        acked = self._acked([pipe for pipe in sealed if pipe.row.queue_id == queue_id], groups)
+        marked = [
+            each._replace(mark=self._rows.pipes.marked(each.pipe, RETIRING)) for each in acked
+        ]
+        begun = [each for each in marked if each.mark]
+        if not begun:
+            return []
+        if not self._raised(queue_id, groups_version):
+            for each in begun:
+                self._rows.pipes.clear_mark(each.pipe.row.id, each.mark)
+            return []
+        self._rows.consumed.note([each.pipe.row.id for each in begun])
+        retired = self._retired(begun, {each.pipe.row.id for each in acked})
+        self.clear_away(retired, queue, groups)
+        return [pipe.row.id for pipe in retired]
 
-    def _retired(self, pipe: Pipe, mark: str, totals: Sequence[Total]) -> bool:
-        before = cql.totals_text(pipe.totals)
-        values = (cql.totals_text(totals), pipe.row.id, mark, before)
+    def _acked(self, pipes: Sequence[Pipe], groups: Sequence[GroupRow]) -> list[Retirement]:
+        """The retirements that may begin, of sealed pipes of a queue with these groups."""
+        readers = {p.row.id: [g.id for g in groups if p.row.is_for(g.id)] for p in pipes}
+        keys = [(group_id, pipe_id) for pipe_id, mine in readers.items() for group_id in mine]
+        found = dict(zip(keys, self._cursors.at(keys), strict=True))
+        cursors = {
+            pipe_id: {group_id: found[group_id, pipe_id] for group_id in mine}
+            for pipe_id, mine in readers.items()
+        }
+        acked = [pipe for pipe in pipes if _is_acked(pipe.row, cursors[pipe.row.id].values())]
+        arriving = self._arrivals.arriving([pipe.row.id for pipe in acked])
+        may = self._in_order([pipe for pipe in acked if pipe.row.id not in arriving])
+        held = self.totals.held(may, cursors)
+        return [Retirement(pipe, totals) for pipe, totals in zip(may, held, strict=True)]
+
+    def _in_order(self, pipes: Sequence[Pipe]) -> list[Pipe]:
+        """Those whose predecessor is consumed, gone, or one of those before it: if a predecessor is
+        gone, so are all pipes before it."""
+        mine = {pipe.row.id for pipe in pipes}
+        others = sorted({pipe.row.predecessor for pipe in pipes} - mine - {""})
+        found = self._rows.pipes.those(others)
+        gone = {""}
+        for pipe_id, there in zip(others, found, strict=True):
+            if there is None or there.row.state is PipeState.CONSUMED:
+                gone.add(pipe_id)
+        may: list[Pipe] = []
+        for pipe in pipes:
+            if pipe.row.predecessor in gone:
+                gone.add(pipe.row.id)
+                may.append(pipe)
+        return may
+
+    def _retired(self, begun: Sequence[Retirement], acked: set[str]) -> list[Pipe]:
+        """Take the step that decides, in order; return the pipes that are retired. acked: the ids
+        of those that were to be, one of which may be the predecessor of another."""
+        left = set(acked)
+        retired: list[Pipe] = []
+        for each in begun:
+            row = each.pipe.row
+            if row.predecessor not in left and self._decided(each):
+                left.discard(row.id)
+                retired.append(Pipe(row, "", each.totals))
+        return retired
+
+    def _decided(self, each: Retirement) -> bool:
+        pipe_id, before = each.pipe.row.id, cql.totals_text(each.pipe.totals)
+        values = (cql.totals_text(each.totals), pipe_id, each.mark, before)
 
         def is_done() -> bool:
-            there = self._rows.pipes.serially(pipe.row.id)
+            there = self._rows.pipes.serially(pipe_id)
             return there is None or there.row.state is PipeState.CONSUMED
 
         return self._cql.apply_settled(cql.RETIRE, values, is_done)
@@ -106,25 +158,31 @@ class Retiring:
         raised = self._rows.queues.raise_groups_version
         return settled(lambda: raised(queue_id, version), lambda: False)
 
-    def clear_away(self, pipe: Pipe, queue: QueueRow | None, groups: Sequence[GroupRow]) -> None:
-        """Clean up after a consumed pipe of this queue, unless this client has. Idempotent."""
-        row = pipe.row
+    def clear_away(
+        self, pipes: Sequence[Pipe], queue: QueueRow | None, groups: Sequence[GroupRow]
+    ) -> None:
+        """Clean up after consumed pipes of this queue, but for what this client cleaned up before.
+        Idempotent. Cost: a round of conditional batches, some of plain writes, and a conditional
+        batch for a number of pipes."""
+        new = [pipe for pipe in pipes if pipe.row.id not in self._cleared]
+        self.totals.copy_all(new)
+        self._cql.write_many([(DROP_ARRIVALS, (pipe.row.id,)) for pipe in new])
         mine = {group.id for group in groups}
-        gone = mine | {each.row.group_id for each in pipe.totals}
-        cleared = self._cleared.get(row.id)
-        if cleared is None:
-            self.totals.copy(pipe)
-            self._cql.write(DROP_ARRIVALS, (row.id,))
-        else:
-            gone -= cleared
-        for group_id in sorted(gone):
-            self._cursors.drop((group_id, row.id))
+        gone: list[Key] = []
+        for pipe in pipes:
+            concerned = mine | {each.row.group_id for each in pipe.totals}
+            cleared = self._cleared.get(pipe.row.id, set())
+            gone += [(group_id, pipe.row.id) for group_id in sorted(concerned - cleared)]
+        self._cursors.drop(gone)
         # The groups of an ap queue have no locks.
-        locked = gone if queue is None or queue.policy.strict else gone - mine
-        self._leases.forget([pipe_lock(group_id, row.id) for group_id in sorted(locked)])
+        locked = queue is None or queue.policy.strict
+        self._leases.forget([pipe_lock(*key) for key in gone if locked or key[0] not in mine])
         if len(self._cleared) >= CLEARED_MAX:
             self._cleared.clear()
-        self._cleared[row.id] = gone | (cleared or set())
+        for pipe in new:
+            self._cleared[pipe.row.id] = set()
+        for group_id, pipe_id in gone:
+            self._cleared.setdefault(pipe_id, set()).add(group_id)
 
     def forget(self, pipe_id: str) -> None:
         """Forget that a pipe was cleared away: it is removed."""
@@ -141,7 +199,7 @@ class Retiring:
             return False
         if group.queue_id != queue_id or pipe.row.queue_id == queue_id:
             return False
-        if pipe.row.state is not PipeState.SEALED or self._arrivals.is_arriving(pipe_id):
+        if pipe.row.state is not PipeState.SEALED or self._arrivals.arriving([pipe_id]):
             return False
         mark = self._rows.pipes.marked(pipe, LEAVING)
         if not mark:
@@ -179,8 +237,7 @@ class Retiring:
             return False
         self.totals.copy(Pipe(row, "", totals))
         self._listing.unlist(row.queue_id, PipeEntry(row.ordinal, row.id))
-        for each in readers:
-            self._cursors.drop((each.id, row.id))
+        self._cursors.drop([(each.id, row.id) for each in readers])
         for _ in self._cql.attempts():
             queue = self._rows.queues.by_id(queue_id)
             if queue is None or self._raised(queue_id, queue.groups_version):
@@ -192,7 +249,7 @@ class Retiring:
         row = pipe.row
         assert row.end is not None
         pushed = row.end.seq
-        cursors = self._cursors.of_groups(readers, row.id)
+        cursors = self._cursors.at([(each.id, row.id) for each in readers])
         starts = [each.start if each is not None else 0 for each in cursors]
         block = self.totals.likely_block(row.queue_id)
         left = [
@@ -200,3 +257,9 @@ class Retiring:
             for g, start in zip(readers, starts, strict=True)
         ]
         return [Total(each, block) for each in left]
+
+
+def _is_acked(row: PipeRow, cursors: Iterable[Cursor | None]) -> bool:
+    """Whether all groups, which have these cursors, have acked all of a sealed pipe."""
+    assert row.end is not None
+    return all((each.ack.seq if each else 0) >= row.end.seq for each in cursors)

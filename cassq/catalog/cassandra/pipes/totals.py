@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple
 from itertools import groupby
 
@@ -25,9 +25,10 @@ from cassq.catalog.cassandra.partition import pipe_rows as cql
 from cassq.catalog.cassandra.partition.catalog_rows import CatalogRows
 from cassq.catalog.cassandra.partition.claim_rows import MOVES, REMOVED, moves_of
 from cassq.catalog.cassandra.partition.pipe_rows import Pipe, Total
-from cassq.model.rows import SUMMED, Cursor, GroupRow, Reason, Retired, RetiredSum, summed
+from cassq.model.rows import SUMMED, Cursor, Reason, Retired, RetiredSum, summed
 
 SEQ_MAX = (1 << 63) - 1
+ROWS_MAX = 32  # of totals, in one batch: some 5 KB, above which servers warn
 BLOCK_PIPES = 128  # pipes at which a block may be closed
 LOOKS = 32  # one in this many pipes has the size of its block checked
 
@@ -150,6 +151,29 @@ class Totals:
 
     # --- copying ------------------------------------------------------------------------------
 
+    def copy_all(self, pipes: Sequence[Pipe]) -> None:
+        """Copy the totals of pipes, at most `ROWS_MAX` of them with one conditional batch; those of
+        pipes whose block is closed one by one, as `copy` does. Idempotent."""
+        some: list[Pipe] = []
+        for pipe in pipes:
+            if len({_block_of(total) for total in pipe.totals}) != 1:
+                self.copy(pipe)
+                continue
+            rows = sum(len(each.totals) for each in (*some, pipe))
+            if some and (rows > ROWS_MAX or _home_of(some[0]) != _home_of(pipe)):
+                self._copy_together(some)
+                some = []
+            some.append(pipe)
+        if some:
+            self._copy_together(some)
+
+    def _copy_together(self, pipes: Sequence[Pipe]) -> None:
+        """Copy totals that name the same block."""
+        rows = [total.row for pipe in pipes for total in pipe.totals]
+        if not self._put_totals(*_home_of(pipes[0]), rows):
+            for pipe in pipes:
+                self.copy(pipe)
+
     def copy(self, pipe: Pipe) -> None:
         """Copy a pipe's totals. Idempotent. Cost: a plain write and a conditional batch for each
         queue; if a block was closed also some reads and a conditional write."""
@@ -158,7 +182,7 @@ class Totals:
             missed = [
                 place
                 for place, some in groupby(totals, key=_block_of)
-                if not self._put_totals(*place, pipe_id, [total.row for total in some])
+                if not self._put_totals(*place, [total.row for total in some])
             ]
             if not missed:
                 return
@@ -184,21 +208,21 @@ class Totals:
         there = self._rows.pipes.serially(pipe_id)
         return there.totals if there is not None else None
 
-    def _put_totals(
-        self, queue_id: str, block: int, pipe_id: str, totals: Sequence[Retired]
-    ) -> bool:
-        """Write a pipe's totals to a block; False if it is closed, or not known to be open."""
-        self._cql.write(NOTE_PLACE, (queue_id, pipe_id, block))
+    def _put_totals(self, queue_id: str, block: int, totals: Sequence[Retired]) -> bool:
+        """Write totals of pipes to a block; False if it is closed, or not known to be open."""
+        pipe_ids = list(dict.fromkeys(total.pipe_id for total in totals))
+        self._cql.write_many([(NOTE_PLACE, (queue_id, pipe_id, block)) for pipe_id in pipe_ids])
         version = self._rows.keyspace.ids.version()
         batch: list[Statement] = [(TOUCH_BLOCK, (version, queue_id, block))]
         batch += [(PUT_TOTALS, (block, *_values(total))) for total in totals]
 
         def is_there() -> bool:
-            return bool(self._cql.read(TOTALS, (queue_id, block, pipe_id), serial=True))
+            asked = [(TOTALS, (queue_id, block, pipe_id)) for pipe_id in pipe_ids]
+            return all(self._cql.read_many(asked, serial=True))
 
         if not settled(lambda: self._cql.apply_batch(batch), is_there):
             return is_there()
-        if zlib.crc32(pipe_id.encode()) % LOOKS == 0:
+        if any(zlib.crc32(pipe_id.encode()) % LOOKS == 0 for pipe_id in pipe_ids):
             self._close_full_block(queue_id, block)
         return True
 
@@ -229,31 +253,42 @@ class Totals:
     # --- computing totals ---------------------------------------------------------------------
 
     def held(
-        self, pipe: Pipe, groups: Sequence[GroupRow], cursors: Sequence[Cursor | None]
-    ) -> tuple[Total, ...]:
-        """The totals of a fully acked pipe for each group. Cost: a round of reads."""
-        row = pipe.row
-        assert row.end is not None
-        keys = [(group.id, row.id) for group in groups]
+        self, pipes: Sequence[Pipe], cursors: Mapping[str, Mapping[str, Cursor | None]]
+    ) -> list[tuple[Total, ...]]:
+        """The totals of each of these fully acked pipes. cursors: by pipe, of each of its groups.
+        Cost: a round of reads."""
+        keys = [(group_id, pipe.row.id) for pipe in pipes for group_id in cursors[pipe.row.id]]
         answers = self._cql.read_many(
             [*((MOVES, (*key, 0, SEQ_MAX)) for key in keys), *((REMOVED, key) for key in keys)]
         )
-        moved, removed = answers[: len(keys)], answers[len(keys) :]
-        block = self.likely_block(row.queue_id)
-        totals = list(pipe.totals)
-        for key, cursor, moves, gone in zip(keys, cursors, moved, removed, strict=True):
-            sums = {reason.total: 0 for reason in Reason}
-            for seq, reason, end, _ in gone:
-                sums[Reason(reason).total] += end - seq
-            start = cursor.start if cursor is not None else 0
-            dead = sum(move.settled for move in moves_of(key, moves))
-            found = Retired(row.id, key[0], row.queue_id, start, row.end.seq, dead, **sums)
-            totals.append(Total(found, block))
-        return tuple(totals)
+        moved = dict(zip(keys, answers[: len(keys)], strict=True))
+        removed = dict(zip(keys, answers[len(keys) :], strict=True))
+        held: list[tuple[Total, ...]] = []
+        for pipe in pipes:
+            row = pipe.row
+            assert row.end is not None
+            block = self.likely_block(row.queue_id)
+            totals = list(pipe.totals)
+            for group_id, cursor in cursors[row.id].items():
+                key = group_id, row.id
+                sums = {reason.total: 0 for reason in Reason}
+                for seq, reason, end, _ in removed[key]:
+                    sums[Reason(reason).total] += end - seq
+                start = cursor.start if cursor is not None else 0
+                dead = sum(move.settled for move in moves_of(key, moved[key]))
+                found = Retired(row.id, group_id, row.queue_id, start, row.end.seq, dead, **sums)
+                totals.append(Total(found, block))
+            held.append(tuple(totals))
+        return held
 
 
 def _block_of(total: Total) -> tuple[str, int]:
     return total.row.queue_id, total.block
+
+
+def _home_of(pipe: Pipe) -> tuple[str, int]:
+    """The block that a pipe's totals name."""
+    return _block_of(pipe.totals[0])
 
 
 def _key(row: Retired) -> tuple[str, str]:
