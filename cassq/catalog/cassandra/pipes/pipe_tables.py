@@ -10,6 +10,7 @@ from cassq.catalog.cassandra.partition import pipe_rows as cql
 from cassq.catalog.cassandra.partition.catalog_rows import CatalogRows
 from cassq.catalog.cassandra.partition.claim_rows import CURSOR, cursor_of
 from cassq.catalog.cassandra.partition.pipe_rows import Pipe
+from cassq.catalog.cassandra.partition.tombstones import REMOVED_MOST
 from cassq.catalog.cassandra.pipes.listing import SLICES, Listing, PipeEntry
 from cassq.catalog.cassandra.pipes.pipe_lists import DROP_ENTRIES, DROP_SLICES, PipeLists
 from cassq.catalog.cassandra.pipes.retiring import Retiring
@@ -222,6 +223,10 @@ class CassandraPipes(Pipes):
             mine = [pipe for pipe in consumed if pipe.row.queue_id == queue_id]
             self._retiring.clear_away(mine, queue, groups)
         rows = sorted((pipe.row for pipe in consumed), key=lambda row: row.ordinal)
+        for at in range(0, len(rows), REMOVED_MOST):  # reads meanwhile pass few tombstones
+            self._forget(rows[at : at + REMOVED_MOST])
+
+    def _forget(self, rows: Sequence[PipeRow]) -> None:
         for row in rows:
             self._listing.unlist(row.queue_id, PipeEntry(row.ordinal, row.id))
             if row.stage:
