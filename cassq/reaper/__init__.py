@@ -101,6 +101,7 @@ class Reaper:
         self.targets: Sequence[AlertTarget] = ()
         self.patience: float = 0.2
         self.stopping: Callable[[], bool] = lambda: False
+        self._goes_on: Callable[[], bool] = lambda: True  # of the pass that is running
         for each in passes:
             each.stopping = self._is_stopping
         self._counts: Counter[tuple[str, str]] = Counter()
@@ -116,10 +117,10 @@ class Reaper:
         *,
         only: Collection[str] | None = None,
         dry_run: bool = False,
-        goes_on: Callable[[], bool] | None = None,
+        goes_on: Callable[[], bool] = lambda: True,
     ) -> list[Action]:
         """Run every pass (or those in `only`) over these queues, or all; return what was done.
-        goes_on: asked before each pass; if it is False, the remaining ones are left out.
+        goes_on: asked as `stopping` is, in this run only; once it is False, the rest is left out.
 
         A pass over all queues is skipped while another reaper runs it. Cost with nothing to do: one
         query per pass, for any number of queues; a look at each pipe that may have a pusher.
@@ -127,19 +128,28 @@ class Reaper:
         scope = Scope(self.ports, queues)
         actions: list[Action] = []
         for name in self.names if only is None else only:
-            if self.stopping() or (goes_on is not None and not goes_on()):
+            if self.stopping() or not goes_on():
                 break
-            actions += self.run(name, scope, dry_run=dry_run) or []
+            actions += self.run(name, scope, dry_run=dry_run, goes_on=goes_on) or []
         return actions
 
-    def run(self, name: str, scope: Scope, *, dry_run: bool = False) -> list[Action] | None:
-        """Run one pass; None if another reaper is running it."""
+    def run(
+        self,
+        name: str,
+        scope: Scope,
+        *,
+        dry_run: bool = False,
+        goes_on: Callable[[], bool] = lambda: True,
+    ) -> list[Action] | None:
+        """Run one pass; None if another reaper is running it. goes_on: asked before most
+        actions."""
         found = self._passes.get(name)
         if found is None:
             raise UsageError(
                 f"there is no pass {name!r}", hint=f"the passes are {', '.join(self._passes)}"
             )
         with self._mutex:
+            self._goes_on = goes_on
             if dry_run or self.dry_run:
                 return found.run(scope, dry_run=True)
             if scope.ids is not None:
@@ -158,7 +168,7 @@ class Reaper:
         return actions
 
     def _is_stopping(self) -> bool:
-        return self.stopping()
+        return self.stopping() or not self._goes_on()
 
     @property
     def repairs(self) -> bool:

@@ -145,13 +145,13 @@ class TwoClients:
         self.pass_s = 0.0
 
     def watch(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def run_one(name: str, scope: Scope, *, dry_run: bool = False) -> list[Action] | None:
+        def run_one(name: str, scope: Scope, **_: object) -> list[Action] | None:
             self.begun.append((1, name))
             self._clock.advance(self.pass_s)
             self.two.runtime.reap_in_passing()
             return []
 
-        def run_two(name: str, scope: Scope, *, dry_run: bool = False) -> list[Action] | None:
+        def run_two(name: str, scope: Scope, **_: object) -> list[Action] | None:
             self.begun.append((2, name))
             return []
 

@@ -71,9 +71,8 @@ class Retiring:
         self.totals: Totals = Totals(rows)
 
     def retire(self, pipe_ids: Sequence[str], groups_version: int) -> list[str]:
-        """Cost: seven rounds of reads, one of hints and two of conditional writes (for pipes in
-        strict order the second is one after another), and a conditional write; some writes per
-        group and pipe."""
+        """Cost: six rounds of reads, a round of hints and a conditional write; for each pipe two
+        conditional writes, one after another, and some writes per group, concurrently."""
         pipes = [pipe for pipe in self._rows.pipes.those(pipe_ids) if pipe is not None]
         sealed = [pipe for pipe in pipes if pipe.row.state is PipeState.SEALED]
         if not sealed:
