@@ -231,7 +231,7 @@ class Checker(Lookout):
             # What the process claimed in another pipe after that may have taken long.
             found = self._world.commits.written.get((message.pipe_id, process))
             if found is not None or not group.keyed:
-                return found or last
+                last = found or last
         # Another thread may have claimed it, after the last commit of this one.
         return max(last, self._world.commits.claims.get(message._delivery.holder, last))
 
