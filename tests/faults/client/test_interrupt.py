@@ -60,9 +60,9 @@ def alarm() -> Iterator[Alarm]:
 
 def is_lost_in(frame: FrameType | None) -> bool:
     """Whether Python drops what is raised there: in a callback of the garbage collector
-    (Hypothesis registers one) or of a weak reference, and in `__del__`; or whether it would leave a
-    lock locked for ever, as Python 3.14 does between a `with` statement's `__enter__` and its block
-    (python/cpython#148874)."""
+    (Hypothesis registers one) or of a weak reference (Spark's py4j has some), and in `__del__`; or
+    whether it would leave a lock locked for ever, as Python 3.14 does between a `with` statement's
+    `__enter__` and its block (python/cpython#148874)."""
     if frame is not None and "LOAD_SPECIAL" in dis.opmap:
         before = frame.f_code.co_code[frame.f_lasti - 2]
         if before == dis.opmap["LOAD_SPECIAL"]:
@@ -70,7 +70,8 @@ def is_lost_in(frame: FrameType | None) -> bool:
     callbacks = [getattr(callback, "__code__", None) for callback in gc.callbacks]
     while frame is not None:
         code = frame.f_code
-        weak = frame.f_globals.get("__name__") in ("_weakrefset", "weakref")
+        module = str(frame.f_globals.get("__name__"))
+        weak = module in ("_weakrefset", "weakref") or module.startswith("py4j.")
         if weak or code in callbacks or code.co_name == "__del__":
             return True
         frame = frame.f_back
