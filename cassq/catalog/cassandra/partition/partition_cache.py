@@ -40,7 +40,8 @@ class PendingChanges:
 
 
 class PartitionCache:
-    """One partition as last seen. `lock` is held while planning and writing."""
+    """One partition as last seen. `lock` is held while planning, and for each change of what is
+    cached; `due_ms` is read without it."""
 
     def __init__(self, key: Key) -> None:
         self.key = key
@@ -59,8 +60,8 @@ class PartitionCache:
         self.writes: int = 0
         self.writes_when_read: int = 0
         self.touching: int = 0  # adjacent done rows in the last complete read
-        self._due_ms: int | None = None
-        self._due_known = False
+        self._changes = 0
+        self._due: tuple[int, int | None] | None = None  # a count of changes, and `due_ms` then
 
     def load(self, cursor: Cursor | None, rows: Sequence[Claim], now_ms: int) -> None:
         """Take in a complete read."""
@@ -73,7 +74,7 @@ class PartitionCache:
         self.touching = sum(map(touches, rows, rows[1:]))
         self.read_ms = now_ms
         self.writes_when_read = self.writes
-        self._due_known = False
+        self._changes += 1
         self._seen()
 
     def see(self, cursor: Cursor) -> None:
@@ -90,7 +91,7 @@ class PartitionCache:
         """Forget everything."""
         self.cursor, self.rows, self.starts, self.read_ms = None, {}, [], None
         self.places.clear()
-        self._due_known = False
+        self._changes += 1
 
     def change(self, cursor: Cursor, gone: Sequence[int], put: Iterable[Claim]) -> None:
         """Take in a write."""
@@ -104,7 +105,7 @@ class PartitionCache:
             self.rows[row.start] = row
         self.cursor = cursor
         self.writes += 1
-        self._due_known = False
+        self._changes += 1
         self._seen()
 
     def before(self, start: int) -> Claim | None:
@@ -120,11 +121,13 @@ class PartitionCache:
     @property
     def due_ms(self) -> int | None:
         """When the first cached open row comes due."""
-        if not self._due_known:
-            open_rows = (row for row in self.rows.values() if row.state is not ClaimState.DONE)
-            self._due_ms = min((row.due_ms for row in open_rows), default=None)
-            self._due_known = True
-        return self._due_ms
+        changes, due = self._changes, self._due
+        if due is None or due[0] != changes:
+            # Another thread may change the rows meanwhile: it counts that after it has done so.
+            rows = list(self.rows.values())
+            times = (row.due_ms for row in rows if row.state is not ClaimState.DONE)
+            due = self._due = changes, min(times, default=None)
+        return due[1]
 
     def _seen(self) -> None:
         """Keep the chain's place, and drop everything below the ack offset."""
@@ -134,7 +137,7 @@ class PartitionCache:
         self.places[chain.seq] = chain.pos
         while self.starts and self.starts[0] < ack:
             del self.rows[self.starts.pop(0)]
-            self._due_known = False
+            self._changes += 1
         if len(self.places) > 2 * len(self.starts) + 16:
             bounds = {row.end for row in self.rows.values()} | {chain.seq}
             self.places = {seq: pos for seq, pos in self.places.items() if seq in bounds}
