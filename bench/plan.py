@@ -96,8 +96,10 @@ class Plan:
     # On Cassandra: how long messages go one at a time, or two kinds of queue take turns, or many
     # poppers work.
     alternating_s: float = 6.0
-    # How long worker processes work before anything is counted. Servers go on compiling for
-    # minutes what only such workers call: conditional writes to one partition.
+    # How long each kind of queue takes turns, and worker processes work, before anything is
+    # counted. Servers go on compiling for minutes what only these call: single requests, and
+    # conditional writes to one partition.
+    turns_warm_s: float = 120.0
     workers_warm_s: float = 240.0
     # How many pipes are retired before a pop is timed, how many pops that are, and for how long
     # pipes are retired at most: what is not reached by then is not measured.
@@ -150,6 +152,7 @@ class Plan:
             sidecar_latency_s=1.5,
             kills=5,
             alternating_s=1.5,
+            turns_warm_s=2.0,
             workers_warm_s=2.0,
             retired=(10, 1_000),
             retired_pops=50,
@@ -203,7 +206,8 @@ class Plan:
             kills=2,
             kill_watch_s=0.3,
             alternating_s=0.3,
-            workers_warm_s=0.3,
+            turns_warm_s=0.0,
+            workers_warm_s=0.0,
             retired=(2, 20),
             retired_pops=10,
         )

@@ -58,6 +58,9 @@ class CassandraSingle(Scenario):
     own = OWN
     peers: ClassVar[tuple[str, ...]] = ("cassandra-rows", *KAFKA)
 
+    def __init__(self) -> None:
+        self._warm: set[tuple[str, str]] = set()  # the servers that are warm, each with its peer
+
     def cases(self, plan: Plan) -> list[Case]:
         return [
             Case("cassandra-single", "one node"),
@@ -79,4 +82,12 @@ class CassandraSingle(Scenario):
         ]
 
     def measure(self, case: Case, seat: Seat, plan: Plan) -> Figures:
-        return run([Job(one_at_a_time, (seat, plan.alternating_s))], SECONDS_MAX)[0]
+        server = seat.place.address, seat.peer_name
+        if plan.turns_warm_s and server not in self._warm:
+            self._warm.add(server)
+            _take_turns(seat.part("warm"), plan.turns_warm_s)
+        return _take_turns(seat, plan.alternating_s)
+
+
+def _take_turns(seat: Seat, seconds: float) -> Figures:
+    return run([Job(one_at_a_time, (seat, seconds))], SECONDS_MAX + seconds)[0]

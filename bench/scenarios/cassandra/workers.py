@@ -92,7 +92,7 @@ class CassandraWorkers(Scenario):
 
     def measure(self, case: Case, seat: Seat, plan: Plan) -> Figures:
         kind = "cp" if case.key == IN_ORDER else "ap"
-        if seat.place.address not in self._warm:
+        if plan.workers_warm_s and seat.place.address not in self._warm:
             self._warm.add(seat.place.address)
             _work(seat.part("warm"), kind, "commits", plan.workers_warm_s)
         figures: Figures = {}
