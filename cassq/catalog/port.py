@@ -90,6 +90,10 @@ class Queues(abc.ABC):
     def groups(self, queue_id: str) -> list[GroupRow]:
         """The groups of a queue, ordered by name."""
 
+    def with_groups(self, queue_id: str) -> tuple[QueueRow | None, list[GroupRow]]:
+        """`by_id` and `groups`. Cost: one round trip on networked catalogs."""
+        return self.by_id(queue_id), self.groups(queue_id)
+
     @abc.abstractmethod
     def update_group(self, group_id: str, policy: GroupPolicy) -> bool:
         """Replace a group's policy; False if the group is gone."""

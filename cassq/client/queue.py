@@ -14,7 +14,7 @@ from cassq.client.backends.embedded import default_group
 from cassq.client.policy_change import change_policy
 from cassq.client.runtime import Runtime
 from cassq.client.settlement import Act, Settlement
-from cassq.client.watched import WatchedQueue
+from cassq.client.watched import EXPIRED, WatchedQueue, deleted_group
 from cassq.consumer.receipts import ReceiptSettler
 from cassq.dead_letters.queue import DeadLetterQueue, QueueAccess
 from cassq.dead_letters.releasing import release_key
@@ -73,11 +73,6 @@ from cassq.worker.loop import GRACE_SECONDS, LoopSettings, WorkSource
 SETTLERS_MS = 2_000  # how old the policies of settlers may be
 PEEK_MAX = 100_000
 DRAIN_SECONDS_MAX = 365 * 86400.0
-# The hint for a missing group; seconds are filled in.
-_EXPIRED = (
-    "its group_expires removes it after {:g} seconds without a popper: create it again with"
-    " queue.create_group, which changes nothing while the group exists"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +93,7 @@ class Queue:
         self._runtime = runtime
         self._life = runtime.life
         self._row = row
-        self.watched: WatchedQueue = WatchedQueue(row, self._load, self._latest, self._same)
+        self.watched: WatchedQueue = WatchedQueue(row, self._load, self._both, self._latest)
         self._settlers: dict[str, ReceiptSettler] = {}  # by group
         self._settlers_ms = 0  # boot time when their policies were read
 
@@ -127,15 +122,23 @@ class Queue:
 
     def _load(self) -> QueueRow:
         self._life.check()
-        row = self._ports.catalog.queues.by_id(self._row.id)
+        return self._there(self._ports.catalog.queues.by_id(self._row.id))
+
+    def _both(self) -> tuple[QueueRow, list[GroupRow]]:
+        """The queue and its groups. Cost: one read."""
+        self._life.check()
+        row, groups = self._ports.catalog.queues.with_groups(self._row.id)
+        return self._there(row), groups
+
+    def _there(self, row: QueueRow | None) -> QueueRow:
         if row is None or row.deleted:
             raise QueueNotFoundError(f"queue {self._row.name!r} was deleted")
         return row
 
-    def _latest(self) -> QueueRow:
+    def _latest(self, load: Callable[[], QueueRow]) -> QueueRow:
         """The row; if no quorum answers and pushes may be spilled, the last one seen."""
         overflow, known = self._runtime.overflow, self.watched.row.known
-        return self._load() if overflow is None else overflow.latest(self._load, known)
+        return load() if overflow is None else overflow.latest(load, known)
 
     # --- pushing and popping --------------------------------------------------------------------
 
@@ -161,7 +164,7 @@ class Queue:
     def pusher_for(
         self, group_id: str, overflow: Overflow | None = None, *, patient: bool = True
     ) -> Pusher:
-        row = self._latest() if overflow else self._load()
+        row = self._latest(self._load) if overflow else self._load()
         check_compression(row.policy.compression)
         self.watched.row.put(row)
         if overflow is not None:
@@ -202,8 +205,8 @@ class Queue:
         return self._open_popper(group, keep_alive)
 
     def _open_popper(self, group: str, keep_alive: float | None, *, shared: bool = False) -> Popper:
-        queue_row = self._load()
-        row = self._polled(self._group_in(queue_row, group))
+        queue_row, found = self._with_group(group)
+        row = self._polled(found)
         watched = self.watched.group(row)
         self.watched.row.put(queue_row)
         popper = Popper(
@@ -245,12 +248,11 @@ class Queue:
         time_limit: a call that takes more seconds counts as failed, though its thread goes on.
         max_tasks: the worker ends after this many calls. Claims are kept alive for an hour, or
         `time_limit` if that is longer. Raises UsageError for a handler that does not take exactly
-        one message. Cost: two reads; while it runs, one unsynced transaction for all messages that
+        one message. Cost: one read; while it runs, one unsynced transaction for all messages that
         free threads take together.
         """
-        queue_row = self._load()
-        policy = self._group_in(queue_row, group).policy
-        in_order = (policy.exclusive or queue_row.policy.strict) and not policy.keyed
+        queue_row, row = self._with_group(group)
+        in_order = (row.policy.exclusive or queue_row.policy.strict) and not row.policy.keyed
         opens = partial(self._shared, group)
         source = WorkSource(self.name, group, in_order, opens, lambda: self._ports)
         return worker_of(source, handler, LoopSettings(concurrency, grace, time_limit, max_tasks))
@@ -294,10 +296,10 @@ class Queue:
         ]
 
     def _look_at_settlers(self) -> None:
-        """Keep a settler for each group that exists, with current policies. Cost: two reads."""
-        now_ms, queue = self._runtime.clock.boot_ms(), self._load()
+        """Keep a settler for each group that exists, with current policies. Cost: one read."""
+        now_ms = self._runtime.clock.boot_ms()
+        queue, rows = self._both()
         self.watched.row.put(queue)
-        rows = self._ports.catalog.queues.groups(queue.id)
         self._settlers = {row.id: self._settler(row) for row in rows}
         self._settlers_ms = now_ms
 
@@ -356,10 +358,8 @@ class Queue:
         new = checked_for(name, changed(GroupPolicy(), policy))
         ports = self._ports
         for _ in attempts(self._runtime.clock):
-            row = self._load()
-            existing = next(
-                (g for g in ports.catalog.queues.groups(row.id) if g.name == name), None
-            )
+            row, groups = self._both()
+            existing = next((each for each in groups if each.name == name), None)
             if existing is not None:
                 found = self._same_group(existing, new)
                 if new.group_expires is None or self._note_poll(existing):
@@ -394,21 +394,21 @@ class Queue:
         if new.group_expires is not None or row.policy.group_expires is not None:
             self._note_poll(row)  # first, so that it cannot expire by the new limit at once
         if not self._ports.catalog.queues.update_group(row.id, new):
-            raise self._deleted(row)
+            raise deleted_group(row, self.name)
         self._runtime.changed(replace(row, policy=new))
         return Group(name, new)
 
     @operation
     def groups(self) -> list[Group]:
         """The consumer groups by name."""
-        return [Group(g.name, g.policy) for g in self._ports.catalog.queues.groups(self._load().id)]
+        return [Group(row.name, row.policy) for row in self._both()[1]]
 
     @operation
     def delete_group(self, name: str) -> None:
         """Delete a group and its claims. Its dead letters stay: they are a queue of their own."""
         row = self._group(name)
         if not self._ports.catalog.queues.delete_group(row.id):
-            raise self._deleted(row)
+            raise deleted_group(row, self.name)
         self.watched.refresh()
 
     @operation
@@ -418,41 +418,29 @@ class Queue:
         return expired_groups(self._ports.catalog, self._load().id)
 
     def _group(self, name: str) -> GroupRow:
-        check_group_name(name)
-        return self._group_in(self._load(), name)
+        return self._with_group(name)[1]
 
-    def _group_in(self, queue: QueueRow, name: str) -> GroupRow:
+    def _with_group(self, name: str) -> tuple[QueueRow, GroupRow]:
+        """The queue and one of its groups. Cost: one read. Raises GroupNotFoundError."""
         check_group_name(name)
-        for row in self._ports.catalog.queues.groups(queue.id):
+        queue, groups = self._both()
+        for row in groups:
             if row.name == name:
-                return row
+                return queue, row
         gone = [each for each in expired_groups(self._ports.catalog, queue.id) if each.name == name]
-        hint = _EXPIRED.format(gone[-1].expires) if gone else ""
+        hint = EXPIRED.format(gone[-1].expires) if gone else ""
         raise GroupNotFoundError(f"queue {self.name!r} has no group {name!r}", hint=hint)
 
     def _polled(self, row: GroupRow) -> GroupRow:
         """The group of a popper that is being opened; notes the time if the group can expire.
         Raises GroupNotFoundError if it has just expired."""
         if row.policy.group_expires is not None and not self._note_poll(row):
-            raise self._deleted(row)
+            raise deleted_group(row, self.name)
         return row
 
     def _note_poll(self, row: GroupRow) -> bool:
         catalog = self._ports.catalog
         return catalog.queues.poll_group(row, catalog.now_ms())
-
-    def _deleted(self, row: GroupRow) -> GroupNotFoundError:
-        expires = row.policy.group_expires
-        hint = "" if expires is None else _EXPIRED.format(expires)
-        return GroupNotFoundError(f"group {row.name!r} of {self.name!r} was deleted", hint=hint)
-
-    def _same(self, row: GroupRow) -> GroupRow:
-        """The current row. Raises GroupNotFoundError if the group was deleted, even if another one
-        with its name was created since."""
-        for now in self._ports.catalog.queues.groups(row.queue_id):
-            if now.id == row.id:
-                return now
-        raise self._deleted(row)
 
     @operation
     def cancel(self, message_id: str | None = None, *, dedup_id: str | None = None) -> bool:
@@ -527,17 +515,19 @@ class Queue:
         refused; a popper may still hand out what it has prefetched. By default poppers keep the
         messages that they hold. Cost: see `cassq.lifecycle.purging`.
         """
-        return purge(self._ports, self._load(), self._purged_groups(group), held=held)
+        return purge(self._ports, *self._with_groups(group), held=held)
 
     @operation
     def count_waiting(self, group: str | None = None, *, held: bool = False) -> dict[str, int]:
         """What `purge` would remove: group → number of messages."""
-        return count_waiting(self._ports, self._load(), self._purged_groups(group), held=held)
+        return count_waiting(self._ports, *self._with_groups(group), held=held)
 
-    def _purged_groups(self, group: str | None) -> list[GroupRow]:
-        if group is not None:
-            return [self._group(group)]
-        return self._ports.catalog.queues.groups(self._load().id)
+    def _with_groups(self, name: str | None) -> tuple[QueueRow, list[GroupRow]]:
+        """The queue and this group, or all of its groups. Cost: one read."""
+        if name is None:
+            return self._both()
+        queue, row = self._with_group(name)
+        return queue, [row]
 
     # --- looking --------------------------------------------------------------------------------
 
@@ -554,7 +544,7 @@ class Queue:
         """
         check_count("max_messages", max_messages, PEEK_MAX)
         check_state(state)
-        return peek(self._ports, self._load(), self._group(group), max_messages, state)
+        return peek(self._ports, *self._with_group(group), max_messages, state)
 
     @operation
     def held_keys(self, group: str, limit: int = 20) -> list[HeldKey]:
@@ -569,7 +559,7 @@ class Queue:
         also if a failed message holds it: make that one a dead letter first. Returns how many
         messages held it. See `cassq.dead_letters.releasing`."""
         end = self._runtime.dead_letter if give_up else None
-        found = release_key(self._ports, self._load(), self._group(group), key, end)
+        found = release_key(self._ports, *self._with_group(group), key, end)
         if found:
             self._runtime.doorbell(self.row.id).ring()
         return found

@@ -14,6 +14,11 @@ from cassq.model.rows import GroupRow, QueueRow
 
 GROUP_WATCH_MS = 1000  # how often a group's policy is read again
 GONE_SECONDS = 3600.0
+# The hint for a missing group; seconds are filled in.
+EXPIRED = (
+    "its group_expires removes it after {:g} seconds without a popper: create it again with"
+    " queue.create_group, which changes nothing while the group exists"
+)
 
 R = TypeVar("R", QueueRow, GroupRow)
 
@@ -23,8 +28,8 @@ class Watched(Generic[R]):
 
     def __init__(self, row: R, load: Callable[[], R]) -> None:
         self.known: R = row
+        self.puts: int = 0
         self._load: Callable[[], R] = load
-        self._puts = 0
         self._gone = False
 
     def __call__(self) -> R:
@@ -35,7 +40,7 @@ class Watched(Generic[R]):
 
     def put(self, row: R) -> None:
         """Set the current row, which this client has just read or changed."""
-        self._puts += 1
+        self.puts += 1
         self.known = row
         self._gone = False
 
@@ -43,68 +48,84 @@ class Watched(Generic[R]):
         """Read the row again. If `load` raises, raises the same, and keeps the known row. Cost:
         that of `load`."""
         while True:
-            puts = self._puts
+            puts = self.puts
             try:
                 row = self._load()
             except (QueueNotFoundError, GroupNotFoundError):
                 self._gone = True
                 raise
-            if puts == self._puts:
-                self.known = row
-                self._gone = False
-            if puts == self._puts:
-                return  # otherwise this client may have put a newer row than the one read
+            if self.found(row, puts):
+                return
+
+    def found(self, row: R | None, puts: int) -> bool:
+        """Take over a row that was read when `puts` was this; None: it is not there any more.
+        False if this client has put a row since, which may be newer."""
+        if puts != self.puts:
+            return False
+        if row is not None:
+            self.known = row
+        self._gone = row is None
+        return puts == self.puts
 
 
 class WatchedQueue:
     """A queue as the pushers and poppers of one `Queue` know it: its row, and the rows of the
     groups that have poppers.
 
-    load: reads the queue's row. latest: reads it, or returns the row last seen while no quorum
-    answers. load_group: reads a group's row.
+    load: reads the queue's row. both: reads it, and those of all its groups. latest: calls what
+    reads the row, or returns the row last seen while no quorum answers.
     """
 
     def __init__(
         self,
         row: QueueRow,
         load: Callable[[], QueueRow],
-        latest: Callable[[], QueueRow],
-        load_group: Callable[[GroupRow], GroupRow],
+        both: Callable[[], tuple[QueueRow, list[GroupRow]]],
+        latest: Callable[[Callable[[], QueueRow]], QueueRow],
     ) -> None:
         self.name: str = row.name
         self.id: str = row.id
         self.load: Callable[[], QueueRow] = load
-        self.row: Watched[QueueRow] = Watched(row, latest)
+        self.row: Watched[QueueRow] = Watched(row, lambda: latest(self._read))
         self.watch_ms: int = min(round(row.policy.lease * 500), 2000)
-        self._load_group = load_group
+        self._both = both
         self._groups: dict[str, Watched[GroupRow]] = {}
 
     def group(self, row: GroupRow) -> Watched[GroupRow]:
         """One of its groups. row: its current row."""
-        watched = self._groups.setdefault(row.id, Watched(row, lambda: self._load_group(row)))
+        watched = self._groups.setdefault(row.id, Watched(row, lambda: self._same(row)))
         watched.put(row)
         return watched
 
     def refresh(self) -> float:
         """Pick up what other clients changed. Returns the seconds until the next time.
 
-        Raises BackendError. Cost: one read, and one for each group that has poppers.
+        Raises BackendError. Cost: one read.
         """
-        watch_ms = self.watch_ms
         try:
             self.row.refresh()
-            for watched in list(self._groups.values()):
-                watch_ms = min(watch_ms, GROUP_WATCH_MS)
-                self._refresh_group(watched)
         except QueueNotFoundError:
             return GONE_SECONDS  # each pusher and popper raises it to its caller
-        return watch_ms / 1000
+        return (min(self.watch_ms, GROUP_WATCH_MS) if self._groups else self.watch_ms) / 1000
 
-    def _refresh_group(self, watched: Watched[GroupRow]) -> None:
-        try:
-            watched.refresh()
-        except GroupNotFoundError:
-            return  # its poppers raise it to their callers
+    def _read(self) -> QueueRow:
+        """Read the queue's row; if groups have poppers, read theirs with it. Poppers of a group
+        that is gone raise that to their callers."""
+        while self._groups:
+            watched = [(key, each, each.puts) for key, each in list(self._groups.items())]
+            row, groups = self._both()
+            rows = {group.id: group for group in groups}
+            if all(each.found(rows.get(key), puts) for key, each, puts in watched):
+                return row
+        return self.load()
+
+    def _same(self, row: GroupRow) -> GroupRow:
+        """The current row. Raises GroupNotFoundError if the group was deleted, even if another one
+        with its name was created since."""
+        for now in self._both()[1]:
+            if now.id == row.id:
+                return now
+        raise deleted_group(row, self.name)
 
     def use(self, row: QueueRow | GroupRow) -> None:
         """Use a row that this client has just read or changed."""
@@ -113,3 +134,10 @@ class WatchedQueue:
                 self.row.put(row)
         elif row.id in self._groups:
             self._groups[row.id].put(row)
+
+
+def deleted_group(row: GroupRow, queue: str) -> GroupNotFoundError:
+    """The error of a call that needs this group of a queue."""
+    expires = row.policy.group_expires
+    hint = "" if expires is None else EXPIRED.format(expires)
+    return GroupNotFoundError(f"group {row.name!r} of {queue!r} was deleted", hint=hint)

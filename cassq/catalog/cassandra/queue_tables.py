@@ -27,6 +27,7 @@ from cassq.catalog.cassandra.partition.queue_rows import (
     QUEUE_AND_GROUPS,
     QUEUE_COLUMNS,
     RAISE_GROUPS_VERSION,
+    QueueAndGroups,
     name_slice,
     queue_row,
 )
@@ -271,7 +272,11 @@ class CassandraQueues(Queues):
 
     def groups(self, queue_id: str) -> list[GroupRow]:
         """Cost: one read."""
-        return self._rows.queues.with_groups(queue_id)[1]
+        return self.with_groups(queue_id)[1]
+
+    def with_groups(self, queue_id: str) -> QueueAndGroups:
+        """A consistent view of both. Cost: one read."""
+        return self._rows.queues.with_groups(queue_id)
 
     def update_group(self, group_id: str, policy: GroupPolicy) -> bool:
         """Cost: a read, one conditional write."""

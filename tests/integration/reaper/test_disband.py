@@ -288,7 +288,7 @@ def test_a_popper_that_opens_while_its_group_expires_is_refused(place: Place) ->
     expire: list[Any] = []
 
     def after(verb: str) -> None:
-        if verb == "queues.groups" and expire:
+        if verb == "queues.with_groups" and expire:
             expire.pop()()
 
     with client_with(place, catalog=lambda catalog: front_catalog(catalog, after)) as client:
