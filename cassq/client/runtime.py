@@ -188,7 +188,10 @@ class Runtime:
         """The doorbell of a queue."""
         bell = self._doorbells.get(queue_id)
         if bell is None:
-            bell = self._doorbells[queue_id] = self._place.doorbell(queue_id)
+            opened = self._place.doorbell(queue_id)
+            bell = self._doorbells.setdefault(queue_id, opened)
+            if bell is not opened:  # another thread was quicker
+                opened.close()
         return bell
 
     # --- in the background ----------------------------------------------------------------------

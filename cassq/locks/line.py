@@ -141,7 +141,8 @@ class WaitingLine:
     def leave(self, popper: str) -> None:
         """Give up the places of a popper that is closed. Cost: for each a read and a conditional
         write, again whenever others change the line meanwhile."""
-        for group_id in [group_id for group_id, who in self._places.items() if who == popper]:
+        places = list(self._places.items())  # another thread may join a line meanwhile
+        for group_id in [group_id for group_id, who in places if who == popper]:
             try:
                 self._step_out(group_id)
             except BackendError as exc:

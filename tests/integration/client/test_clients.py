@@ -14,6 +14,7 @@ import pytest
 
 import cassq
 from cassq.client import client as client_module
+from cassq.doorbell import Doorbell
 from cassq.errors import (
     BackendUnavailableError,
     ClosedError,
@@ -21,7 +22,7 @@ from cassq.errors import (
     InvalidPayloadError,
     UsageError,
 )
-from tests.integration.deadlines import joined
+from tests.integration.deadlines import DEADLINE_SECONDS, joined
 from tests.integration.stage import Connect, alone, drain, payloads, push
 
 
@@ -294,3 +295,31 @@ def test_a_retry_that_is_due_at_once_waits_when_its_client_is_closed(connect: Co
         closing.queue("jobs").popper().pop()[0].nack()
     (message,) = queue.popper().pop()
     assert (message.payload, message.attempts) == (b"x", 2)
+
+
+def test_threads_that_open_a_doorbell_at_once_get_the_same_one(
+    client: cassq.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime, place = client.runtime, client.runtime._place
+    both = threading.Barrier(2)
+    opened: list[Doorbell] = []
+    got: list[Doorbell] = []
+
+    def open_together(queue_id: str) -> Doorbell:
+        both.wait(DEADLINE_SECONDS)
+        bell = place.doorbell(queue_id)
+        opened.append(bell)
+        close = bell.close
+        monkeypatch.setattr(bell, "close", lambda: (opened.remove(bell), close()))
+        return bell
+
+    monkeypatch.setattr(runtime, "_place", place._replace(doorbell=open_together))
+    threads = [
+        threading.Thread(target=lambda: got.append(runtime.doorbell("jobs"))) for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        joined("a doorbell is opened", thread)
+    assert got == [opened[0]] * 2
+    assert len(opened) == 1, "the other one is closed"

@@ -175,3 +175,28 @@ def test_a_client_that_got_a_turn_before_it_was_next_leaves_the_line(
     assert not waiting.waits("group")
     assert leases.shared(line_name("group")) == ""
     assert leases.owner(turn_lease("group")) == "a"
+
+
+def test_a_popper_leaves_its_lines_while_another_thread_joins_one(
+    place: Place, clock: ManualClock
+) -> None:
+    with keeping(place, clock) as client:
+        line = WaitingLine(client.ports.catalog.leases, clock, "us")
+        for number in range(3):  # somebody is in front of us
+            client.ports.catalog.leases.swap(line_name(f"g{number}"), "", "0 other")
+
+        class Joining(str):
+            """A popper; while its lines are looked for, another one gets in line."""
+
+            __hash__ = str.__hash__
+
+            def __eq__(self, other: object) -> bool:
+                if not line.waits("g2"):
+                    line.ask("g2", "another")
+                return str.__eq__(self, other)
+
+        for number in range(2):
+            line.ask(f"g{number}", "leaving")
+        line.leave(Joining("leaving"))
+        waits = [line.waits(f"g{number}") for number in range(3)]
+    assert waits == [False, False, True]
