@@ -18,11 +18,13 @@ pytest.importorskip("cassandra")
 from cassq.catalog.cassandra import CassandraCatalog
 from cassq.catalog.cassandra.partition.consumed import NOTE_CONSUMED
 from cassq.catalog.cassandra.partition.pipe_records import MARK_MS
+from cassq.catalog.port import pipe_lock
 from tests.contract.cassandra_place import CassandraPlace, processes
 from tests.contract.keyspaces import tables_of
 from tests.contract.rows import (
     DUE_MS,
     Consumer,
+    group_row,
     groups_version,
     make_group,
     make_queue,
@@ -184,6 +186,24 @@ def test_what_a_retired_pipe_left_is_cleared_away_once(open_one: Open) -> None:
     other.pipes.forget(["p2"])
     assert cql.rounds["conditional"] == 2, "the row, and what a group had that came later"
     assert others_cql.rounds["conditional"] == 4, "the row, its totals, what either group had"
+
+
+@pytest.mark.parametrize(("consistency", "exclusive"), [("ap", True), ("cp", False)])
+def test_the_locks_of_a_retired_pipe_go_with_it(
+    open_one: Open, consistency: str, exclusive: bool
+) -> None:
+    catalog, _ = open_one()
+    make_queue(catalog, consistency=consistency)
+    group = group_row("ordered", exclusive=exclusive)
+    assert catalog.queues.create_group(group, {}, groups_version(catalog))
+    assert catalog.pipes.add(pipe_row("p"))
+    lock = pipe_lock(group.id, "p")
+    assert catalog.leases.take(lock, "a popper", 1000)
+    catalog.leases.drop(lock, "a popper")
+    assert catalog.pipes.record_end("p", place(0)) == place(0)
+    assert catalog.pipes.retire(["p"], groups_version(catalog)) == ["p"]
+    other, _ = open_one()
+    assert other.leases.take(lock, "another", 1000) == 1, "nothing is known of it"
 
 
 def test_a_client_that_dies_while_forgetting_a_pipe_leaves_its_totals(open_one: Open) -> None:

@@ -173,9 +173,9 @@ class Retiring:
             cleared = self._cleared.get(pipe.row.id, set())
             gone += [(group_id, pipe.row.id) for group_id in sorted(concerned - cleared)]
         self._cursors.drop(gone)
-        # The groups of an ap queue have no locks.
-        locked = queue is None or queue.policy.strict
-        self._leases.forget([pipe_lock(*key) for key in gone if locked or key[0] not in mine])
+        strict = queue is None or queue.policy.strict
+        unlocked = {group.id for group in groups if not (strict or group.policy.exclusive)}
+        self._leases.forget([pipe_lock(*key) for key in gone if key[0] not in unlocked])
         if len(self._cleared) >= CLEARED_MAX:
             self._cleared.clear()
         for pipe in new:
