@@ -28,12 +28,18 @@ SLACK_MS = 100
 
 @dataclass
 class Message:
-    """What the model knows of one message. hidden_ms: until when nobody else gets it."""
+    """What the model knows of one message. hidden_ms: until when it may be hidden. visible_ms: from
+    when it may be received, which is earlier by as long as the request that hid it took."""
 
     body: str
-    hidden_ms: int
+    hidden_ms: int = 0
+    visible_ms: int = 0
     count: int = 0
     handles: list[str] = field(default_factory=list)
+
+    def hide(self, seconds: int, begun_ms: int, now_ms: int) -> None:
+        """It was hidden by a request that was made between these times."""
+        self.visible_ms, self.hidden_ms = begun_ms + seconds * 1000, now_ms + seconds * 1000
 
 
 class StandardQueue(ModelledQueue):
@@ -51,9 +57,11 @@ class StandardQueue(ModelledQueue):
 
     @rule(at=AT, delay=st.sampled_from([0, 0, 0, 5, 900]))
     def send(self, at: int, delay: int) -> None:
-        body = str(next(self.numbers))
+        body, begun_ms = str(next(self.numbers)), self.now_ms()
         self.run(self.askers[at].send("jobs", body, DelaySeconds=delay))
-        self.alive[body] = Message(body, self.now_ms() + delay * 1000 if delay else 0)
+        message = self.alive[body] = Message(body)
+        if delay:
+            message.hide(delay, begun_ms, self.now_ms())
 
     @rule(
         at=AT,
@@ -63,7 +71,11 @@ class StandardQueue(ModelledQueue):
     )
     def receive(self, at: int, most: int, seconds: int, arrives: bool) -> None:
         begun_ms = self.now_ms()
-        expected = [m for m in self.alive.values() if self._is_visible(m, begun_ms - SLACK_MS)]
+        expected = [
+            message
+            for message in self.alive.values()
+            if message.count < COUNT_MAX and message.hidden_ms <= begun_ms - SLACK_MS
+        ]
         answer = self.run(
             self.askers[at].answer(
                 "ReceiveMessage",
@@ -79,24 +91,19 @@ class StandardQueue(ModelledQueue):
         assert found or not expected, f"{[m.body for m in expected]} wait"
         for each in found:
             message = self.alive[each["Body"]]
-            assert self._is_visible(message, now_ms), f"{message} was hidden at {now_ms}"
+            assert message.visible_ms <= now_ms, f"{message} was hidden at {now_ms}"
             count = int(each["Attributes"]["ApproximateReceiveCount"])
-            assert count == message.count + 1 <= COUNT_MAX
+            assert count == message.count + 1 <= COUNT_MAX, "it should be a dead letter"
         if not arrives and found and answer.undelivered is not None and seconds:
             self.run(answer.undelivered())
             for each in found:
-                self.alive[each["Body"]].hidden_ms = 0
+                self.alive[each["Body"]].hide(0, 0, 0)
             return
         for each in found:
             message = self.alive[each["Body"]]
             message.count += 1
             message.handles.append(each["ReceiptHandle"])
-            message.hidden_ms = now_ms + seconds * 1000
-
-    def _is_visible(self, message: Message, now_ms: int) -> bool:
-        """Whether a message may be received at this time. One that was received as often as allowed
-        is a dead letter then."""
-        return message.count < COUNT_MAX and message.hidden_ms <= now_ms
+            message.hide(seconds, begun_ms, now_ms)
 
     def _is_open(self, message: Message) -> bool:
         """Whether it may be among the dead letters by now."""
@@ -139,7 +146,7 @@ class StandardQueue(ModelledQueue):
             assert not held
         else:
             assert held
-            message.hidden_ms = self.now_ms() + seconds * 1000
+            message.hide(seconds, begun_ms, self.now_ms())
 
     @rule(at=AT, pick=PICKS)
     def delete_again(self, at: int, pick: int) -> None:
