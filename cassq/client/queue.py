@@ -608,8 +608,8 @@ class Queue:
         seconds back; None: 3 hours by minute, 3 days by hour, 90 days by day. Kept: 2 days by
         minute, 60 days by hour, 5 years by day. Cost: reads no message.
         """
-        row = None if group is None else self._group(group)
-        return history(self._ports, self._load(), row, step, since)
+        queue, row = (self._load(), None) if group is None else self._with_group(group)
+        return history(self._ports, queue, row, step, since)
 
     def audit(self) -> Audit:
         """Prove from the stored data that nothing is lost. Cost: reads every live pipe."""

@@ -86,9 +86,9 @@ class WatchedQueue:
         self.name: str = row.name
         self.id: str = row.id
         self.load: Callable[[], QueueRow] = load
+        self.both: Callable[[], tuple[QueueRow, list[GroupRow]]] = both
         self.row: Watched[QueueRow] = Watched(row, lambda: latest(self._read))
         self.watch_ms: int = min(round(row.policy.lease * 500), 2000)
-        self._both = both
         self._groups: dict[str, Watched[GroupRow]] = {}
 
     def group(self, row: GroupRow) -> Watched[GroupRow]:
@@ -113,7 +113,7 @@ class WatchedQueue:
         that is gone raise that to their callers."""
         while self._groups:
             watched = [(key, each, each.puts) for key, each in list(self._groups.items())]
-            row, groups = self._both()
+            row, groups = self.both()
             rows = {group.id: group for group in groups}
             if all(each.found(rows.get(key), puts) for key, each, puts in watched):
                 return row
@@ -122,7 +122,7 @@ class WatchedQueue:
     def _same(self, row: GroupRow) -> GroupRow:
         """The current row. Raises GroupNotFoundError if the group was deleted, even if another one
         with its name was created since."""
-        for now in self._both()[1]:
+        for now in self.both()[1]:
             if now.id == row.id:
                 return now
         raise deleted_group(row, self.name)
