@@ -111,6 +111,8 @@ class SpilledReceipt(AppendReceipt):
 
 def frame_end(batch: Batch, at: int, stop: int) -> int:
     """The end of the frame that begins at message `at`: at its target of bytes or messages."""
+    if stop == at + 1:
+        return stop
     last = min(stop, at + FRAME_MESSAGES_MAX)
     size = _size(batch, at, last)
     if size <= FRAME_BYTES_TARGET:

@@ -34,7 +34,7 @@ from cassq.message.batches import AppendReceipt, Batch, Intend
 from cassq.message.columns import COLUMN_BYTES_MAX, encode_headers
 from cassq.message.frames import MESSAGE_BYTES_MAX
 from cassq.message.importance import all_with_importance, with_importance
-from cassq.message.message_ids import MessageId, MessageIds, ids_of_run
+from cassq.message.message_ids import MessageId, MessageIds, ids_of_run, kind_of
 from cassq.model.lanes import lane_of
 from cassq.model.priorities import (
     PLAIN,
@@ -501,12 +501,18 @@ def _checked_keys(keys: Sequence[bytes | None]) -> list[bytes | None]:
 
 def gathered(entries: list[PendingPush], now_ms: int) -> Batch:
     """Single pushes of one lane as a batch. now_ms: wall time."""
-    headers = [e.header for e in entries] if any(e.header for e in entries) else None
-    keys = [e.key for e in entries] if any(e.key is not None for e in entries) else None
+    headers = [entry.header for entry in entries]
+    keys = [entry.key for entry in entries]
     dues: int | list[int] | None = None
     if entries[0].lane is not None:
-        dues = entries[0].due_ms if len(entries) == 1 else [e.due_ms for e in entries]
-    return Batch([e.payload for e in entries], now_ms, headers, keys, dues_ms=dues)
+        dues = entries[0].due_ms if len(entries) == 1 else [entry.due_ms for entry in entries]
+    return Batch(
+        [entry.payload for entry in entries],
+        now_ms,
+        headers if any(headers) else None,
+        keys if keys.count(None) < len(keys) else None,
+        dues_ms=dues,
+    )
 
 
 def check_delay_ms(delay: float | None, due: datetime | None, wall_ms: int) -> int:
@@ -643,10 +649,13 @@ def assign_ids(entries: list[PendingPush], receipts: Sequence[AppendReceipt]) ->
         entries[0].ids = MessageIds(receipts)
         entries[0].id = entries[0].ids[0]
         return
-    at = iter(entries)
+    waiting = iter(entries)
     for receipt in receipts:
-        for message_id in ids_of_run(receipt):
-            next(at).id = message_id
+        pipe_id, first, count = receipt
+        kind = kind_of(receipt)
+        # zip asks for a seq first, so no entry is lost after the last one.
+        for seq, entry in zip(range(first, first + count), waiting, strict=False):
+            entry.id = kind(f"{pipe_id}:{seq}")
 
 
 def wake_in_turn(entries: list[PendingPush]) -> None:

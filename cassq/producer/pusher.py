@@ -467,12 +467,13 @@ class Pusher:
                 entries.pop()  # the leader was interrupted while it took this one
             if self._queue and self._queue[0] is leader:
                 self._queue.popleft()  # interrupted before it took its own: its thread is gone
+            futures = 0
             for entry in entries:
                 if not _is_done(entry):
                     entry.error = BackendError(
                         "the thread that was appending was interrupted", outcome_unknown=True
                     )
-            futures = sum(entry.future is not None for entry in entries)
+                futures += entry.future is not None
             if futures and self._leader is leader:
                 self._forget_futures(entries, futures)
             self._hand_on(leader)
