@@ -17,6 +17,8 @@ logger: logging.Logger = logging.getLogger("cassq")
 PLANNED, DONE, VOID, FAILED = "planned", "done", "void", "failed"
 # If a pass takes longer, another reaper may run it at the same time, which does no harm.
 LEASE_MS = 5000
+# How many pipes are retired together, or removed together, before the lease is renewed.
+PIPES_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,11 @@ class Action:
             "outcome": self.outcome,
             "detail": self.detail,
         }
+
+
+def concluded(action: Action, detail: str | None) -> Action:
+    """A planned action after it was carried out. detail: as from `PlannedPass.apply`."""
+    return replace(action, outcome=VOID if detail is None else DONE, detail=detail or "")
 
 
 class Scope:
@@ -142,4 +149,4 @@ class PlannedPass(Pass, Generic[S]):
             return replace(action, outcome=FAILED, detail=str(exc))
         except CassqError as exc:
             return replace(action, outcome=VOID, detail=str(exc))
-        return replace(action, outcome=VOID if detail is None else DONE, detail=detail or "")
+        return concluded(action, detail)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from cassq.errors import CassqError
@@ -12,8 +11,8 @@ from cassq.lifecycle.ports import Ports
 from cassq.model.rows import PipeRow, PipeState, QueueRow
 from cassq.plurals import counted
 from cassq.producer.quota import keeps
-from cassq.reaper.actions import DONE, VOID, Action, PlannedPass, Scope
-from cassq.reaper.sweep import AT_ONCE, Removal
+from cassq.reaper.actions import DONE, PIPES_AT_ONCE, Action, PlannedPass, Scope, concluded
+from cassq.reaper.sweep import Removal
 
 logger = logging.getLogger(__name__)
 
@@ -77,8 +76,8 @@ class Retire(PlannedPass[Finished]):
             of_queues.setdefault(action.row.queue_id, []).append(action)
         outcomes: list[Action] = []
         for mine in of_queues.values():
-            for at in range(0, len(mine), AT_ONCE):
-                outcomes += self._attempt_together(mine[at : at + AT_ONCE])
+            for at in range(0, len(mine), PIPES_AT_ONCE):
+                outcomes += self._attempt_together(mine[at : at + PIPES_AT_ONCE])
         if any(action.outcome == DONE for action in outcomes):
             self._removal.remove()
         return outcomes
@@ -92,10 +91,7 @@ class Retire(PlannedPass[Finished]):
             what = (counted(len(actions), "pipe"), actions[0].queue)
             logger.info("retiring %s of %s one by one, after: %s", *what, exc)
             return super().apply_all(actions)
-        return [
-            replace(action, outcome=VOID if detail is None else DONE, detail=detail or "")
-            for action, detail in zip(actions, details, strict=True)
-        ]
+        return [concluded(*each) for each in zip(actions, details, strict=True)]
 
     def _retired(self, actions: Sequence[Action]) -> list[str | None]:
         """Retire pipes of a queue; for each what was done, or None. Cost: one read, one synced

@@ -21,12 +21,18 @@ from cassq.lifecycle.ports import Ports
 from cassq.lifecycle.sealing import STRAY_MS
 from cassq.model.rows import PipeRow, Sample
 from cassq.plurals import counted
-from cassq.reaper.actions import DONE, LEASE_MS, VOID, Action, PlannedPass, Scope
+from cassq.reaper.actions import (
+    DONE,
+    LEASE_MS,
+    PIPES_AT_ONCE,
+    VOID,
+    Action,
+    PlannedPass,
+    Scope,
+)
 
 LOOK_MS = 600_000
 REMOVAL_LEASE = "reaper:removal"
-# How many pipes are removed together, with one sync, before the lease is renewed.
-AT_ONCE = 16
 # The subject of the sample that records the last search for strays.
 LOOKED = "strays"
 
@@ -65,7 +71,7 @@ class Removal:
 
     def remove(self) -> set[str]:
         """Remove all pipes that are consumed now, unless another reaper does; return the ids of
-        those removed. Cost: taking a lease, and a query; for every `AT_ONCE` pipes a sync, a
+        those removed. Cost: taking a lease, and a query; for every `PIPES_AT_ONCE` pipes a sync, a
         transaction, and renewing the lease."""
         leases, owner = self._ports.catalog.leases, self._ports.ids.client
         removed: set[str] = set()
@@ -76,7 +82,7 @@ class Removal:
             in_order = sorted(consumed, key=lambda pipe: (pipe.queue_id, pipe.ordinal))
             left = [pipe.id for pipe in in_order]
             while left:
-                some, left = left[:AT_ONCE], left[AT_ONCE:]
+                some, left = left[:PIPES_AT_ONCE], left[PIPES_AT_ONCE:]
                 self._ports.store.drop(some)
                 self._ports.catalog.pipes.forget(some)
                 removed.update(some)

@@ -203,7 +203,7 @@ def insert_pipe(tx: sqlite3.Connection, row: PipeRow) -> None:
     )
 
 
-def _is_retired(tx: sqlite3.Connection, pipe: PipeRow) -> bool:
+def _retire(tx: sqlite3.Connection, pipe: PipeRow) -> bool:
     """Make a sealed pipe consumed; False if it may not be yet."""
     before = tx.execute(PIPE, (pipe.predecessor,)).fetchone()
     if before is not None and before[2] < PipeState.CONSUMED:
@@ -359,9 +359,7 @@ class SqlitePipes(Pipes):
             ).fetchone()
             if version != groups_version or not groups:
                 return []
-            retired = [
-                pipe.id for pipe in pipes if pipe.queue_id == queue_id and _is_retired(tx, pipe)
-            ]
+            retired = [pipe.id for pipe in pipes if pipe.queue_id == queue_id and _retire(tx, pipe)]
             if retired:
                 tx.execute(
                     "UPDATE queues SET groups_version = groups_version + 1 WHERE id = ?",

@@ -12,7 +12,8 @@ from cassq.base.clock import ManualClock
 from cassq.errors import CorruptionError
 from cassq.message.frames import Extras, encode, pipe_key
 from cassq.reaper import DONE, LEASE_MS, VOID, Action
-from cassq.reaper.sweep import AT_ONCE, REMOVAL_LEASE, Removal, Sweep
+from cassq.reaper.actions import PIPES_AT_ONCE
+from cassq.reaper.sweep import REMOVAL_LEASE, Removal, Sweep
 from tests.integration.stage import client_on, drain, extents, push
 
 STRAY = "0123456789abcdef01234567"
@@ -69,7 +70,7 @@ def test_the_oldest_pipe_is_removed_first(
     client: cassq.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipes = client.ports.catalog.pipes
-    made, gone = consumed(client, AT_ONCE + 2), list[str]()
+    made, gone = consumed(client, PIPES_AT_ONCE + 2), list[str]()
     in_disorder, forget = pipes.consumed()[::-1], pipes.forget
 
     def forgotten(pipe_ids: list[str]) -> None:
@@ -101,7 +102,7 @@ def test_a_reaper_whose_lease_has_lapsed_stops(
     client: cassq.Client, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was slow, and another goes on."""
-    consumed(client, AT_ONCE + 2)
+    consumed(client, PIPES_AT_ONCE + 2)
     store, leases = client.ports.store, client.ports.catalog.leases
     drop = store.drop
 
@@ -111,6 +112,6 @@ def test_a_reaper_whose_lease_has_lapsed_stops(
         assert leases.take(REMOVAL_LEASE, "another", LEASE_MS) is not None
 
     monkeypatch.setattr(store, "drop", slow)
-    assert len(Removal(client.ports).remove()) == AT_ONCE
+    assert len(Removal(client.ports).remove()) == PIPES_AT_ONCE
     assert len(extents(client)) == 2
     assert leases.owner(REMOVAL_LEASE) == "another"

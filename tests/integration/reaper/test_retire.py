@@ -127,7 +127,7 @@ def four_consumed_pipes(queue: cassq.Queue, client: cassq.Client) -> None:
 def test_a_reaper_that_is_to_stop_leaves_the_rest_to_the_next_run(
     queue: cassq.Queue, client: cassq.Client, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
-    monkeypatch.setattr(retire, "AT_ONCE", at_once)
+    monkeypatch.setattr(retire, "PIPES_AT_ONCE", at_once)
     four_consumed_pipes(queue, client)
     reaper = client.reaper
     reaper.stopping = lambda: queue.stats().pipes["retired"] > 0
@@ -143,7 +143,7 @@ def test_one_run_of_the_reaper_ends_between_two_actions(
     queue: cassq.Queue, client: cassq.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one in passing does that has lost its lease to another client."""
-    monkeypatch.setattr(retire, "AT_ONCE", 1)
+    monkeypatch.setattr(retire, "PIPES_AT_ONCE", 1)
     four_consumed_pipes(queue, client)
     left = iter([True, True, True])  # before the pass and the first two actions
     actions = client.reaper.reap(only=("retire", "sweep"), goes_on=lambda: next(left, False))
@@ -160,7 +160,7 @@ def test_a_command_that_gets_sigterm_ends_between_two_actions(
     monkeypatch: pytest.MonkeyPatch,
     ended: tuple[str, ...],
 ) -> None:
-    monkeypatch.setattr(retire, "AT_ONCE", 1)
+    monkeypatch.setattr(retire, "PIPES_AT_ONCE", 1)
     four_consumed_pipes(queue, client)
     right = Retire._retired
 
