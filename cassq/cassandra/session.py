@@ -539,6 +539,11 @@ class Cql:
             self._stamp_us = max(now_us, self._stamp_us + 1, after + 1)
             return self._stamp_us
 
+    def not_ahead(self, stamp_us: int) -> int:
+        """A stamp, or the servers' time if that is earlier, since their clocks were set back: what
+        is hidden because it is older than this must not hide what new clients write."""
+        return min(stamp_us, self.time.servers_ms() * 1000)
+
     def _ask_time(self, learn: Learn) -> None:
         if self._closed:
             return

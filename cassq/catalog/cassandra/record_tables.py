@@ -229,8 +229,8 @@ class CassandraRecords(Records):
                 self._drop_dedup_slice(queue_id, slice_)
             elif old:
                 # Hints that arrived just now may not have been listed: they stay.
-                values = (asked_us - SETTLED_US, queue_id, slice_, before_ms)
-                self._cql.write(UNNOTE_DEDUPS, values)
+                before_us = self._cql.not_ahead(asked_us) - SETTLED_US
+                self._cql.write(UNNOTE_DEDUPS, (before_us, queue_id, slice_, before_ms))
         return forgotten
 
     def _drop_dedup_slice(self, queue_id: str, slice_: int) -> None:

@@ -7,6 +7,7 @@ See `cassq.catalog.cassandra.partition.horizons`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count
 
 import pytest
@@ -14,13 +15,21 @@ import pytest
 pytest.importorskip("cassandra")
 
 from cassq.base.clock import SystemClock
+from cassq.cassandra.cluster_time import KEPT
 from cassq.cassandra.session import Cql, Row, Statement
 from cassq.catalog.cassandra import CassandraCatalog
 from cassq.catalog.cassandra.claims.cursor_tables import LIST_PIPES, Cursors
 from cassq.catalog.cassandra.partition import tombstones
-from cassq.catalog.cassandra.partition.tombstones import REMOVED_MOST
+from cassq.catalog.cassandra.partition.tombstones import REMOVED_MOST, SETTLED_US
 from cassq.catalog.cassandra.pipes import listing
-from cassq.catalog.cassandra.pipes.listing import ENTRIES, FLOOR, Listing, PipeEntry
+from cassq.catalog.cassandra.pipes.listing import (
+    DROP_ENTRY,
+    ENTRIES,
+    FLOOR,
+    Listing,
+    PipeEntry,
+)
+from cassq.catalog.cassandra.pipes.pipe_lists import DROP_SLICES
 from tests.contract.catalog_cassandra.traced import Read, Traced
 from tests.contract.rows import make_queue, pipe_row
 from tests.unit.catalog.stepped import Actor, orders, play
@@ -235,3 +244,49 @@ def test_the_horizon_of_a_deleted_queue_and_of_its_groups_is_forgotten(remover: 
     catalog.queues.delete(queue.id)
     catalog.queues.forget(queue.id)
     assert not {owner for (owner,) in remover.cql.read(owners)} & mine
+
+
+AHEAD_MS = 7_200_000  # an entry without a row is old by then
+
+
+@contextmanager
+def servers_set_back(ahead: Process, other: Process, queue_id: str) -> Iterator[None]:
+    """Within it, a client is ahead of another, and of the servers."""
+    clock, time = ahead.cql._clock, ahead.cql.time
+    before = time._slew
+    for told_ms in (AHEAD_MS, 0):
+        now_ms = other.cql.time.now_ms()
+        for _ in range(KEPT):
+            time.learn(clock.boot_ms(), now_ms + told_ms)
+    assert time.now_ms() > other.cql.time.now_ms() + AHEAD_MS // 2
+    try:
+        yield
+    finally:
+        ahead.cql.write(DROP_SLICES, (queue_id,))  # what it wrote is of a later time
+        time._slew, ahead.cql._stamp_us = before, 0
+
+
+def test_after_the_servers_clocks_were_set_back_a_running_client_hides_nothing_of_new_ones(
+    adder: Process, remover: Process
+) -> None:
+    """It is ahead of them for long, and what it lists is old by its own time."""
+    queue = make_queue(remover.catalog, f"q{next(names)}")
+    gone = PipeEntry(remover.listing.announce(queue.id, "gone"), "gone")
+    with servers_set_back(remover, adder, queue.id):
+        assert not remover.catalog.pipes.live(queue.id)  # there is no row
+        remover.cql.write(DROP_ENTRY, (queue.id, gone.position // listing.DAY_US, *gone))
+        for _ in range(2):
+            assert not remover.catalog.pipes.live(queue.id)
+            remover.cql._stamp_us += SETTLED_US
+        at = adder.listing.announce(queue.id, "new")
+        assert listed(adder.cql, queue.id, at // listing.DAY_US) == [(at, "new")]
+
+
+def test_after_the_servers_clocks_were_set_back_a_running_client_waits_for_rows_of_new_ones(
+    adder: Process, remover: Process
+) -> None:
+    queue = make_queue(remover.catalog, f"q{next(names)}")
+    with servers_set_back(remover, adder, queue.id):
+        at = adder.listing.announce(queue.id, "new")
+        assert not remover.catalog.pipes.live(queue.id)  # there is no row yet
+        assert listed(adder.cql, queue.id, at // listing.DAY_US) == [(at, "new")]

@@ -7,7 +7,7 @@ single requests. CASSQ_SLOPE=N makes the history N times as long, as `./dev slop
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pytest
@@ -16,7 +16,8 @@ pytest.importorskip("cassandra")
 
 from cassq.base.clock import SystemClock
 from cassq.base.ids import Ids
-from cassq.cassandra.session import Contact
+from cassq.cassandra.cluster_time import Learn
+from cassq.cassandra.session import SERVER_TIME, Contact, Row
 from cassq.catalog.cassandra import CassandraCatalog, schema
 from cassq.catalog.cassandra.claims.cursor_tables import COVER_PIPES, LIST_PIPES, NOTE_PIPE
 from cassq.catalog.cassandra.partition.tombstones import SETTLED_US
@@ -78,16 +79,32 @@ class LeapingClock(SystemClock):
 
     def __init__(self) -> None:
         super().__init__()
-        self._ahead_ms = 0
+        self.ahead_ms = 0
 
     def boot_ms(self) -> int:
-        return super().boot_ms() + self._ahead_ms
+        return super().boot_ms() + self.ahead_ms
 
     def wall_ms(self) -> int:
-        return super().wall_ms() + self._ahead_ms
+        return super().wall_ms() + self.ahead_ms
 
     def leap(self, seconds: float) -> None:
-        self._ahead_ms += round(seconds * 1000)
+        self.ahead_ms += round(seconds * 1000)
+
+
+class Leaping(Traced):
+    """A session with servers whose time leaps with the clock, so that a client that comes later
+    has the same time as one that was there before."""
+
+    def read(self, text: str, values: Sequence[Any] = (), *, serial: bool = False) -> list[Row]:
+        rows = super().read(text, values, serial=serial)
+        return [(self._leapt(told_ms),) for (told_ms,) in rows] if text == SERVER_TIME else rows
+
+    def _ask_time(self, learn: Learn) -> None:
+        super()._ask_time(lambda asked_ms, told_ms: learn(asked_ms, self._leapt(told_ms)))
+
+    def _leapt(self, told_ms: int) -> int:
+        assert isinstance(self._clock, LeapingClock)
+        return told_ms + self._clock.ahead_ms
 
 
 class Place(NamedTuple):
@@ -112,7 +129,7 @@ def tables(cassandra1_for_the_session: CassandraCluster, clock: LeapingClock) ->
     """A keyspace that nobody else reads: its metrics are of these tests."""
     servers = cassandra1_for_the_session
     contact = Contact(tuple(servers.contact_points), KEYSPACE, servers.port)
-    cql = Traced(contact, clock)
+    cql = Leaping(contact, clock)
     schema.apply(cql, clock, {"": 1})
     cql.close()
     return contact
@@ -125,7 +142,7 @@ def open_place(
     places: list[Place] = []
 
     def open_one() -> Place:
-        cql = Traced(tables, clock, keyspace=KEYSPACE)
+        cql = Leaping(tables, clock, keyspace=KEYSPACE)
         catalog, ids = CassandraCatalog(cql, clock), Ids()
         locker = LeaseLocker(catalog, ids.client)
         ports = Ports(catalog, CassandraStore(cql, clock), locker, clock, ids, Lifecycle())

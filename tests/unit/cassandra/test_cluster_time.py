@@ -9,6 +9,7 @@ import pytest
 
 from cassq.base.clock import ManualClock
 from cassq.cassandra.cluster_time import (
+    AHEAD_MS,
     ASK_EVERY_MS,
     ASK_SOON_MS,
     KEPT,
@@ -167,3 +168,35 @@ def test_it_never_goes_back_whatever_servers_say(clock: ManualClock, server: Ser
         assert now_ms >= reached
         reached = now_ms
         clock.advance(chance.random())
+
+
+def test_the_servers_time_goes_back_with_their_clocks_and_that_is_told_once(
+    clock: ManualClock, server: Server, time: ClusterTime, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.ahead_ms = -3_600_000
+    for _ in range(KEPT // 2):
+        time.learn(clock.boot_ms(), server.now_ms())
+    assert time.servers_ms() == time.now_ms() > server.now_ms(), "one server may be wrong"
+    for _ in range(2 * KEPT):
+        time.learn(clock.boot_ms(), server.now_ms())
+        clock.advance(ASK_SOON_MS / 1000)
+    assert time.servers_ms() == server.now_ms()
+    assert time.now_ms() > server.now_ms() + 3_500_000
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "were set back by about 3600 s" in caplog.text
+
+
+def test_a_small_step_back_is_not_told(
+    clock: ManualClock, server: Server, time: ClusterTime, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.ahead_ms = 1 - AHEAD_MS
+    for _ in range(KEPT):
+        time.learn(clock.boot_ms(), server.now_ms())
+    assert time.servers_ms() == server.now_ms()
+    assert not caplog.records
+
+
+def test_before_anything_is_known_the_servers_time_is_the_wall_s(
+    clock: ManualClock, server: Server
+) -> None:
+    assert ClusterTime(clock, server.ask).servers_ms() == clock.wall_ms()

@@ -24,6 +24,10 @@ class Written:
         self.ranges: list[Range] = []
         self.before_us: set[int] = set()
         self.failing = False
+        self.behind_us = 0  # by how much the servers' time is behind this client's
+
+    def not_ahead(self, stamp_us: int) -> int:
+        return stamp_us - self.behind_us
 
     def write_many(self, statements: Iterable[tuple[str, Any]]) -> None:
         if self.failing:
@@ -46,7 +50,7 @@ class Reader:
         self.cql.ranges.clear()
         self.cql.before_us.clear()
         self._gaps.read(DROP, ("me",), list(names), at_us)
-        assert self.cql.before_us <= {at_us - SETTLED_US}
+        assert self.cql.before_us <= {at_us - self.cql.behind_us - SETTLED_US}
         return sorted(self.cql.ranges)
 
 
@@ -107,3 +111,12 @@ def test_an_observer_that_cannot_write_goes_on(reader: Reader) -> None:
     reader.covered(later(1), "b")
     reader.cql.failing = True
     assert reader.covered(later(2), "b") == []
+
+
+def test_after_the_servers_clocks_were_set_back_what_new_clients_write_stays(
+    reader: Reader,
+) -> None:
+    reader.cql.behind_us = 100 * SETTLED_US
+    reader.covered(later(1), "bf")
+    assert reader.covered(later(2), "bf") == [("b", "f")]
+    assert reader.cql.before_us == {later(2) - 101 * SETTLED_US}

@@ -77,7 +77,8 @@ class TombstoneCompactor:
             listing.keys = keys
             due = _due(listing, asked_us)
         if due:
-            self._cover(drop, partition, _ranges(due, keys, _ENDS[kind]), asked_us - SETTLED_US)
+            before_us = self._cql.not_ahead(asked_us) - SETTLED_US
+            self._cover(drop, partition, _ranges(due, keys, _ENDS[kind]), before_us)
 
     def removed(self, drop: str, partition: Any, key: Any) -> list[Any]:
         """Record that this process removed an entry of a listing with a horizon; each time there

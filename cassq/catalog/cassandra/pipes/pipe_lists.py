@@ -130,7 +130,7 @@ class PipeLists:
 
     def _raise_floor(self, queue_id: str, slice_: int, floor: int, first: int | None) -> None:
         """Raise the floor, so that the next reads skip tombstones."""
-        settled = self._cql.stamp() - SETTLED_US
+        settled = self._cql.not_ahead(self._cql.stamp()) - SETTLED_US
         end = (slice_ + 1) * DAY_US
         if first is None and end < settled:
             self._cql.write(DROP_SLICE, (queue_id, slice_))
@@ -175,7 +175,7 @@ class PipeLists:
 
     def _repair_entries(self, queue_id: str, stale: Iterable[PipeEntry]) -> None:
         """Remove entries that a crash has left."""
-        old = self._cql.stamp() - OLD_US
+        old = self._cql.not_ahead(self._cql.stamp()) - OLD_US
         for entry in stale:
             if entry.position < old:
                 self._listing.unlist(queue_id, entry)
