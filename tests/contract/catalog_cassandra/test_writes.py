@@ -51,6 +51,7 @@ def later(cql: TroubledCql, clock: ManualClock) -> None:
     clock.advance(NOTE_MS / 1000 + 1)
     stamp = cql.stamp
     cql.stamp = lambda: stamp() + 1000 * NOTE_MS  # type: ignore[method-assign]
+    cql.not_ahead = lambda stamp_us: stamp_us  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize(

@@ -332,7 +332,7 @@ class CassandraWrites(Writes):
         keys = [(queue_id, write_id) for queue_id, some in noted.items() for write_id in some]
         found = self._cql.read_many([(WRITE, key) for key in keys])
         rows: list[Row] = []
-        old_ms = self._cql.not_ahead(asked_us) // 1000 - NOTE_MS
+        old_ms = self._rows.keyspace.now_ms() - NOTE_MS
         for (queue_id, write_id), answer in zip(keys, found, strict=True):
             if answer and not _is_settled(answer[0]):
                 rows.append(answer[0])
