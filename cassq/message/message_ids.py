@@ -130,7 +130,7 @@ class MessageIds(Sequence[str]):
         for run in self.runs:
             pipe_id, first, count = run
             if 0 <= at < count:
-                return kind_of(run)(f"{pipe_id}:{first + at}")
+                return _kind_of(run)(f"{pipe_id}:{first + at}")
             at -= count
         raise IndexError(index)
 
@@ -196,10 +196,10 @@ def joined_runs(runs: Iterable[AppendReceipt]) -> list[AppendReceipt]:
 def ids_of_run(run: tuple[str, int, int]) -> Iterator[MessageId]:
     """The ids of a run: (pipe id, first seq, count), or a receipt."""
     pipe_id, first, count = run
-    kind = kind_of(run)
+    kind = _kind_of(run)
     for seq in range(first, first + count):
         yield kind(f"{pipe_id}:{seq}")
 
 
-def kind_of(run: tuple[str, int, int]) -> type[MessageId]:
+def _kind_of(run: tuple[str, int, int]) -> type[MessageId]:
     return SpilledId if isinstance(run, SpilledReceipt) else MessageId

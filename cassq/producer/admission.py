@@ -34,7 +34,7 @@ from cassq.message.batches import AppendReceipt, Batch, Intend
 from cassq.message.columns import COLUMN_BYTES_MAX, encode_headers
 from cassq.message.frames import MESSAGE_BYTES_MAX
 from cassq.message.importance import all_with_importance, with_importance
-from cassq.message.message_ids import MessageId, MessageIds, ids_of_run, kind_of
+from cassq.message.message_ids import MessageId, MessageIds, ids_of_run
 from cassq.model.lanes import lane_of
 from cassq.model.priorities import (
     PLAIN,
@@ -651,11 +651,9 @@ def assign_ids(entries: list[PendingPush], receipts: Sequence[AppendReceipt]) ->
         return
     waiting = iter(entries)
     for receipt in receipts:
-        pipe_id, first, count = receipt
-        kind = kind_of(receipt)
-        # zip asks for a seq first, so no entry is lost after the last one.
-        for seq, entry in zip(range(first, first + count), waiting, strict=False):
-            entry.id = kind(f"{pipe_id}:{seq}")
+        # zip asks for an id first, so no entry is lost after the last one.
+        for message_id, entry in zip(ids_of_run(receipt), waiting, strict=False):
+            entry.id = message_id
 
 
 def wake_in_turn(entries: list[PendingPush]) -> None:
